@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raydist.errors import MistakeError, RaydistError, SpecError, StorageError
-from raydist.planning.data_room import with_data_room
+from raydist.planning.fitting import with_data_room
 from raydist.planning.inventory import SIMULATED, simulated_inventory
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
@@ -27,7 +27,7 @@ from raydist.runs.notebook import display_in_cell, hide_advice
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
-from raydist.runtime.host.leftovers import new_owner
+from raydist.runtime.host.salvage import new_owner
 from raydist.runtime.task.code_archive import pack, size_note
 from raydist.runtime.task.fork_client import started_ahead, started_beside
 from raydist.spec.entry.request import Config, JobLike, Request, read_request
@@ -39,8 +39,7 @@ from raydist.spec.settings.decorator import RunOptions, shows_options
 from raydist.spec.settings.options import find_option
 from raydist.spec.status import RunState
 from raydist.storage.evidence import CodeRecord
-from raydist.watch.messages import DrivenRun
-from raydist.watch.watcher import watched
+from raydist.watch.watcher import DrivenRun, watched
 
 if sys.version_info >= (3, 11):
     from typing import Unpack
@@ -532,6 +531,6 @@ def _tell_nobody(event: Mapping[str, Any]) -> None: ...
 
 
 def _pickle(function: object) -> bytes:
-    from raydist.runtime.cluster.pickling import pickle_by_value
+    from raydist.runtime.cluster.runtime_env import pickle_by_value
 
     return pickle_by_value(function)

@@ -107,27 +107,15 @@ ROOMS: dict[str, set[str]] = {
     },
     # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
     "controller.task_group": {"spec", "planning"},
-    "controller.attempt": {"spec", "planning", "controller.task_group"},
-    "controller.failures": {"errors", "spec", "planning", "controller.attempt"},
-    "controller.revival": {"spec", "controller.attempt"},
-    "controller.events": {"errors", "spec", "planning", "controller.task_group"},
-    "controller.machine": {
-        *("errors", "spec", "planning", "stragglers", "controller.task_group", "controller.attempt"),
-        *("controller.failures", "controller.revival", "controller.events"),
-    },
-    "controller.report": {"spec", "stragglers", "controller.attempt", "controller.machine"},
-    "controller": {
-        *("errors", "spec", "controller.task_group", "controller.revival", "controller.events"),
-        *("controller.machine", "controller.report"),
-    },
+    "controller": {"errors", "spec", "planning", "stragglers", "controller.task_group"},
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
     "runtime.host": {"errors", "known_versions", "spec", "storage"},
     "runtime.cluster": {"errors", "spec", "planning", "runtime.host"},
-    "runtime.checkup": {"errors", "known_versions", "storage", "runtime.host", "runtime.cluster"},
+    "runtime.doctor": {"errors", "known_versions", "storage", "runtime.host", "runtime.cluster"},
     "runtime.task": {"errors", "spec", "planning", "storage", "runtime.host"},
     "runtime.group": {
         *("errors", "spec", "planning", "storage", "controller.task_group", "runtime.host"),
-        *("runtime.cluster", "runtime.checkup", "runtime.task"),
+        *("runtime.cluster", "runtime.doctor", "runtime.task"),
     },
     "runtime.detach": {
         *("errors", "spec", "planning", "runtime.host", "runtime.cluster", "runtime.task", "runtime.group"),
@@ -141,9 +129,8 @@ ROOMS: dict[str, set[str]] = {
     "runs.handle": {"errors", "spec", "storage", "controller"},
     # Joins what decides with what acts.
     "runs": {
-        *("errors", "spec", "planning", "storage", "tracking", "controller.revival", "controller.events"),
-        *("controller.machine", "controller.report", "controller", "runtime.host", "runtime.cluster"),
-        *("runtime.task", "runtime.group", "runtime.detach"),
+        *("errors", "spec", "planning", "storage", "tracking", "controller.task_group", "controller"),
+        *("runtime.host", "runtime.cluster", "runtime.task", "runtime.group", "runtime.detach"),
     },
     "api": {
         *("errors", "spec", "spec.settings", "spec.entry", "planning", "storage", "tracking", "controller"),
@@ -161,12 +148,15 @@ ROOMS: dict[str, set[str]] = {
         *("api", "tune.__init__"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
-    "cli.screen": {"errors", "spec", "spec.settings", "storage", "cli.job_options"},
+    "cli.screen": {"errors", "spec", "storage", "cli.job_options"},
     "cli.run_argument": {"errors", "storage", "cli.job_options", "cli.screen"},
-    "cli": {"errors", "spec", "spec.entry", "runtime.host", "watch", "api", "__init__", "cli.screen"},
+    "cli": {
+        *("errors", "spec", "spec.settings", "spec.entry", "storage", "runtime.host", "watch", "api"),
+        *("__init__", "cli.screen"),
+    },
     "cli.commands": {
         *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "planning", "storage"),
-        *("metrics", "page", "board", "runtime.host", "runtime.checkup", "runtime.task", "runtime.detach"),
+        *("metrics", "page", "board", "runtime.host", "runtime.doctor", "runtime.task", "runtime.detach"),
         *("inference", "runs", "api", "tune", "__init__", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli"),
     },

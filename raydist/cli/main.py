@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import difflib
 import importlib
 import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 import raydist
-from raydist.cli import command_line
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import MistakeError, RaydistError
-from raydist.runtime.host.sweeping import sweep_host
+from raydist.runtime.host.session import sweep_host
+from raydist.spec.secrecy import redact_arguments
 from raydist.spec.status import RunState
 
 INTERRUPTED = 130
@@ -27,33 +30,33 @@ COMMANDS = {
     "submit": "raydist.cli.commands.submit",
     "plan": "raydist.cli.commands.plan",
     "search": "raydist.cli.commands.search",
-    "list": "raydist.cli.commands.runs.list_runs",
-    "status": "raydist.cli.commands.runs.status",
-    "describe": "raydist.cli.commands.runs.describe",
-    "diff": "raydist.cli.commands.runs.diff",
-    "logs": "raydist.cli.commands.runs.logs",
+    "list": "raydist.cli.commands.list_runs",
+    "status": "raydist.cli.commands.status:status",
+    "describe": "raydist.cli.commands.status:describe",
+    "diff": "raydist.cli.commands.diff",
+    "logs": "raydist.cli.commands.logs",
     "metrics": "raydist.cli.commands.metrics",
     "checkpoints": "raydist.cli.commands.checkpoints",
-    "report": "raydist.cli.commands.report",
-    "ui": "raydist.cli.commands.ui",
-    "tensorboard": "raydist.cli.commands.tensorboard",
-    "reproduce": "raydist.cli.commands.runs.reproduce",
+    "report": "raydist.cli.commands.pages:report",
+    "ui": "raydist.cli.commands.pages:ui",
+    "tensorboard": "raydist.cli.commands.pages:tensorboard",
+    "reproduce": "raydist.cli.commands.reproduce",
     "verify": "raydist.cli.commands.verify",
     "scale": "raydist.cli.commands.studies.scale",
     "compare": "raydist.cli.commands.studies.compare",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
-    "wait": "raydist.cli.commands.runs.wait",
-    "download": "raydist.cli.commands.runs.download",
+    "wait": "raydist.cli.commands.status:wait",
+    "download": "raydist.cli.commands.download",
     "predict": "raydist.cli.commands.predict",
     "export": "raydist.cli.commands.export",
-    "delete": "raydist.cli.commands.runs.delete",
-    "stacks": "raydist.cli.commands.stacks",
-    "profile": "raydist.cli.commands.runs.profile",
-    "chaos": "raydist.cli.commands.chaos",
+    "delete": "raydist.cli.commands.delete",
+    "stacks": "raydist.cli.commands.live_tasks:stacks",
+    "profile": "raydist.cli.commands.live_tasks:profile",
+    "chaos": "raydist.cli.commands.live_tasks:chaos",
     "doctor": "raydist.cli.commands.doctor",
-    "up": "raydist.cli.commands.up",
-    "down": "raydist.cli.commands.down",
+    "up": "raydist.cli.commands.standing_ray:up",
+    "down": "raydist.cli.commands.standing_ray:down",
     "guide": "raydist.cli.commands.guide",
     "completion": "raydist.cli.commands.completion",
 }
@@ -65,7 +68,7 @@ _SUPERVISED = tuple(
 
 
 class _LazyGroup(click.Group):
-    """A group whose sub-commands are modules, each with one `command`, imported when asked for."""
+    """A group that imports the module of a sub-command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -80,7 +83,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
     def resolve_command(
@@ -186,10 +190,46 @@ def _usage_sentence(error: click.ClickException, arguments: Sequence[str]) -> st
     return f"{sentence} (see `{command} --help`)"
 
 
+# The numbers of arg_start and arg_end in /proc/PID/stat, counted from 1 (proc(5)).
+_ARG_START, _ARG_END = 48, 49
+
+
+def hide_secrets() -> None:
+    """Replaces the secrets in /proc/self/cmdline; what the program itself was given stays as it is.
+
+    Ray copies that line into what it shows of a job, too. Where Linux does not tell the line's place in
+    memory, nothing happens.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        shown = Path("/proc/self/cmdline").read_bytes()
+        start, end = _place(Path("/proc/self/stat").read_text())
+        hidden = redacted_line(shown)
+        if hidden != shown and 0 < start and end - start == len(shown):
+            ctypes.memmove(start, hidden, len(hidden))
+
+
+def redacted_line(line: bytes) -> bytes:
+    """Returns a command line of the same length, in the format of /proc: a zero byte ends each argument."""
+    arguments = line.removesuffix(b"\0").split(b"\0")
+    texts = [each.decode(errors="surrogateescape") for each in arguments]
+    shown = redact_arguments(texts)
+    if shown == texts:
+        return line
+    hidden = b"\0".join(each.encode(errors="surrogateescape") for each in shown)
+    # The last byte has to stay zero, or Linux takes the environment for a part of the line.
+    return hidden[: len(line) - 1].ljust(len(line), b"\0")
+
+
+def _place(stat: str) -> Sequence[int]:
+    # The name, in parentheses, may hold spaces.
+    fields = stat.rpartition(")")[2].split()
+    return [int(fields[number - 3]) for number in (_ARG_START, _ARG_END)]
+
+
 def main() -> NoReturn:
     """The console script."""
     standard_streams.prepare()
-    command_line.hide_secrets()
+    hide_secrets()
     arguments = sys.argv[1:]
     if arguments[:1] not in _SUPERVISED:
         sys.exit(run(arguments))

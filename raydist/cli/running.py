@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from raydist.cli.screen import output, run_end, standard_streams
+from raydist.cli.screen import output, run_view, standard_streams
 from raydist.cli.screen.progress import Progress, ProgressView, open_view
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def run_job(
     if is_json:
         output.print_json(result.as_dict())
     if result.state.is_terminal:
-        run_end.print_end(result, said=shown.said, stream=screen)
+        run_view.print_end(result, said=shown.said, stream=screen)
     else:
-        run_end.print_acceptance(result, stream=screen)
+        run_view.print_acceptance(result, stream=screen)
     return result.exit_code
 
 

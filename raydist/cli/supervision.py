@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from raydist.cli.screen import output, run_end
+from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError, RaydistError
-from raydist.watch.messages import DriverFacts
 from raydist.watch.supervisor import DriverEnd, fork_driver
+from raydist.watch.watcher import DriverFacts
 
 Command = Callable[[Sequence[str]], int]
 
@@ -49,5 +49,5 @@ def _settle(facts: DriverFacts, code: int, *, is_json: bool) -> int:
         raise ClusterError(f"{how}; nothing of it was recorded yet: give the command again")
     if is_json:
         output.print_json(result.as_dict())
-    run_end.print_end(result, said=result.notes, stream=sys.stderr if is_json else sys.stdout)
+    run_view.print_end(result, said=result.notes, stream=sys.stderr if is_json else sys.stdout)
     return result.exit_code

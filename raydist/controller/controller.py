@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raydist.controller.clock import Clock
+from raydist.controller import journal
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
@@ -35,10 +35,9 @@ from raydist.controller.events import (
     StoredCheckpoint,
 )
 from raydist.controller.machine import RunMachine
-from raydist.controller.report import journal
-from raydist.controller.report.result import RunPlaces, result_of
-from raydist.controller.revival import Revival
-from raydist.controller.task_group import GroupUpdate, Launcher, TaskGroup
+from raydist.controller.reached import Revival
+from raydist.controller.result import RunPlaces, result_of
+from raydist.controller.task_group import Clock, GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
 from raydist.spec.result import RunResult
 from raydist.spec.status import RunState

@@ -5,13 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from raydist.controller.attempt.attempt import Attempt
-from raydist.controller.attempt.memory_growth import MemoryWatch
-from raydist.controller.attempt.reached import Reached
-from raydist.controller.attempt.replacement import Deaths, replace_dead
-from raydist.controller.attempt.restarts import Cause, Restart, Saving, resumed, wanted
-from raydist.controller.attempt.success import has_succeeded, servers
-from raydist.controller.attempt.watchdog import Watchdog
+from raydist.controller import root_cause
+from raydist.controller.attempt import Attempt, has_succeeded, servers
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
@@ -35,15 +30,17 @@ from raydist.controller.events import (
     StartDeadlinePassed,
     StopGroup,
 )
-from raydist.controller.failures import start_deadline
-from raydist.controller.failures.lost_attempts import LostAttempts, NextAttempt
-from raydist.controller.failures.root_cause import RootCause, find_root_cause, is_decisive
-from raydist.controller.failures.standstill import standstill_cause
-from raydist.controller.revival import Revival
+from raydist.controller.lost_attempts import LostAttempts, NextAttempt
+from raydist.controller.memory_growth import MemoryWatch
+from raydist.controller.reached import Reached, Revival
+from raydist.controller.replacement import Deaths, replace_dead
+from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
+from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive, standstill_cause
 from raydist.controller.task_group import GroupUpdate
+from raydist.controller.watchdog import Watchdog
 from raydist.errors import ClusterError, RaydistError, TaskFailedError, TrainingError
+from raydist.planning.fitting import describe_growth
 from raydist.planning.plan import Plan
-from raydist.planning.resources.memory import describe_growth
 from raydist.spec.best import Best
 from raydist.spec.result import RunError
 from raydist.spec.status import AttemptEnd, Command, FailureKind, RunState, TaskState, TaskStatus
@@ -344,8 +341,8 @@ class RunMachine:
 
     def _pass_start_deadline(self) -> list[Action]:
         if not self.attempt.is_placed:
-            return self._lose_group(start_deadline.unplaced_error(self.plan, self.attempt))
-        return self._judge(start_deadline.unready_cause(self.plan, self.attempt))
+            return self._lose_group(root_cause.unplaced_error(self.plan, self.attempt))
+        return self._judge(root_cause.unready_cause(self.plan, self.attempt))
 
     def _judge(self, cause: RootCause) -> list[Action]:
         # After an exception of the user's, a checkpoint is what has proved to be good for a while.

@@ -1,7 +1,8 @@
-"""What the controller needs of one attempt's processes; runtime.group makes the real one."""
+"""What the controller is given: the time, and the processes of one attempt, which runtime.group makes."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +10,24 @@ from typing import Protocol
 from raydist.planning.plan import Plan
 from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Returns seconds that only ever grow, for limits and durations."""
+
+    def unix(self) -> float:
+        """Returns Unix time in seconds, which tasks on other hosts use as well."""
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def unix(self) -> float:
+        return time.time()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,74 @@
-"""Examples: what batches are made of, wherever it is read from."""
+"""Examples: what batches are made of, wherever it is read from, and what one example consists of.
+
+An example is a structure of tuples and dicts whose leaves are arrays: its fields.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from raydist.data.fields import Field, with_leaves
 from raydist.data.order.windows import Piece
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of each example.
+
+    Attributes:
+      shape: Of one example.
+      dtype: `object` for bytes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of one example, estimated for bytes."""
+        return 64 if self.dtype.kind == "O" else math.prod(self.shape) * self.dtype.itemsize
+
+
+def leaves(structure: Any) -> list[Any]:
+    """Returns what stands at the ends of a structure, in TensorFlow's order: a dict's by sorted keys."""
+    if isinstance(structure, Mapping):
+        return [leaf for key in sorted(structure) for leaf in leaves(structure[key])]
+    if isinstance(structure, tuple):
+        return [leaf for part in structure for leaf in leaves(part)]
+    return [structure]
+
+
+def with_leaves(structure: Any, values: Sequence[Any]) -> Any:
+    """Returns the structure with `values` at its ends, in the order of `leaves`."""
+    rest = iter(values)
+    return _mapped(structure, lambda _: next(rest))
+
+
+def names_of(structure: Any, prefix: str = "") -> list[str]:
+    """Returns a name for each end, such as `x` or `1.label`."""
+    if isinstance(structure, Mapping):
+        pairs: list[tuple[Any, Any]] = [(key, structure[key]) for key in sorted(structure)]
+    elif isinstance(structure, tuple):
+        pairs = list(enumerate(structure))
+    else:
+        return [prefix or "0"]
+    return [name for key, part in pairs for name in names_of(part, f"{prefix}.{key}" if prefix else f"{key}")]
+
+
+def _mapped(structure: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(structure, Mapping):
+        changed = {key: _mapped(structure[key], change) for key in sorted(structure)}
+        return {key: changed[key] for key in structure}
+    if isinstance(structure, tuple):
+        return tuple(_mapped(part, change) for part in structure)
+    return change(structure)
 
 
 class Files(Protocol):
@@ -93,3 +152,62 @@ class Examples(abc.ABC):
     def decode(self, values: Sequence[Any]) -> Any:
         """Turns tensors `[n, ...]`, one for each field, into a batch. Runs in a TensorFlow graph."""
         return with_leaves(self.structure, values)
+
+
+class CachedExamples(Examples):
+    """Examples of which each is read once in this process."""
+
+    def __init__(self, source: Examples) -> None:
+        self._source = source
+        self.fields = source.fields
+        self.structure = source.structure
+        self.group_sizes = source.group_sizes
+        self.files = source.files
+        self._lock = threading.Lock()
+        self._groups: dict[int, list[np.ndarray]] = {}
+        self._taken: list[np.ndarray] = []  # each field of all examples, once the first are read
+        self._is_taken = np.zeros(0, bool)
+
+    def __reduce__(self) -> tuple[type[CachedExamples], tuple[Examples]]:
+        return CachedExamples, (self._source,)  # elsewhere it is read again
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def fingerprint(self) -> int:
+        return self._source.fingerprint()
+
+    @property
+    def num_bytes(self) -> int:
+        return self._source.num_bytes
+
+    @property
+    def decodes(self) -> bool:
+        return self._source.decodes
+
+    def decode(self, values: Sequence[Any]) -> Any:
+        return self._source.decode(values)
+
+    def take(self, rows: np.ndarray) -> list[np.ndarray]:
+        with self._lock:
+            if not self._taken:
+                self._taken = [np.empty((len(self), *field.shape), field.dtype) for field in self.fields]
+                self._is_taken = np.zeros(len(self), bool)
+            missing = np.unique(rows[~self._is_taken[rows]])
+            if len(missing):
+                for kept, found in zip(self._taken, self._source.take(missing), strict=True):
+                    kept[missing] = found
+                self._is_taken[missing] = True
+            return [array[rows] for array in self._taken]
+
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
+        for array, whole in zip(arrays, self._group(piece.group), strict=True):
+            array[:] = whole[piece.first : piece.end]
+
+    def _group(self, group: int) -> list[np.ndarray]:
+        with self._lock:
+            if group not in self._groups:
+                assert self.group_sizes is not None
+                whole = Piece(group, 0, int(self.group_sizes[group]))
+                self._groups[group] = self._source.read([whole])
+            return self._groups[group]

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
-from raydist.data.cached import CachedExamples
-from raydist.data.examples import Examples, Files
-from raydist.data.fields import Field
+from raydist.data.examples import CachedExamples, Examples, Field, Files
 from raydist.data.order.permutation import key_of, permuted
 from raydist.data.order.schedule import Schedule
 from raydist.data.order.steps import Steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +13,13 @@ import pyarrow.parquet as pq
 
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
-from raydist.data.sources.columns import Layout, width_of
+from raydist.data.sources.arrow import Layout, Selection, width_of
 from raydist.data.sources.files import DataFiles, first_line
 from raydist.data.sources.images import ImageSource
-from raydist.data.sources.selection import Selection
 from raydist.data.sources.tfrecord import from_tfrecord
 from raydist.errors import DataError
 from raydist.inference.parts import Part
-from raydist.inference.served_model import ModelInput
+from raydist.inference.signature import ModelInput, Signature
 from raydist.storage.filesystem import Storage
 
 PARQUET, TFRECORD, IMAGES = FORMATS = ("parquet", "tfrecord", "images")
@@ -54,6 +53,10 @@ class Input(abc.ABC):
     unit_rows: Sequence[int]
     unit_files: Sequence[int]
     batch_size = 1024
+
+    @abc.abstractmethod
+    def check(self, signature: Signature) -> None:
+        """Raises DataError where it does not fit the model, as far as that is known before rows are read."""
 
     @abc.abstractmethod
     def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
@@ -90,23 +93,39 @@ class _Parquet(Input):
                 f"cannot read the Parquet of {self.files.uri(number)}: {first_line(error)}"
             ) from error
 
+    def check(self, signature: Signature) -> None:
+        number = self.unit_files[0]
+        uri = self.files.uri(number)
+        schema = self._reading(number, lambda: pq.read_schema(self.files.open(number)))
+        layout, kept = self._columns(schema, signature.inputs, where=uri)
+        check_output_names(signature.output_columns, kept)
+        if not any(column.needs_width for column in layout.columns):
+            _values(schema.empty_table(), layout, signature.inputs, where=uri)
+
     def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
         number = self.unit_files[part.first]
         uri = self.files.uri(number)
         file = self._reading(number, lambda: pq.ParquetFile(self.files.open(number), pre_buffer=True))
-        schema = file.schema_arrow
-        layout = _layout(schema, inputs, self._features, where=uri)
-        fed = {column.name for column in layout.columns}
-        if self._copy is not None and (unknown := [name for name in self._copy if name not in schema.names]):
-            raise DataError(f"{uri} has no column {unknown[0]}, which --copy names")
-        kept = [
-            name for name in schema.names if (name not in fed if self._copy is None else name in self._copy)
-        ]
+        layout, kept = self._columns(file.schema_arrow, inputs, where=uri)
         groups = self._group_in_file[part.first : part.end]
-        read = file.iter_batches(size, row_groups=groups, columns=[*{*kept, *fed}])
+        wanted = dict.fromkeys([*kept, *(column.name for column in layout.columns)])
+        read = file.iter_batches(size, row_groups=groups, columns=[*wanted])
         while (rows := self._reading(number, lambda: next(read, None))) is not None:
             table = pa.Table.from_batches([rows])
             yield Batch(table.select(kept), _values(table, layout, inputs, where=uri))
+
+    def _columns(
+        self, schema: pa.Schema, inputs: Sequence[ModelInput], *, where: str
+    ) -> tuple[Layout, list[str]]:
+        """Returns what the model gets, and the names of the columns that are copied."""
+        layout = _layout(schema, inputs, self._features, where=where)
+        fed = {column.name for column in layout.columns}
+        if self._copy is not None and (unknown := [name for name in self._copy if name not in schema.names]):
+            raise DataError(f"{where} has no column {unknown[0]}, which --copy names")
+        kept = [
+            name for name in schema.names if (name not in fed if self._copy is None else name in self._copy)
+        ]
+        return layout, kept
 
 
 def _layout(
@@ -189,6 +208,9 @@ class _TFRecord(Input):
             int(first - firsts[file]) for first, file in zip(before, self.unit_files, strict=True)
         ]
 
+    def check(self, signature: Signature) -> None:
+        self._shapes(signature.inputs)
+
     def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
         number = self.unit_files[part.first]
         name = self.files.key(number) or self.files.uri(number).rpartition("/")[2]
@@ -201,19 +223,23 @@ class _TFRecord(Input):
                 at += len(records)
                 yield Batch(kept, self._parsed(records, inputs, where=self.files.uri(number)))
 
+    def _shapes(self, inputs: Sequence[ModelInput]) -> dict[str, list[int]]:
+        """Returns the shape of each feature that is read."""
+        _check_features(inputs, self._features)
+        if self._features is not None:
+            return {name: [] for name in self._features}
+        for one in inputs:
+            if None in one.shape:
+                raise DataError(f"input {one} of the model has no fixed size, which TFRecords need")
+        return {one.name: [size for size in one.shape if size is not None] for one in inputs}
+
     def _parsed(
         self, records: np.ndarray, inputs: Sequence[ModelInput], *, where: str
     ) -> dict[str, np.ndarray]:
         import tensorflow as tf
 
-        _check_features(inputs, self._features)
+        shapes = self._shapes(inputs)
         kinds = _kinds(records[0], where=where)
-        shapes: dict[str, list[int]] = {name: [] for name in self._features or ()}
-        if self._features is None:
-            for one in inputs:
-                if None in one.shape:
-                    raise DataError(f"input {one} of the model has no fixed size, which TFRecords need")
-                shapes[one.name] = [size for size in one.shape if size is not None]
         for feature in shapes:
             if feature not in kinds:
                 known = ", ".join(sorted(kinds))
@@ -260,15 +286,13 @@ class _Images(Input):
         self.unit_files = [0] * len(self.files)  # a part may have many
         self._source: ImageSource | None = None
 
+    def check(self, signature: Signature) -> None:
+        _picture_input(signature.inputs)
+
     def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
         import tensorflow as tf
 
-        [wanted, *others] = inputs
-        channels = wanted.shape[2] if len(wanted.shape) == 3 else None
-        if others or channels is None:
-            raise DataError(
-                f"the model has {_all(inputs)}, and no single input of pictures [height, width, 1|3|4]"
-            )
+        wanted, channels = _picture_input(inputs)
         if self._source is None:
             height, width, _ = wanted.shape
             fixed = None if height is None or width is None else (height, width)
@@ -281,6 +305,22 @@ class _Images(Input):
             except tf.errors.OpError as error:
                 raise data_error_in(error) or DataError(f"cannot decode a picture: {_told(error)}") from error
             yield Batch(pa.table({"file": names}), {wanted.name: images.numpy().astype(wanted.dtype)})
+
+
+def _picture_input(inputs: Sequence[ModelInput]) -> tuple[ModelInput, int]:
+    """Returns a model's only input and its channels; raises DataError where it takes no pictures."""
+    channels = inputs[0].shape[2] if len(inputs) == 1 and len(inputs[0].shape) == 3 else None
+    if channels is None:
+        raise DataError(
+            f"the model has {_all(inputs)}, and no single input of pictures [height, width, 1|3|4]"
+        )
+    return inputs[0], channels
+
+
+def check_output_names(outputs: Iterable[str], kept: Iterable[str]) -> None:
+    """Raises DataError where a column that is copied has the name of an output."""
+    if taken := [name for name in outputs if name in kept]:
+        raise DataError(f"the data have a column {taken[0]} already; leave it out with --copy")
 
 
 def _all(inputs: Sequence[ModelInput]) -> str:

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 import raydist.errors
 from raydist.errors import ClusterError, DataError, MistakeError, RaydistError, TrainingError
-from raydist.inference.inputs import Batch, Input, open_input
+from raydist.inference.inputs import Batch, Input, check_output_names, open_input
 from raydist.inference.parts import MANIFEST, Manifest, Part, cut, missing
-from raydist.inference.served_model import ServedModel, as_column, identity, load_model
+from raydist.inference.served_model import ServedModel, as_column, identity, load_model, signature_of
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
@@ -67,6 +67,8 @@ class Prediction:
         # The actors have another current folder.
         place = self.data if "://" in self.data else os.path.abspath(os.path.expanduser(self.data))
         data = open_input(place, format=self.format, features=self.features, copy=self.copy)
+        if (signature := signature_of(self.run)) is not None:
+            data.check(signature)
         parts = cut(data.unit_rows, data.unit_files)
         manifest = Manifest(
             run=self.run.run,
@@ -200,8 +202,7 @@ def _joined(batch: Batch, model: ServedModel) -> pa.Table:
             raise DataError(
                 f"output {name} of the model has no row for each example; its shape is {values.shape}"
             )
-        if name in table.column_names:
-            raise DataError(f"the data have a column {name} already; leave it out with --copy")
+        check_output_names([name], table.column_names)
         table = table.append_column(name, as_column(values))
     return table
 

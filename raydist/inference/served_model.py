@@ -5,37 +5,17 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raydist.errors import MistakeError, UnsupportedError
+from raydist.inference.signature import PREDICTION, SERVING, ModelInput, Signature, read_signature
 from raydist.storage.run_storage import RunStorage
 
-_SIGNATURE = "serving_default"
 # What TensorFlow writes about the graph, and the checksums of all variables.
 _IDENTITY = ("fingerprint.pb", "variables/variables.index")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelInput:
-    """One input of a model.
-
-    Attributes:
-      shape: Of one example; None for sizes that may differ between batches.
-      dtype: `object` for strings.
-    """
-
-    name: str
-    shape: tuple[int | None, ...]
-    dtype: np.dtype[Any]
-
-    def __str__(self) -> str:
-        kind = "string" if self.dtype.kind == "O" else self.dtype.name
-        return f"{self.name} {kind}{[*self.shape]}"
 
 
 class ServedModel:
@@ -57,11 +37,11 @@ class ServedModel:
             tf.config.experimental.set_memory_growth(gpu, True)  # several workers may share it
         # Kept, because the signature refers to the variables weakly.
         self._loaded = tf.saved_model.load(str(folder))
-        if _SIGNATURE not in self._loaded.signatures:
+        if SERVING not in self._loaded.signatures:
             raise UnsupportedError(
-                f"the exported model has no signature {_SIGNATURE}; train and export it again"
+                f"the exported model has no signature {SERVING}; train and export it again"
             )
-        self._call = self._loaded.signatures[_SIGNATURE]
+        self._call = self._loaded.signatures[SERVING]
         specs = self._call.structured_input_signature[1]
         if strange := [name for name, spec in specs.items() if not isinstance(spec, tf.TensorSpec)]:
             raise UnsupportedError(f"input {strange[0]} of the exported model is no dense tensor")
@@ -82,7 +62,7 @@ class ServedModel:
 
         outputs = self._call(**{name: tf.constant(value) for name, value in values.items()})
         arrays = {name: outputs[name].numpy() for name in in_order(outputs)}
-        return {"prediction": next(iter(arrays.values()))} if len(arrays) == 1 else arrays
+        return {PREDICTION: next(iter(arrays.values()))} if len(arrays) == 1 else arrays
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -114,6 +94,11 @@ def identity(run: RunStorage) -> str:
         key = f"{run.exported_saved_model}/{name}"
         digest.update(run.read_bytes(key) if run.exists(key) else b"")  # a model may have no variables
     return digest.hexdigest()[:32]
+
+
+def signature_of(run: RunStorage) -> Signature | None:
+    """Returns what a run's exported model takes and returns; None where only TensorFlow can tell."""
+    return read_signature(run.read_bytes(f"{run.exported_saved_model}/saved_model.pb"))
 
 
 def as_column(values: np.ndarray) -> pa.Array:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raydist.metrics.merge import MetricTable
+from raydist.metrics.curves import MetricTable
 from raydist.spec.text import escaped
 
 _BLOCK_LINES = 16_384

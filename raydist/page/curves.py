@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from raydist.metrics.curves import Series, thinned
 from raydist.metrics.records import Scope
-from raydist.metrics.series import Series, thinned
 from raydist.page.packing import Packer
-from raydist.stragglers.comparison import find_stragglers
+from raydist.stragglers.step_times import find_stragglers
 
 STEP_TIME = "step_time"
 INPUT_WAIT = "input_wait"

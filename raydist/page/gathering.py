@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.errors import StorageError
+from raydist.metrics.curves import series_of
 from raydist.metrics.reading import read_scopes
 from raydist.metrics.records import Scope
-from raydist.metrics.series import series_of
 from raydist.page.curves import attempt_starts, later_trainings, pack_curves, with_step_times, workers
 from raydist.page.failures import failures_of, with_log_ends
 from raydist.page.timeline import timeline

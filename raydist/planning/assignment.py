@@ -1,14 +1,21 @@
-"""TaskAssignment: everything one task is told before it may import TensorFlow."""
+"""What a task is told before it may import TensorFlow: its assignment, TF_CONFIG, environment variables.
+
+Pure: the task's process applies them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
+from raydist.planning.plan import Plan
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
-from raydist.spec.tasks import ClusterSpec, TaskId, chief_of
+from raydist.spec.tasks import ClusterSpec, TaskId, TaskType, chief_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,3 +82,174 @@ class TaskAssignment:
 
 def _differ(value: Any, other: Any) -> bool:
     return value is not other and bool(value != other)
+
+
+_TYPES_IN_ORDER = (TaskType.CHIEF, TaskType.WORKER, TaskType.PS)
+
+
+def cluster_spec(strategy: Strategy, addresses: Mapping[TaskId, str]) -> ClusterSpec:
+    """Returns who is in TensorFlow's cluster; nobody under a single-host strategy.
+
+    An evaluator never is: it trains nothing and no collective may wait for it. A ps in the spec of
+    MultiWorkerMirrored would be made the leader of the coordination service (multi_worker_util.py).
+
+    Args:
+      addresses: `host:port` of each task, IPv6 hosts in brackets.
+    """
+    if strategy.is_single_host:
+        return ClusterSpec()
+    types = _TYPES_IN_ORDER if strategy is Strategy.PARAMETER_SERVER else (TaskType.WORKER,)
+    in_order = _in_order(addresses)
+    by_type = {
+        task_type: tuple(addresses[task] for task in in_order if task.task_type is task_type)
+        for task_type in types
+    }
+    return ClusterSpec(jobs=tuple((task_type, found) for task_type, found in by_type.items() if found))
+
+
+def placeholder_addresses(plan: Plan) -> dict[TaskId, str]:
+    """Returns `worker-0:0` and the like, for a plan whose tasks have no address yet."""
+    return {task: f"{task.path_name}:0" for task in plan.tasks}
+
+
+def tf_config(spec: ClusterSpec, task: TaskId) -> str | None:
+    """Returns the task's TF_CONFIG as JSON; None for a task that must have none.
+
+    That is one of a single-host strategy, and a data worker. An evaluator's names the others' cluster,
+    where it is not listed itself.
+    """
+    if not spec.jobs or task.task_type is TaskType.DATA_WORKER:
+        return None
+    own = {"type": task.task_type.value, "index": task.index}
+    return json.dumps({"cluster": spec.as_dict(), "task": own})
+
+
+def make_assignments(
+    plan: Plan,
+    addresses: Mapping[TaskId, str],
+    *,
+    attempt: int,
+    run_uri: str,
+    role_hosts: Mapping[str, str] = MappingProxyType({}),
+    fenced_in: tuple[str, ...] | None = None,
+) -> dict[TaskId, TaskAssignment]:
+    """Returns what each task of an attempt is told before it may import TensorFlow.
+
+    Args:
+      fenced_in: IP addresses of the only hosts that may reach the tasks that listen; None for all.
+    """
+    spec = cluster_spec(plan.strategy, addresses)
+    num_tasks = Counter(task.task_type for task in plan.tasks)
+    listening = {TaskType.DATA_WORKER, *(task_type for task_type, _ in spec.jobs)}
+    worker = TaskId(task_type=TaskType.WORKER, index=0)  # every plan has one
+    dispatcher = TaskId(task_type=TaskType.DATA_WORKER, index=0)
+    is_tpu = plan.strategy is Strategy.TPU
+    common: dict[str, Any] = {
+        "job": plan.job,
+        "strategy": plan.strategy,
+        "keras": plan.keras,
+        "cluster_spec": spec,
+        "attempt": attempt,
+        "run_uri": run_uri,
+        "role_hosts": dict(role_hosts),
+        "num_workers": num_tasks[TaskType.WORKER],
+        "num_ps": num_tasks[TaskType.PS],
+        "gpus_per_worker": plan.resources_of(worker).num_gpus,
+        "data_service": addresses.get(dispatcher),
+        "devices": plan.devices,
+        # "local" is TPUClusterResolver's word for the chips of the task's own host.
+        "tpu_name": (plan.inventory.tpu_name or "local") if is_tpu else None,
+    }
+    return {
+        task: TaskAssignment(
+            task=task,
+            num_cpus=plan.resources_of(task).num_cpus,
+            num_gpus=plan.resources_of(task).num_gpus,
+            address=addresses[task] if task.task_type in listening else None,
+            fenced_in=fenced_in if task.task_type in listening else None,
+            **common,
+        )
+        for task in plan.tasks
+    }
+
+
+def _in_order(addresses: Mapping[TaskId, str]) -> list[TaskId]:
+    return sorted(addresses, key=lambda task: task.index)
+
+
+Changes = dict[str, str | None]
+"""Variable to value; None removes it."""
+
+
+def static_environment(
+    *,
+    keras: KerasFlavour,
+    num_cpus: float,
+    num_gpus: int,
+    tpu_name: str | None = None,
+    given: Mapping[str, str] = MappingProxyType({}),
+    environ: Mapping[str, str],
+) -> Changes:
+    """Returns what is known before the tasks' addresses are, so that TensorFlow's import need not wait.
+
+    Args:
+      keras: The plan's choice, never AUTO.
+      num_cpus: Logical CPUs of the task; fractions round down, to at least 1 thread.
+      num_gpus: 0 hides every GPU; otherwise Ray has set CUDA_VISIBLE_DEVICES.
+      given: The job's own variables (`env`), which come before raydist's.
+      environ: The task's own environment, as it is before.
+    """
+    num_threads = max(1, int(num_cpus))
+    changes: Changes = {
+        # Explicit also for Keras 3: a value left over from `ray start` would choose the other one.
+        "TF_USE_LEGACY_KERAS": "1" if keras is KerasFlavour.LEGACY else "0",
+        "KERAS_BACKEND": "tensorflow",
+        # TensorFlow sizes its pools to all cores of the host; it does not read Ray's OMP_NUM_THREADS.
+        "TF_NUM_INTRAOP_THREADS": str(num_threads),
+        # One thread could wait for a peer and run what the peer waits for.
+        "TF_NUM_INTEROP_THREADS": str(max(2, num_threads)),
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        # Lets TensorFlow's server take the port that the actor's leased socket still holds.
+        "TF_GRPC_REUSE_PORT": "true",
+        # gRPC takes the first of grpc_proxy, https_proxy, http_proxy that is set, and an empty one means
+        # no proxy (http_proxy_mapper.cc). So the tasks reach each other, and downloads keep their proxy.
+        "grpc_proxy": "",
+        # One left over from the host's own environment (Kubernetes' TFJob) names another cluster.
+        "TF_CONFIG": None,
+    }
+    if num_gpus == 0:
+        # Ray 2.60 shows an actor without GPUs all of them, and TensorFlow would take their memory.
+        changes["CUDA_VISIBLE_DEVICES"] = ""
+    if environ.get("GRPC_FAIL_FAST", "").lower() in ("false", "0"):
+        changes["GRPC_FAIL_FAST"] = None  # calls to a dead peer would wait for ever
+    if tpu_name is not None:
+        changes["TPU_NAME"] = tpu_name
+    return {**changes, **given}
+
+
+def assignment_environment(assignment: TaskAssignment) -> Changes:
+    """Returns what hangs on the addresses of an attempt's tasks."""
+    return {"TF_CONFIG": tf_config(assignment.cluster_spec, assignment.task), **assignment.role_hosts}
+
+
+def command_environment(
+    *,
+    run: str,
+    role: str,
+    index: int,
+    given: Mapping[str, str],
+    environ: Mapping[str, str],
+    python_folder: str,
+) -> dict[str, str]:
+    """Returns the whole environment of an extra role's command.
+
+    Args:
+      given: The job's own variables (`env`).
+      environ: That of the process which starts it.
+      python_folder: Where the tasks' Python is, which `python` in a command is to be.
+    """
+    found = {name: text for name, text in environ.items() if name != "TF_CONFIG"}
+    # It reserves no GPU, and would take the memory of one that a worker uses.
+    found |= {"CUDA_VISIBLE_DEVICES": "", **given}
+    found["PATH"] = f"{python_folder}:{found.get('PATH', '/usr/local/bin:/usr/bin:/bin')}"
+    return found | {"RAYDIST_RUN": run, "RAYDIST_ROLE": role, "RAYDIST_INDEX": str(index)}

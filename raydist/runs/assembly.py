@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raydist.controller.clock import SystemClock
 from raydist.controller.controller import Controller
 from raydist.controller.events import StoredCheckpoint
+from raydist.controller.journal import PROGRESS, REPORT
 from raydist.controller.machine import RunMachine
-from raydist.controller.report.journal import PROGRESS, REPORT
-from raydist.controller.report.result import RunPlaces
-from raydist.controller.revival import Revival
+from raydist.controller.reached import Revival
+from raydist.controller.result import RunPlaces
+from raydist.controller.task_group import SystemClock
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runs.end_hook import end_hook
@@ -62,7 +62,7 @@ def make_controller(
       code: What `code_archive.pack` returned; None ships nothing. A copy of it is kept.
       traced: Where `code` comes from.
       driver: Who drives the run, as raydist.storage.claims describes it.
-      tell: Called with each event, as raydist.controller.report.journal describes them.
+      tell: Called with each event, as raydist.controller.journal describes them.
       tell_notes: Returns the sentences of `tell` for the run's notes so far.
       ray_s: Seconds that the call had taken already, when Ray was connected.
       revival: Where to continue a run whose controller died; None for a new run.

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from raydist.controller.controller import Controller
-from raydist.controller.revival import Revival
+from raydist.controller.reached import Revival
 from raydist.errors import ClusterError, RaydistError, StorageError, TrainingError
 from raydist.planning.plan import Plan
 from raydist.runs.assembly import make_controller
 from raydist.runtime.cluster.connection import connect
 from raydist.runtime.cluster.datasets import deserialize
-from raydist.runtime.cluster.pickling import pickle_by_value
+from raydist.runtime.cluster.runtime_env import pickle_by_value
 from raydist.runtime.detach import cluster_leftovers, controller_actor
-from raydist.runtime.host import leftovers
-from raydist.runtime.host.software.versions import describe_difference, installed_versions
+from raydist.runtime.host import salvage
+from raydist.runtime.host.software import describe_difference, installed_versions
 from raydist.spec.result import RunError
 from raydist.spec.status import RunState
 from raydist.storage.claims import this_process
@@ -90,7 +90,7 @@ def hand_over(
     launch = Launch(
         plan=plan,
         code_digest=None if code is None else hashlib.sha256(code).hexdigest(),
-        owner=leftovers.new_owner(),
+        owner=salvage.new_owner(),
         address=address,
         submitted_at_s=submitted_at_s,
         versions=installed_versions(),

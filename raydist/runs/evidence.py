@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.errors import StorageError
 from raydist.runtime.host.git import GitQuestion
-from raydist.runtime.task.kept_code import omitted_from_copy, without
+from raydist.runtime.task.code_archive import omitted_from_copy, without
 from raydist.spec.job import JobSpec
 from raydist.spec.tasks import TaskType
 from raydist.storage.evidence import CodeRecord, Environment

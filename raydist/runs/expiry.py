@@ -8,6 +8,7 @@ from collections.abc import Callable
 from raydist.errors import MistakeError, StorageError
 from raydist.spec.job import JobSpec
 from raydist.spec.quantities import write_age
+from raydist.spec.text import counted
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_removal import expired_runs, remove_run
 
@@ -69,4 +70,4 @@ def _deleted(names: list[str]) -> str:
     if not names:
         return "no run was deleted"
     shown = ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
-    return f"{len(names)} run{'' if len(names) == 1 else 's'} deleted that had ended ({shown})"
+    return f"{counted(len(names), 'run')} deleted that had ended ({shown})"

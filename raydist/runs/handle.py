@@ -46,13 +46,13 @@ class RunHandle:
         self.name = name
         self._home = home
         self._storage = storage
+        self._seen: RunResult | None = None
 
     def __repr__(self) -> str:
-        try:
-            status = self.status()
-        except RaydistError:  # it is asked for by debuggers, too
+        """Returns the name, and what `status()` returned last; reads nothing, as debuggers ask for it too."""
+        if self._seen is None:
             return f"RunHandle({self.name!r})"
-        return f"RunHandle({self.name!r}, {status.state.name}, steps={status.steps})"
+        return f"RunHandle({self.name!r}, last seen {self._seen.state.name}, steps={self._seen.steps})"
 
     def _repr_html_(self) -> str:
         try:
@@ -70,7 +70,8 @@ class RunHandle:
         Raises:
           StorageError: The run's record cannot be read. Raised only for runs that another process drives.
         """
-        return self._home.status()
+        self._seen = self._home.status()
+        return self._seen
 
     def result(self, *, timeout: Duration | None = None) -> RunResult:
         """Waits for the run's end and returns its result.

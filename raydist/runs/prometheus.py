@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raydist.controller.clock import Clock
+from raydist.controller.gauges import GAUGES, samples
 from raydist.controller.machine import RunMachine
-from raydist.controller.report.gauges import GAUGES, samples
+from raydist.controller.task_group import Clock
 from raydist.spec.status import RunState
 
 # Ray takes the values less often.

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raydist.spec.text import counted
+
 # Of a task's values the first ones are left out: its buffers were still filling then.
 _UNSTEADY = 0.25
 # Shares of the time of a step, from which on they bound a run.
@@ -189,9 +191,9 @@ def _bound(one_device: Measurement, largest: Measurement) -> Bound:
 def _finding(bound: Bound, one_device: Measurement, largest: Measurement) -> str:
     if bound is Bound.UNKNOWN:
         return "nothing bounds it that was measured: the examples of a run were not counted"
-    workers = f"{largest.workers} worker{'' if largest.workers == 1 else 's'}"
+    workers = counted(largest.workers, "worker")
     speed = f"{workers} train {largest.speed_up(one_device):.2g} times as fast as one device"
-    cores = f"{largest.num_cores} CPU core{'' if largest.num_cores == 1 else 's'}"
+    cores = counted(largest.num_cores, "CPU core")
     match bound:
         case Bound.NOTHING:
             return f"{speed}, and nothing bounds them yet"

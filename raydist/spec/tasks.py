@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from raydist.errors import SpecError
 from raydist.spec.quantities import write_bytes
+from raydist.spec.text import counted
 
 # What Ray's resource for a kind of GPU begins with; a host with an A100 has 1 of `accelerator_type:A100`.
 ACCELERATOR_TYPE = "accelerator_type:"
@@ -114,9 +115,9 @@ class Resources:
 
     def __str__(self) -> str:
         """Returns `1 CPU, 2 GPUs`: the CPUs, and what else is asked for."""
-        shown = [f"{self.num_cpus:g} CPU{'' if self.num_cpus == 1 else 's'}"]
+        shown = [counted(float(self.num_cpus), "CPU")]
         if self.num_gpus:
-            shown.append(f"{self.num_gpus} GPU{'' if self.num_gpus == 1 else 's'}")
+            shown.append(counted(self.num_gpus, "GPU"))
         if self.num_tpus:
             shown.append(f"{self.num_tpus:g} TPU chips")
         if self.memory_bytes:

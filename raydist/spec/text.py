@@ -1,4 +1,4 @@
-"""Text for people: spelling suggestions, foreign text made safe for a terminal, and small tables of HTML.
+"""Text for people: counts, spelling suggestions, text made safe for a terminal, and small tables of HTML.
 
 A name, a note or a log may contain control sequences, which could change a terminal's title, clear it, or
 overwrite what raydist printed.
@@ -10,6 +10,12 @@ import difflib
 import html
 import re
 from collections.abc import Iterable, Mapping
+
+
+def counted(number: float, noun: str) -> str:
+    """Returns `1 worker`, or `2 workers`."""
+    shown = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{shown} {noun}{'' if number == 1 else 's'}"
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

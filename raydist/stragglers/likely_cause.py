@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raydist.spec.result import StragglerCause
-from raydist.stragglers.comparison import LIMIT
-from raydist.stragglers.step_times import StepTimes
+from raydist.stragglers.step_times import LIMIT, StepTimes
 
 # A cause has to explain so much of the time that a task takes more than the others.
 _EXPLAINS = 0.5

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from raydist.spec.result import Straggler, StragglerCause
 from raydist.spec.status import TaskPace, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
-from raydist.stragglers.comparison import find_stragglers
 from raydist.stragglers.likely_cause import likely_cause, seconds_text
 from raydist.stragglers.network import REMEDY, SlowLinks, find_slow_links, host_links, is_network_bound
-from raydist.stragglers.step_times import StepTimes, step_times
+from raydist.stragglers.step_times import StepTimes, find_stragglers, step_times
 
 # A task is named once it was slow in each of so many samples, of so many seconds each: an evaluation, a
 # checkpoint or a pause of a machine falls into one of them, or into two.

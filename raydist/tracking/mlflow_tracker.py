@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from raydist.errors import StorageError
@@ -15,16 +16,47 @@ from raydist.spec.secrecy import dump_plain_json, redact
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
 from raydist.tracking.mlflow_client import BATCH, MlflowRun, RunGoneError, TrackingError, import_mlflow
-from raydist.tracking.mlflow_link import MlflowLink, read_link, write_link
 from raydist.tracking.values import NewValues
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlflowLink:
+    """Which run in MLflow stands for a run.
+
+    Attributes:
+      uri: The tracking server, without credentials.
+      taken: As NewValues has it.
+    """
+
+    uri: str
+    run_id: str
+    taken: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_link(storage: RunStorage) -> MlflowLink | None:
+    """Returns the link of a run; None for a run without one, or where it is damaged. Raises StorageError."""
+    if not storage.exists(storage.mlflow):
+        return None
+    try:
+        found = json.loads(storage.read_bytes(storage.mlflow))
+        taken = {str(source): float(at_s) for source, at_s in found["taken"].items()}
+        return MlflowLink(uri=str(found["uri"]), run_id=str(found["run_id"]), taken=taken)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_link(storage: RunStorage, link: MlflowLink) -> None:
+    """Replaces the link of a run; raises StorageError."""
+    storage.hasty().write_text(storage.mlflow, dump_plain_json(asdict(link)))
+
 
 EVERY_S = 10.0
 # How long the end of a run waits for MLflow, and how long while that takes nothing.
 END_TIMEOUT_S = 60.0
 SILENCE_S = 5.0
 _LOOK_S = 0.1
-
-logger = logging.getLogger(__name__)
 
 
 class MlflowTracker:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.planning.learning_rate import ScaledRate
+from raydist.planning.batch_sizes import ScaledRate
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import suggest
 from raydist.train_context import TrainContext

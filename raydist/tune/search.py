@@ -24,7 +24,7 @@ from raydist.planning.capacity import describe_roles, num_at_once
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.host.address import CLIENT_PREFIX
-from raydist.runtime.host.leftovers import new_owner
+from raydist.runtime.host.salvage import new_owner
 from raydist.spec.best import Direction
 from raydist.spec.result import RunError
 from raydist.spec.status import RunState
@@ -37,8 +37,7 @@ from raydist.storage.studies import StudyStore
 from raydist.tune.run_trainable import OWN_KEYS, SEED, run_name, trainable_of
 from raydist.tune.space import Choice, Dimension, Range, Space
 from raydist.tune.study import Study, TrialRow, missing_metric
-from raydist.watch.messages import DrivenRun
-from raydist.watch.watcher import watched
+from raydist.watch.watcher import DrivenRun, watched
 
 # More epochs than any trial has: no trial is ended for having trained long enough.
 _MAX_EPOCHS = 1_000_000

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import ClusterError
-from raydist.runtime.host.leftovers import clear_here
+from raydist.runtime.host.salvage import clear_here
 from raydist.runtime.host.session import end_session
 from raydist.spec.result import RunError, RunResult, TaskRecord
 from raydist.spec.status import RunState, TaskState
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
-from raydist.watch.messages import DrivenRun
+from raydist.watch.watcher import DrivenRun
 
 # Ray's core worker leaves with this, without a message (core_worker.cc, `QuickExit`).
 _RAYS_EXIT_CODE = 1
@@ -86,7 +86,7 @@ def _stopped(task: TaskRecord) -> TaskRecord:
 
 
 def _state_event(record: RunRecord) -> dict[str, Any]:
-    """Returns what raydist.controller.report.journal has for the end of a run."""
+    """Returns what raydist.controller.journal has for the end of a run."""
     error = record.error and record.error.as_dict()
     facts = {"state": record.state.value, "error": error}
     return {"event": "state", "at_s": time.time(), "attempt": record.attempts - 1, **facts}

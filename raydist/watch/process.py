@@ -10,7 +10,7 @@ from pathlib import Path
 
 from raydist.errors import StorageError
 from raydist.spec.text import escaped
-from raydist.watch.messages import DriverFacts
+from raydist.watch.watcher import DriverFacts
 
 # How late the death of a driver is noticed whose other children still hold the pipe.
 _POLL_S = 1.0

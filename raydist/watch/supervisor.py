@@ -11,8 +11,7 @@ import time
 from dataclasses import dataclass
 
 from raydist.watch import watcher
-from raydist.watch.messages import DriverFacts
-from raydist.watch.watcher import Watcher
+from raydist.watch.watcher import DriverFacts, Watcher
 
 _FIRST_FREE_FD = 3
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

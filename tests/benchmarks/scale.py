@@ -34,14 +34,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from raydist.controller.clock import SystemClock
 from raydist.controller.controller import Controller, record_every_s
-from raydist.controller.report.journal import PROGRESS
-from raydist.controller.report.result import RunPlaces
-from raydist.controller.task_group import GroupUpdate
+from raydist.controller.journal import PROGRESS
+from raydist.controller.result import RunPlaces
+from raydist.controller.task_group import GroupUpdate, SystemClock
+from raydist.planning.assignment import make_assignments
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
-from raydist.planning.tf_config import make_assignments
 from raydist.runtime.cluster.connection import Connection, connect
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.result import RunResult

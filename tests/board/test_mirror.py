@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.board.mirror import Mirror
+from raydist.board import Mirror
 from raydist.errors import StorageError
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage

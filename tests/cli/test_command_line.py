@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from raydist.cli.command_line import redacted_line
+from raydist.cli.main import redacted_line
 
 SHOW = """
 import sys
 from pathlib import Path
-from raydist.cli.command_line import hide_secrets
+from raydist.cli.main import hide_secrets
 
 hide_secrets()
 print(Path("/proc/self/cmdline").read_bytes().hex(), sys.argv[1:])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from raydist.cli import main
+from raydist.cli.job_options import GROUPS
 from raydist.cli.screen import output
-from raydist.cli.screen.grouped_help import GROUPS
 from raydist.spec.settings.option import OptionKind
 from raydist.spec.settings.options import OPTIONS
 

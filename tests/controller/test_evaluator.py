@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raydist.controller.attempt.replacement import MAX_QUICK_DEATHS
 from raydist.controller.events import GroupStopped, GroupUpdated, ReplaceTask, SendCommand, StopGroup
 from raydist.controller.machine import RunMachine
+from raydist.controller.replacement import MAX_QUICK_DEATHS
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import Command, FailureKind, RunState, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.attempt.replacement import MAX_QUICK_DEATHS
 from raydist.controller.events import (
     AwaitCheckpoint,
     AwaitCollateral,
@@ -21,6 +20,7 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.machine import RunMachine
+from raydist.controller.replacement import MAX_QUICK_DEATHS
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.job import Strategy
 from raydist.spec.status import Command, FailureKind, RunState, TaskState, TaskStatus

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from raydist.controller.attempt.watchdog import SILENCE_S
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
@@ -26,7 +25,8 @@ from raydist.controller.events import (
 )
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate
-from raydist.planning.elastic import resized
+from raydist.controller.watchdog import SILENCE_S
+from raydist.planning.fitting import resized
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.status import CodePlace, Command, FailureKind, RunState, TaskState, TaskStatus

@@ -19,7 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import Ended, RunningRay, start_raydist
+from raydist.storage.filesystem import Storage
+from raydist.storage.run_storage import open_run
+from tests.e2e.conftest import Ended, RunningRay, start_raydist, started_ray
+from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 JOB = """
 import numpy as np
@@ -186,6 +189,64 @@ def test_images_are_predicted_from_any_folder(
     np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
+def test_model_data_and_predictions_on_s3(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    values = np.random.default_rng(1).normal(size=(ROWS, 4)).astype("float32")
+    (tmp_path / "job.py").write_text(JOB)
+    with (
+        s3_server() as endpoint,
+        pytest.MonkeyPatch.context() as patch,
+        started_ray(tmp_path_factory.mktemp("s"), environ={**os.environ, **s3_environ(endpoint)}) as ray,
+    ):
+        for name, value in s3_environ(endpoint).items():  # for what the test itself reads and writes
+            patch.setenv(name, value)
+        bucket = f"s3://{new_bucket(endpoint)}"
+        data, out = Storage.open(f"{bucket}/some data"), Storage.open(f"{bucket}/out")
+        for file, rows in enumerate(np.array_split(np.arange(ROWS), FILES)):
+            lists = pa.FixedSizeListArray.from_arrays(values[rows].reshape(-1), 4)
+            pq.write_table(pa.table({"id": rows, "x": lists}), tmp_path / "rows.parquet")
+            data.upload(tmp_path / "rows.parquet", f"{file:02d}.parquet")
+
+        def start(*arguments: str) -> subprocess.Popen[str]:
+            return start_raydist(ray, tmp_path, *arguments, "--storage", f"{bucket}/runs")
+
+        def ended(*arguments: str) -> Ended:
+            process = start(*arguments)
+            told, err = process.communicate(timeout=PATIENCE_S)
+            return Ended(code=process.returncode, out=told, err=err)
+
+        trained = ended("submit", "job.py", "--name", "numbers")
+        assert trained.code == 0, trained.err
+        command = ("predict", "numbers", data.uri(), "-o", out.uri(), "--address", ray.address)
+        process = start(*command, "--batch-size", "4")
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while sum(name.startswith("part-") for name in out.list_names("")) < 2:
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        # What a killed upload leaves is no file.
+        assert 3 <= len(out.list_names("")) < FILES + 1
+
+        continued = ended(*command, "--workers", "2", "--json")
+        assert continued.code == 0, continued.err
+        assert "Traceback" not in continued.err
+        told = continued.json
+        assert (told["rows"], told["parts"]) == (ROWS, FILES)
+        assert 2 <= told["parts_before"] < FILES
+        names = sorted(name for name in out.list_names("") if name != "_raydist.json")
+        assert names == [f"part-{number:06d}.parquet" for number in range(FILES)]
+        found = pa.concat_tables(pq.read_table(io.BytesIO(out.read_bytes(name))) for name in names)
+        run = open_run(f"{bucket}/runs", run="numbers")
+        run.download_folder(run.export, tmp_path / "raydist_runs/numbers/export")
+    expected = predicted_in_one_process(tmp_path, "numbers", values)
+    np.testing.assert_array_equal(found["id"].to_numpy(), np.arange(ROWS))
+    np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -260,8 +321,8 @@ def test_exported_formats_have_the_outputs_of_the_run_s_model(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("numbers", "--to", "onx"), "onx is no format; did you mean onnx?"),
-        (("numbers", "--to", ","), "name some of saved_model, onnx"),
+        (("numbers", "--to", "onx"), "--to names 'onx'; did you mean onnx?"),
+        (("numbers", "--to", ","), "--to names ','; write one of saved_model, onnx"),
         (("empty", "--to", "keras"), "run empty has no exported model"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

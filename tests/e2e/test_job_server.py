@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.host.software.packages import has_metrics_agent
+from raydist.runtime.host.software import has_metrics_agent
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, Ended, RunningRay, started_ray
 from tests.support.processes import PATIENCE

@@ -71,7 +71,8 @@ def test_cell_shows_one_display_and_the_result(running_ray: RunningRay, tmp_path
         result["text/plain"] == "RunResult(run='in-cell', state=SUCCEEDED, steps=8, metrics={'loss': 0.125})"
     )
     assert "in-cell: SUCCEEDED" in result["text/html"]
-    assert handle[0]["data"]["text/plain"] == "RunHandle('in-cell', SUCCEEDED, steps=8)"
+    assert handle[0]["data"]["text/plain"] == "RunHandle('in-cell')"
+    assert "in-cell: SUCCEEDED" in handle[0]["data"]["text/html"]
     assert plan[0]["data"]["text/html"].startswith("<div><b>plan of ")
     assert has_widgets[0]["data"]["text/plain"] == "False"
 

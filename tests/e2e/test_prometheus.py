@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.host.software.packages import has_metrics_agent
+from raydist.runtime.host.software import has_metrics_agent
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN
 from tests.support.prometheus import Endpoint

@@ -14,7 +14,8 @@ import pytest
 from raydist.errors import DataError
 from raydist.inference.inputs import Batch, open_input
 from raydist.inference.parts import cut
-from raydist.inference.served_model import ModelInput, as_column
+from raydist.inference.served_model import as_column
+from raydist.inference.signature import ModelInput
 
 
 def wanted(name: str, shape: tuple[int | None, ...], dtype: Any = np.float32) -> ModelInput:

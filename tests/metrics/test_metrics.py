@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raydist.errors import StorageError
-from raydist.metrics.merge import merge
+from raydist.metrics.curves import merge
 from raydist.metrics.parquet import JOINED_AT, SCHEMA, MetricsWriter
 from raydist.metrics.reading import read_columns
 from raydist.metrics.records import Scope

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from raydist.metrics.curves import Series, series_of, thinned
 from raydist.metrics.reading import read_columns
 from raydist.metrics.records import Scope
-from raydist.metrics.series import Series, series_of, thinned
 from raydist.storage.run_storage import RunStorage
 from tests.support.metric_rows import row, store_rows
 

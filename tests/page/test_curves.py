@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raydist.metrics.curves import Series
 from raydist.metrics.records import Scope
-from raydist.metrics.series import Series
 from raydist.page.curves import attempt_starts, later_trainings, pack_curves, with_step_times, workers
 from raydist.page.packing import Packer
 

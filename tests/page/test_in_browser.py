@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raydist.metrics.curves import Series
 from raydist.metrics.records import Scope
-from raydist.metrics.series import Series
 from raydist.page.curves import pack_curves
 from raydist.page.gathering import Problems, gather_curves, gather_facts
 from raydist.page.html import report_html

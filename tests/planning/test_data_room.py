@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from raydist.errors import ClusterError, UnsupportedError
-from raydist.planning.data_room import less_data_room, with_data_room
+from raydist.planning.fitting import less_data_room, with_data_room
 from tests.planning.plans import cluster, plan, workers
 
 

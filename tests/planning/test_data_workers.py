@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raydist.errors import ClusterError, SpecError
+from raydist.planning.assignment import make_assignments, placeholder_addresses, tf_config
 from raydist.planning.describe import describe_plan
-from raydist.planning.tf_config import make_assignments, placeholder_addresses, tf_config
 from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskType
 from tests.planning.plans import LAPTOP, cluster, plan, workers

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from raydist.planning.elastic import avoiding, avoiding_unfit, fitted, resized, room_beside
+from raydist.planning.fitting import avoiding, avoiding_unfit, fitted, resized, room_beside
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raydist.planning.environment import Changes, static_environment
+from raydist.planning.assignment import Changes, static_environment
 from raydist.spec.job import KerasFlavour
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from raydist.errors import ClusterError
+from raydist.planning.assignment import command_environment
 from raydist.planning.describe import describe_plan
-from raydist.planning.elastic import fitted
-from raydist.planning.environment import command_environment
+from raydist.planning.fitting import fitted
 from raydist.spec.tasks import ExtraRole, Resources
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 

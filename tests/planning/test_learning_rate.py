@@ -5,7 +5,7 @@ import math
 import pytest
 
 from raydist.errors import UnsupportedError
-from raydist.planning.learning_rate import ScaledRate
+from raydist.planning.batch_sizes import ScaledRate
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raydist.errors import ClusterError, SpecError
-from raydist.planning.environment import static_environment
+from raydist.planning.assignment import static_environment
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.job import KerasFlavour, Strategy, WorkerRange

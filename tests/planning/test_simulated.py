@@ -7,8 +7,7 @@ import json
 import pytest
 
 from raydist.errors import ClusterError, SpecError
-from raydist.planning.cluster_cost import ClusterCost, cluster_cost
-from raydist.planning.describe import describe_plan
+from raydist.planning.describe import ClusterCost, cluster_cost, describe_plan
 from raydist.planning.inventory import SIMULATED_EXAMPLE, simulated_inventory
 from raydist.spec.job import Strategy
 from tests.planning.plans import plan, workers

@@ -6,11 +6,16 @@ import pickle
 
 import pytest
 
-from raydist.planning.environment import assignment_environment
+from raydist.planning.assignment import (
+    assignment_environment,
+    cluster_spec,
+    make_assignments,
+    placeholder_addresses,
+    tf_config,
+)
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
-from raydist.planning.tf_config import cluster_spec, make_assignments, placeholder_addresses, tf_config
 from raydist.spec.job import EntryPoint, JobSpec, Strategy, WorkerRange
 from raydist.spec.settings.options import OPTIONS
 from raydist.spec.settings.resolution import Origin

@@ -329,7 +329,7 @@ def test_large_function_outlives_its_submitter(
 
 def launch_of(plan: Plan, *, code: bytes = b"zip") -> bytes:
     from raydist.runs.detached import Launch
-    from raydist.runtime.host.software.versions import installed_versions
+    from raydist.runtime.host.software import installed_versions
 
     return pickle.dumps(
         Launch(

@@ -146,12 +146,14 @@ def test_result_is_short_as_text_and_escaped_as_html() -> None:
 
 def test_handle_and_plan_are_short() -> None:
     class Home:
+        is_lost = False
+        num_asked = 0
+
         def status(self) -> RunResult:
+            self.num_asked += 1
             if self.is_lost:
                 raise StorageError("cannot <read>")
             return RunResult(run="r", state=RunState.RUNNING, steps=3, storage="/runs/r")
-
-        is_lost = False
 
         def wait(self, timeout_s: float | None) -> bool:
             return True
@@ -160,10 +162,12 @@ def test_handle_and_plan_are_short() -> None:
 
     home = Home()
     handle = RunHandle("r", home, storage="/runs")
-    assert repr(handle) == "RunHandle('r', RUNNING, steps=3)"
+    assert repr(handle) == "RunHandle('r')"
+    assert home.num_asked == 0  # which would read storage
     assert "r: RUNNING" in handle._repr_html_()
     home.is_lost = True
-    assert repr(handle) == "RunHandle('r')"
+    assert repr(handle) == "RunHandle('r', last seen RUNNING, steps=3)"
+    assert home.num_asked == 1
     assert "cannot &lt;read&gt;" in handle._repr_html_()
     plan = make_plan(notes=("a <note>",))
     assert repr(plan) == f"Plan({plan.job.name!r}, multi_worker_mirrored, 2 worker)"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.clock import SystemClock
 from raydist.controller.events import GroupUpdated
 from raydist.controller.machine import RunMachine
-from raydist.controller.task_group import GroupUpdate
+from raydist.controller.task_group import GroupUpdate, SystemClock
 from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.ray_gauges import RayGauges
-from raydist.runtime.host.software.packages import has_metrics_agent
+from raydist.runtime.host.software import has_metrics_agent
 from raydist.spec.status import TaskPace
 from tests.conftest import WaitUntil
 from tests.support.fakes import make_plan, make_status

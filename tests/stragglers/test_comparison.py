@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.stragglers.comparison import find_stragglers
+from raydist.stragglers.step_times import find_stragglers
 
 
 @pytest.mark.parametrize(

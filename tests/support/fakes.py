@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from raydist.controller.report.result import RunPlaces
+from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import GroupUpdate
-from raydist.planning.elastic import resized
+from raydist.planning.fitting import resized
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy, WorkerRange

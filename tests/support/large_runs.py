@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from raydist.controller import journal
 from raydist.controller.events import GroupUpdated
 from raydist.controller.machine import RunMachine
-from raydist.controller.report import journal
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.job import Strategy
 from raydist.spec.status import TaskPace, TaskState, TaskStatus

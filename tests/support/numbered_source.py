@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raydist.data.fields import Field
+from raydist.data.examples import Field
 from raydist.data.order.windows import Piece
 from raydist.data.sources.source import GroupedSource
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raydist.planning.environment import static_environment
+from raydist.planning.assignment import static_environment
 from raydist.spec import KerasFlavour
 from raydist.training.lazy_imports import KERAS_EXTRAS, executed_on_first_use, uncollected
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from raydist.planning.environment import static_environment
+from raydist.planning.assignment import static_environment
 from raydist.spec import KerasFlavour
 from tests.support.processes import PATIENCE, Cluster, TaskProcess, _leased_port, run_function, started
 

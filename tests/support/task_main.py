@@ -13,9 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raydist.planning.assignment import TaskAssignment
-from raydist.planning.environment import assignment_environment, static_environment
-from raydist.planning.tf_config import cluster_spec
+from raydist.planning.assignment import (
+    TaskAssignment,
+    assignment_environment,
+    cluster_spec,
+    static_environment,
+)
 from raydist.spec import EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
 from raydist.spec.job import RunOn
 from raydist.spec.plain import as_plain

@@ -23,7 +23,7 @@ from raydist.storage.run_record import RunRecordStore, read_record
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import read_events
 from raydist.watch.aftermath import describe_death, settle
-from raydist.watch.messages import DrivenRun, DriverFacts, begun, exiting, over
+from raydist.watch.watcher import DrivenRun, DriverFacts, begun, exiting, over
 from tests.conftest import WaitUntil
 from tests.support.records import make_record
 
@@ -207,7 +207,7 @@ from raydist.storage.claims import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.run_record import RunRecordStore
-from raydist.watch.messages import DrivenRun
+from raydist.watch.watcher import DrivenRun
 from raydist.watch.watcher import watched
 from tests.support.records import make_record
 

@@ -13,11 +13,15 @@ from raydist.cli.screen import output
 from raydist.errors import RaydistError, StorageError
 from raydist.known_versions import KNOWN
 from raydist.planning.this_machine import this_machine
-from raydist.runtime.host.address import ADDRESS_VARIABLE, accepts_tcp, running_address, split_address
-from raydist.runtime.host.proxies import describe_proxies, proxies_in
-from raydist.runtime.host.software.lost_parts import lost_parts
-from raydist.runtime.host.software.packages import has_metrics_agent
-from raydist.runtime.host.software.versions import installed_versions
+from raydist.runtime.host.address import (
+    ADDRESS_VARIABLE,
+    accepts_tcp,
+    describe_proxies,
+    proxies_in,
+    running_address,
+    split_address,
+)
+from raydist.runtime.host.software import has_metrics_agent, installed_versions, lost_parts
 from raydist.runtime.task.fork_server import servers_here
 from raydist.spec.entry.request import absolute_storage
 from raydist.spec.quantities import size_text
@@ -65,7 +69,7 @@ def _of_this_host(storage: str) -> list[dict[str, Any]]:
 
 
 def _of_hosts(address: str, storage: str) -> list[dict[str, Any]]:
-    from raydist.runtime.checkup.survey import survey
+    from raydist.runtime.doctor.survey import survey
 
     with output.stdout_kept_for_json(True):  # Ray prints what the hosts print
         found = survey(_ADDRESS.parse(address), storage_uri=absolute_storage(storage))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import chosen_names, json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
-from raydist.errors import MistakeError
-from raydist.spec.text import suggest
 
 _FORMATS = ("saved_model", "onnx", "litert", "keras")
 _COLUMNS = ("format", "difference", "uri")
@@ -39,11 +37,7 @@ def command(run: str, to: str, out: str | None, storage: str, is_json: bool) -> 
     from raydist.inference.exporting import export
     from raydist.storage.filesystem import Storage
 
-    formats = list(dict.fromkeys(name.strip() for name in to.split(",") if name.strip()))
-    if unknown := [name for name in formats if name not in _FORMATS]:
-        raise MistakeError(f"--to is {to}, and {unknown[0]} is no format; {suggest(unknown[0], _FORMATS)}")
-    if not formats:
-        raise MistakeError(f"--to is {to!r}; name some of {', '.join(_FORMATS)}")
+    formats = chosen_names(to, _FORMATS, option="--to")
     opened = open_named(storage, run)
     rows = export(opened, formats, Storage.open(out or f"{opened.run}-exported"))
     if is_json:

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
+from raydist.cli.job_options import (
+    RunCommand,
+    given_options,
+    job_options,
+    json_option,
+    module_option,
+    target_of,
+)
 from raydist.cli.screen import output
-from raydist.cli.screen.grouped_help import RunCommand
 from raydist.planning.batch_sizes import batch_sizes_of
-from raydist.planning.cluster_cost import cluster_cost
 from raydist.planning.describe import (
+    cluster_cost,
     describe_hosts,
     describe_plan,
     lists_tasks,
@@ -25,6 +31,7 @@ from raydist.spec.job import Strategy
 from raydist.spec.params import ParamTexts
 from raydist.spec.secrecy import redact_arguments, without_secrets
 from raydist.spec.tasks import TaskId
+from raydist.spec.text import counted
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan
@@ -149,7 +156,7 @@ def _host_lines(plan: Plan) -> list[str]:
 
 def _inventory(plan: Plan) -> str:
     inventory = plan.inventory
-    hosts = f"{len(inventory.hosts)} host{'' if len(inventory.hosts) == 1 else 's'}"
+    hosts = counted(len(inventory.hosts), "host")
     has = f"{inventory.source}: {hosts}, {inventory.num_cpus:g} CPUs, {inventory.num_gpus} GPUs"
     return (
         has

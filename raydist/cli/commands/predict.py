@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import json_option, names_in, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.spec.settings.options import find_option
@@ -91,4 +91,4 @@ def command(
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    return None if text is None else tuple(names_in(text))

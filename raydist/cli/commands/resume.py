@@ -7,11 +7,10 @@ from pathlib import Path
 import click
 
 from raydist.cli import running
-from raydist.cli.commands.runs.kept_job import check_args, check_roles, kept_job, kept_settings, lost_secrets
-from raydist.cli.job_options import default_storage, given_options, job_options, json_option
+from raydist.cli.job_options import RunCommand, default_storage, given_options, job_options, json_option
+from raydist.cli.kept_job import check_args, check_roles, kept_job, kept_settings, lost_secrets
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
-from raydist.cli.screen.grouped_help import RunCommand
 from raydist.spec.environment import ENV, variable_names
 from raydist.spec.params import ParamTexts
 from raydist.spec.settings.options import PARAMS

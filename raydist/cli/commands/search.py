@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import click
 
-from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
+from raydist.cli.job_options import (
+    GROUPS,
+    RunCommand,
+    given_options,
+    job_options,
+    json_option,
+    module_option,
+    target_of,
+)
 from raydist.cli.screen import output, standard_streams
-from raydist.cli.screen.grouped_help import GROUPS, RunCommand
 from raydist.errors import RaydistError, SpecError
 from raydist.spec.best import Direction, direction_of
 from raydist.tune.space import Space, parse_space

@@ -8,8 +8,14 @@ import click
 
 from raydist.cli import running
 from raydist.cli.commands import plan
-from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
-from raydist.cli.screen.grouped_help import RunCommand
+from raydist.cli.job_options import (
+    RunCommand,
+    given_options,
+    job_options,
+    json_option,
+    module_option,
+    target_of,
+)
 from raydist.spec.params import ParamTexts
 
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raydist.cli import running
-from raydist.cli.commands.runs.kept_job import (
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.kept_job import (
     check_roles,
     kept_code,
     kept_job,
     kept_settings,
     lost_secrets,
 )
-from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError
@@ -30,6 +30,7 @@ from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.settings.options import find_option
 from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskType
+from raydist.spec.text import counted
 
 if TYPE_CHECKING:
     from raydist.runs.verification import Comparison, Difference
@@ -168,7 +169,7 @@ class _Verdict:
 
 
 def _told(found: Comparison) -> str:
-    count = f"{len(found.steps)} step{'' if len(found.steps) == 1 else 's'}"
+    count = counted(len(found.steps), "step")
     if found.difference is None:
         return f"all bits are equal over {count}, {found.steps[0]} to {found.steps[-1]}"
     return f"the first difference is in {found.difference}; {count} before it are equal"

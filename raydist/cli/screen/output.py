@@ -81,13 +81,18 @@ def table_lines(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Ite
         yield "  ".join(columns).rstrip()
 
 
-def print_raydist_error(error: RaydistError, *, is_json: bool) -> int:
-    """Prints an error that raydist raised on purpose, and returns its exit code."""
+def print_raydist_error(error: RaydistError, *, is_json: bool, found: Mapping[str, Any] | None = None) -> int:
+    """Prints an error that raydist raised on purpose, and returns its exit code.
+
+    Args:
+      found: What the JSON object has beside the error.
+    """
     return print_error(
         str(error),
         type_name=type(error).__name__,
         code=error.exit_code,
         is_json=is_json,
+        found=found,
         task=error.task,
         attempt=error.attempt,
         log=error.log,
@@ -101,6 +106,7 @@ def print_error(
     code: int,
     is_json: bool,
     state: RunState = RunState.FAILED,
+    found: Mapping[str, Any] | None = None,
     **where: object,
 ) -> int:
     """Prints one error: a sentence to stderr, and with `--json` an object to stdout. Returns `code`."""
@@ -108,7 +114,7 @@ def print_error(
     places = {"task": None, "attempt": None, "log": None, **where}
     if is_json:
         described = {"type": type_name, "message": message, **places, "exit_code": code}
-        print_json({"state": state, "error": described})
+        print_json({**(found or {}), "state": state, "error": described})
     known = [f"{name} {value}" for name, value in places.items() if value is not None]
     if (page := guide_pages.command_about(type_name, code)) is not None:
         known.append(f"see `{page}`")

@@ -1,15 +1,17 @@
-"""How a run's record is shown to a person."""
+"""How a run's record is shown to a person: how far it is, and how it ended."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
+from raydist.cli.job_options import default_storage
 from raydist.cli.screen import guide_pages, output
 from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
 from raydist.spec.best import Best
@@ -278,3 +280,53 @@ def age_line(record: RunRecord) -> str | None:
 def local_time(unix_s: float | None) -> str:
     """Returns `2026-11-21 09:30:12` in this machine's time zone."""
     return "-" if unix_s is None else f"{datetime.fromtimestamp(unix_s):%Y-%m-%d %H:%M:%S}"
+
+
+def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> None:
+    """Prints how a run ended.
+
+    Args:
+      said: The notes that were printed while it went on.
+    """
+    for note in result.notes:
+        if note not in said:
+            output.show(f"note: {note}", stream=stream)
+    if result.traceback:
+        output.show(f"\n{result.traceback.rstrip()}\n", stream=stream)
+    if result.error is not None and result.error.log_end:
+        lines = "\n".join(f"  {line}" for line in result.error.log_end.splitlines())
+        output.show(f"\nthe end of {result.error.task}'s log:\n{lines}\n", stream=stream)
+    if result.error is not None:
+        print_error(result.error, stream=stream)
+    total_s = result.timings.get("total") or 0.0
+    attempts = "" if result.attempts == 1 else f", {result.attempts} attempts"
+    reached = how_far(result.state, result.steps)
+    output.show(f"{reached}, {duration(total_s)}{attempts}", stream=stream)
+    facts = {
+        "metrics": metrics_line(result.metrics),
+        "checkpoint": result.checkpoint,
+        "storage": result.storage,
+    }
+    for name, value in facts.items():
+        if value:
+            output.show(f"  {name.ljust(10)}  {value}", stream=stream)
+    third = "metrics" if result.exit_code == 0 else "resume"
+    output.show(f"next: {_next_commands(result, 'status', 'logs', third)}", stream=stream)
+
+
+def print_acceptance(result: RunResult, *, stream: TextIO) -> None:
+    """Prints where a detached run is found from now on."""
+    output.show(f"run {result.run} continues in the cluster, independently of this shell", stream=stream)
+    output.show(f"  storage     {result.storage}", stream=stream)
+    output.show(f"next: {_next_commands(result, 'status', 'logs -f', 'stop')}", stream=stream)
+
+
+def _next_commands(result: RunResult, *commands: str) -> str:
+    return "  ".join(f"raydist {command} {_named(result)}" for command in commands)
+
+
+def _named(result: RunResult) -> str:
+    """Returns what another command is to be given to find this run from this folder."""
+    root = result.storage.removesuffix(f"/{result.run}")
+    is_default = os.path.abspath(default_storage()) == root
+    return result.run if is_default else f"{result.run} --storage {shlex.quote(root)}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
-from raydist.data.fields import Field, leaves, names_of, with_leaves
+from raydist.data.examples import Field, leaves, names_of, with_leaves
 from raydist.data.sources.source import TakenSource
 from raydist.errors import DataError
 

@@ -1,17 +1,350 @@
-"""ArrowSource: groups of rows that are read as Arrow tables."""
+"""Tables of Arrow as examples: which columns make up an example, and how they become arrays for tensors."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from raydist.data.fields import Field
+from raydist.data.examples import Field
 from raydist.data.order.windows import Piece
-from raydist.data.sources.columns import Layout, width_of
 from raydist.data.sources.source import GroupedSource
+from raydist.errors import DataError
+from raydist.spec.text import suggest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What the user chose of a table; see `from_parquet`.
+
+    Attributes:
+      what: The function that was given it, as errors name it.
+      dtype: Of the stacked features; anything that NumPy makes a type of.
+      defaults: What stands in for nulls, by column.
+    """
+
+    what: str
+    features: Sequence[str] | None
+    label: str | None
+    columns: Sequence[str] | None
+    dtype: Any
+    defaults: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.features is not None and self.columns is not None:
+            raise DataError(
+                f"{self.what} got features and columns; give features for one tensor, or columns for a dict"
+            )
+
+    @property
+    def wanted(self) -> Sequence[str] | None:
+        """The columns that are named beside the label; None where all are wanted."""
+        return self.columns if self.features is None else self.features
+
+    def stacked_type(self) -> np.dtype[Any]:
+        """Returns the type of stacked features; raises DataError for one that is no number's."""
+        try:
+            found: np.dtype[Any] = np.dtype(self.dtype)
+        except TypeError:
+            found = np.dtype(object)
+        if found.kind not in "biuf":
+            raise DataError(f"dtype is {self.dtype!r}; give a type of numbers, such as 'float32' or 'int64'")
+        return found
+
+
+# What is transposed at once: it stays in the cache, and yet the interpreter is seldom needed.
+_BLOCK_BYTES = 2e6
+# Between columns of a block: at a distance of a power of two one would drive the other out of the cache.
+_PADDING_BYTES = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column that is read.
+
+    Attributes:
+      type: The Arrow type; of a dictionary column (pandas' categories) that of its values, of a tensor
+        column (Arrow's own, and Ray Data's of NumPy arrays) that of the lists that it is stored as.
+      tensor_shape: Of a tensor column's rows; None for others.
+      default: An Arrow scalar of this type that stands in for nulls; None where a null is an error.
+    """
+
+    name: str
+    type: pa.DataType
+    tensor_shape: tuple[int, ...] | None = None
+    default: Any = None
+
+    @classmethod
+    def of(cls, name: str, kind: pa.DataType, default: Any, *, where: str) -> Column:
+        """Returns the column; raises DataError for a type that is no tensor's, or a default not of it."""
+        column = cls(name=name, type=_plain(kind), tensor_shape=_tensor_shape(kind))
+        inner = column.type.value_type if column.is_list else column.type
+        is_number = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
+        if not is_number and (column.is_list or not _is_text(inner)):
+            raise DataError(
+                f"column {name} of {where} is {kind}, which is no tensor's type; name the other columns in "
+                "columns=[…], or write it as numbers, booleans, text, bytes, or lists of numbers"
+            )
+        return column if default is None else dataclasses.replace(column, default=column._scalar(default))
+
+    def _scalar(self, default: Any) -> pa.Scalar:
+        try:
+            scalar = pa.scalar(default, self.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise DataError(self._refused(default)) from error
+        if pa.types.is_integer(self.type) and scalar.as_py() != default:
+            raise DataError(self._refused(default))
+        return scalar
+
+    def _refused(self, default: Any) -> str:
+        return f"defaults has {default!r} for column {self.name}, which is {self.type}; give one of that type"
+
+    @property
+    def is_list(self) -> bool:
+        return pa.types.is_list(self.type) or pa.types.is_large_list(self.type) or self._is_fixed_list
+
+    @property
+    def needs_width(self) -> bool:
+        """Whether the length of its lists shows only in the data."""
+        return self.is_list and not self._is_fixed_list and self.tensor_shape is None
+
+    @property
+    def _is_fixed_list(self) -> bool:
+        return bool(pa.types.is_fixed_size_list(self.type))
+
+    def shape(self, widths: Mapping[str, int]) -> tuple[int, ...]:
+        if self.tensor_shape is not None:
+            return self.tensor_shape
+        if not self.is_list:
+            return ()
+        return (self.type.list_size if self._is_fixed_list else widths[self.name],)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        kind = self.type.value_type if self.is_list else self.type
+        if _is_text(kind):
+            return np.dtype(object)
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+
+    def check(self, schema: pa.Schema, *, where: str) -> None:
+        """Raises DataError unless a schema has the column, with a type that makes the same tensors."""
+        index = schema.get_field_index(self.name)
+        if index < 0:
+            raise DataError(_missing(self.name, schema, where))
+        kind = schema.field(index).type
+        if (_tensor_type(kind), _tensor_shape(kind)) != (_tensor_type(self.type), self.tensor_shape):
+            raise DataError(
+                f"column {self.name} is {kind} in {where}, and {self.type} where the data begin; write all "
+                "with one schema"
+            )
+
+    def refuse_nulls(self, count: int, *, where: str) -> NoReturn:
+        raise DataError(
+            f"column {self.name} has {count} {'null' if count == 1 else 'nulls'} in {where}; give "
+            f"defaults={{{self.name!r}: …}}, or write the file without"
+        )
+
+    def values(self, column: pa.ChunkedArray, *, shape: tuple[int, ...], where: str) -> list[np.ndarray]:
+        """Returns the values, one array for each chunk."""
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(self.type)
+        if self.tensor_shape is not None:
+            column = pa.chunked_array([chunk.storage for chunk in column.chunks], self.type)
+        if column.null_count:
+            if self.default is None:
+                self.refuse_nulls(column.null_count, where=where)
+            column = column.fill_null(self.default)
+        return [self._array(chunk, shape, where) for chunk in column.chunks]
+
+    def _array(self, chunk: pa.Array, shape: tuple[int, ...], where: str) -> np.ndarray:
+        if not self.is_list:
+            return np.asarray(chunk.to_numpy(zero_copy_only=False))
+        values = chunk.flatten()
+        if values.null_count:
+            raise DataError(
+                f"column {self.name} has nulls ({values.null_count}) inside of its lists in {where}; write "
+                "numbers there"
+            )
+        lengths = set(pc.list_value_length(chunk).unique().to_pylist())
+        length = math.prod(shape)
+        if lengths - {length}:
+            raise DataError(
+                f"column {self.name} has lists of {', '.join(map(str, sorted(lengths | {length})))} values "
+                f"in {where}; every row needs as many: pad them when the file is written"
+            )
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(chunk), *shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Which columns go into which field.
+
+    Attributes:
+      groups: The columns of each field; several are stacked to one tensor.
+      structure: Of the fields.
+      dtype: Of stacked columns.
+    """
+
+    groups: tuple[tuple[Column, ...], ...]
+    is_stacked: tuple[bool, ...]
+    structure: Any
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, schema: pa.Schema, selection: Selection, *, where: str) -> Layout:
+        """Returns the layout of what is chosen of tables; raises DataError for what cannot be."""
+        columns, label = _chosen(schema, selection, where=where), selection.label
+        is_stacked, dtype = selection.features is not None, selection.stacked_type()
+        inputs = tuple(column for column in columns if column.name != label)
+        labels = tuple(column for column in columns if column.name == label)
+        if is_stacked:
+            is_one_list = len(inputs) == 1 and inputs[0].is_list
+            for column in inputs:
+                if column.dtype.kind == "O" or (column.is_list and not is_one_list):
+                    raise DataError(
+                        f"column {column.name} is {column.type} and cannot be stacked with others to one "
+                        "tensor; give columns=[…] for a dict of tensors"
+                    )
+            groups: list[tuple[Column, ...]] = [inputs]
+            structure: Any = 0
+        else:
+            inputs = tuple(sorted(inputs, key=lambda column: column.name))
+            groups = [(column,) for column in inputs]
+            structure = {column.name: number for number, column in enumerate(inputs)}
+        stacked = [is_stacked] + [False] * (len(groups) - 1)
+        if labels:
+            structure = (structure, len(groups))
+            groups.append(labels)
+            stacked.append(False)
+        return cls(groups=tuple(groups), is_stacked=tuple(stacked), structure=structure, dtype=dtype)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(column for group in self.groups for column in group)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The names of the columns of text or bytes."""
+        return tuple(column.name for column in self.columns if column.dtype.kind == "O")
+
+    def fields(self, widths: Mapping[str, int]) -> tuple[Field, ...]:
+        return tuple(
+            Field("features", (len(group),) if len(group) > 1 else group[0].shape(widths) or (1,), self.dtype)
+            if is_stacked
+            else Field(group[0].name, group[0].shape(widths), group[0].dtype)
+            for group, is_stacked in zip(self.groups, self.is_stacked, strict=True)
+        )
+
+    def fill(
+        self, arrays: Sequence[np.ndarray], table: pa.Table, *, widths: Mapping[str, int], where: str
+    ) -> None:
+        """Writes a table's rows into one array `[rows, ...]` for each field."""
+        for array, group, is_stacked in zip(arrays, self.groups, self.is_stacked, strict=True):
+            parts = [
+                column.values(table.column(column.name), shape=column.shape(widths), where=where)
+                for column in group
+            ]
+            if is_stacked and not group[0].is_list:
+                _stack([_joined(chunks) for chunks in parts], array)
+            else:
+                at = 0
+                for chunk in parts[0]:
+                    array[at : at + len(chunk)] = chunk
+                    at += len(chunk)
+
+
+def width_of(column: Column, table: pa.Table) -> int:
+    """Returns the length of the lists of a column, which every row must share, by the first rows."""
+    lengths = pc.list_value_length(table.column(column.name)).drop_null()
+    if len(lengths):
+        return int(lengths[0].as_py())
+    return 0 if column.default is None else len(column.default)
+
+
+def _chosen(schema: pa.Schema, selection: Selection, *, where: str) -> list[Column]:
+    """Returns the columns that are read; raises DataError for one that is missing or no tensor's."""
+    wanted, label, defaults = selection.wanted, selection.label, selection.defaults
+    names = [name for name in schema.names if name != label] if wanted is None else list(wanted)
+    if isinstance(wanted, str) or not names:
+        raise DataError(f"{where}: features and columns are lists of names, and not empty; got {wanted!r}")
+    if len(set(names)) < len(names):
+        raise DataError(f"{where}: a column is named twice in {names}")
+    if label is not None and wanted is not None and label in names:
+        raise DataError(f"{where}: column {label} is the label, and named among {names} too; name it once")
+    if label is not None:
+        names.append(label)
+    for name in defaults:
+        if name not in names:
+            raise DataError(f"defaults names column {name}, which is not read; {suggest(name, names)}")
+    found = []
+    for name in names:
+        index = schema.get_field_index(name)
+        if index < 0:
+            raise DataError(_missing(name, schema, where))
+        found.append(Column.of(name, schema.field(index).type, defaults.get(name), where=where))
+    return found
+
+
+def _joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+def _stack(values: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Writes columns `[rows]` side by side into `[rows, columns]`.
+
+    NumPy transposes a block in half of the time that it takes to write its columns one by one.
+    """
+    num_blocks = max(1, math.ceil(out.nbytes / _BLOCK_BYTES))
+    size = max(1, -(-len(out) // num_blocks))
+    block = np.empty((len(values), size + _PADDING_BYTES // out.itemsize), out.dtype)
+    for first in range(0, len(out), size):
+        end = min(first + size, len(out))
+        for number, column in enumerate(values):
+            block[number, : end - first] = column[first:end]
+        out[first:end] = block[:, : end - first].T
+
+
+def _missing(name: str, schema: pa.Schema, where: str) -> str:
+    return f"{where} has no column {name}; {suggest(name, schema.names)}"
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind if _tensor_shape(kind) is None else kind.storage_type
+
+
+def _tensor_shape(kind: pa.DataType) -> tuple[int, ...] | None:
+    if not isinstance(kind, pa.BaseExtensionType):
+        return None
+    permutation = getattr(kind, "permutation", None)
+    if permutation is not None and list(permutation) != sorted(permutation):
+        return None
+    shape = getattr(kind, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def _tensor_type(kind: pa.DataType) -> object:
+    """Returns what is alike for types that make the same tensors, such as string and large_string."""
+    kind = _plain(kind)
+    if _is_text(kind):
+        return "text"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "list", kind.value_type
+    return kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(check(kind) for check in checks)
 
 
 class ArrowSource(GroupedSource):

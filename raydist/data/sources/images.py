@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from raydist.data.examples import Field
 from raydist.data.failures import asserted
-from raydist.data.fields import Field
 from raydist.data.sources.ahead import in_order
 from raydist.data.sources.files import DataFiles, Uri
 from raydist.data.sources.source import TakenSource

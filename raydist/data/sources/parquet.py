@@ -10,10 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raydist.data.sources.arrow import ArrowSource
-from raydist.data.sources.columns import Column, Layout
+from raydist.data.sources.arrow import ArrowSource, Column, Layout, Selection
 from raydist.data.sources.files import DataFiles, Uris, first_line
-from raydist.data.sources.selection import Selection
 from raydist.errors import DataError
 
 # Of the footers that are kept, as they are in the files; parsed they take nine times as much.

@@ -8,9 +8,7 @@ from typing import Any
 import pyarrow as pa
 from isal import isal_zlib
 
-from raydist.data.sources.arrow import ArrowSource
-from raydist.data.sources.columns import Layout
-from raydist.data.sources.selection import Selection
+from raydist.data.sources.arrow import ArrowSource, Layout, Selection
 from raydist.errors import DataError
 
 _CHECKED_ROWS = 8

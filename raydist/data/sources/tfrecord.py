@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
+from raydist.data.examples import Field
 from raydist.data.failures import asserted
-from raydist.data.fields import Field
 from raydist.data.order.windows import Piece
 from raydist.data.sources.files import DataFiles, Uris
 from raydist.data.sources.source import GroupedSource

@@ -13,7 +13,7 @@ from raydist.planning.inventory import Host, Inventory
 from raydist.planning.this_machine import tpu_name
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.connection import Connection
-from raydist.runtime.cluster.reach import not_listening
+from raydist.runtime.cluster.reachability import not_listening
 from raydist.runtime.host.address import join_address
 
 # The kernel asks for a connection once more after 1 s, should the first word be lost.

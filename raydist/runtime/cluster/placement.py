@@ -18,8 +18,8 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from raydist.errors import UnsupportedError
+from raydist.planning.capacity import fulfils
 from raydist.planning.plan import Plan
-from raydist.planning.resources.labels import fulfils
 from raydist.runtime.cluster.inventory import is_node_alive, labels_of_nodes
 from raydist.runtime.cluster.ray_internals import can_select_nodes, free_resources
 from raydist.spec.job import JobSpec, Strategy

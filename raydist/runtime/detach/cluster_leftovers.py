@@ -11,8 +11,8 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raydist.runtime.host.leftovers import clear_here
-from raydist.runtime.host.sweeping import sweep_host
+from raydist.runtime.host.salvage import clear_here
+from raydist.runtime.host.session import sweep_host
 
 logger = logging.getLogger(__name__)
 

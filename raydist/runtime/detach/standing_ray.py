@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raydist.errors import ClusterError
-from raydist.planning.environment import static_environment
+from raydist.planning.assignment import static_environment
 from raydist.runtime.host.address import (
     ADDRESS_VARIABLE,
     accepts_tcp,

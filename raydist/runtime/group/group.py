@@ -17,22 +17,20 @@ from ray.exceptions import RayError, RayTaskError
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError
-from raydist.planning.assignment import TaskAssignment
+from raydist.planning.assignment import TaskAssignment, make_assignments
 from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
-from raydist.planning.tf_config import make_assignments
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
-from raydist.runtime.cluster.reach import Reach
+from raydist.runtime.cluster.reachability import Reachability
 from raydist.runtime.group.actors import ActorSet
-from raydist.runtime.group.ledger import Ledger
-from raydist.runtime.group.listener import Answer, Listener, progress_every_s
+from raydist.runtime.group.ledger import Answer, Ledger, Listener, progress_every_s
 from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
-from raydist.runtime.host.firewall.public import check_not_public
-from raydist.runtime.host.leftovers import new_owner
+from raydist.runtime.host.firewall import check_not_public
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.runtime.host.software.versions import describe_difference, installed_versions
+from raydist.runtime.host.salvage import new_owner
+from raydist.runtime.host.software import describe_difference, installed_versions
 from raydist.runtime.task.actor import News
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
@@ -94,7 +92,7 @@ class RayTaskGroup:
         self._awaited_extras: set[Any] = set()
         self._gone: set[TaskId] = set()  # tasks whose agents are
         self._early: dict[TaskId, list[Command]] = {}  # commands for tasks that have not said hello
-        self._reach = Reach()
+        self._reach = Reachability()
         self._can_see_nodes = False
         self._looked_at_s = 0.0
         self._is_stopped = False

@@ -6,16 +6,14 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from raydist.planning.data_room import less_data_room
-from raydist.planning.elastic import avoiding_unfit, fitted, room_beside
+from raydist.planning.fitting import avoiding_unfit, fitted, less_data_room, room_beside, with_more_memory
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
-from raydist.planning.resources.memory import with_more_memory
-from raydist.runtime.checkup.survey import problems_of
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.inventory import probe_free, probe_inventory, unreachable_hosts
 from raydist.runtime.cluster.ray_internals import can_select_nodes
+from raydist.runtime.doctor.survey import problems_of
 from raydist.runtime.group.group import RayTaskGroup
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.tasks import TaskType

@@ -8,7 +8,7 @@ import time
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from raydist.errors import ClusterError, RaydistError, StorageError
-from raydist.runtime.cluster.reach import Loss
+from raydist.runtime.cluster.reachability import Loss
 from raydist.runtime.host.post_mortem import MORE_MEMORY
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.quantities import write_bytes

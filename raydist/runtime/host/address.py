@@ -1,4 +1,4 @@
-"""Where a Ray may run, found without importing ray."""
+"""Where a Ray may run, and which variables lead connections through a proxy, found without importing ray."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raydist.errors import SpecError
@@ -82,3 +82,15 @@ def _recorded_address(environ: Mapping[str, str]) -> str | None:
         return (ray_folder(environ) / "ray_current_cluster").read_text().strip() or None
     except OSError:
         return None
+
+
+_NAMES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
+
+
+def proxies_in(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the names of those that are set."""
+    return tuple(name for name in (*_NAMES, *map(str.upper, _NAMES)) if environ.get(name))
+
+
+def describe_proxies(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} set; tasks do not use them for each other" if names else "none"

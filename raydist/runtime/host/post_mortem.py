@@ -1,17 +1,97 @@
-"""What a host knows of a task's process that died without an error: how it ended, and its last lines."""
+"""What a host knows of a task's process that died without an error: how it ended, and its last lines.
+
+The kernel's OOM killer is found by its counter, as far as a process may see it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.scratch import spool_path
-from raydist.runtime.host.wait_status import describe_exit
 from raydist.spec.quantities import write_bytes
 from raydist.spec.text import as_submitted, without_sequences
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+# Counts those of the whole host, other containers' too, so it is asked last.
+_HOST = Path("/proc/vmstat")
+_NAME = "oom_kill "
+_UNLIMITED = 1 << 60  # cgroup v1 writes a number for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class OomCounter:
+    """The counter of one process's cgroup, or of its host, and what it said once.
+
+    Attributes:
+      path: The file that has it, for every process of the host.
+    """
+
+    path: Path
+    before: int
+
+    @classmethod
+    def read(cls) -> OomCounter | None:
+        """Returns the counter for this process as it is now; None where the kernel shows none."""
+        for path in (*_own_counters(), _HOST):
+            count = _count(path)
+            if count is not None:
+                return cls(path=path, before=count)
+        return None
+
+    def limit_bytes(self) -> int | None:
+        """Returns the memory limit of the cgroup; None where there is none, or the counter is the host's."""
+        limits = {"memory.events": "memory.max", "memory.oom_control": "memory.limit_in_bytes"}
+        if self.path.name not in limits:
+            return None
+        try:
+            limit = int((self.path.parent / limits[self.path.name]).read_text())
+        except (OSError, ValueError):  # `max` is none
+            return None
+        return limit if limit < _UNLIMITED else None
+
+    def num_killed(self) -> int | None:
+        """Returns how many were killed since; None where that can no longer be read."""
+        count = _count(self.path)
+        return None if count is None else count - self.before
+
+
+def _own_counters() -> list[Path]:
+    """Returns where cgroup v2 and v1 count for the cgroup of this process."""
+    try:
+        lines = _OWN_CGROUPS.read_text().splitlines()
+    except OSError:
+        return []
+    paths = []
+    for number, controllers, cgroup in (line.split(":", 2) for line in lines):
+        if number == "0":
+            paths.append(_CGROUPS / cgroup.lstrip("/") / "memory.events")
+        elif "memory" in controllers.split(","):
+            paths.append(_CGROUPS / "memory" / cgroup.lstrip("/") / "memory.oom_control")
+    return paths
+
+
+def _count(path: Path) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.removeprefix(_NAME)) for line in lines if line.startswith(_NAME)), None)
+
+
+def describe_exit(code: int) -> str:
+    """Returns `was killed by SIGSEGV` or `ended with exit code 7`."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = f"signal {-code}"
+    with contextlib.suppress(ValueError):  # a real-time signal has no name
+        name = signal.Signals(-code).name
+    return f"was killed by {name}"
+
 
 MAX_LINES = 20
 # More than what Ray and faulthandler print when a process crashes.
@@ -28,7 +108,7 @@ _NOISE = re.compile(r"logging\.cc:\d+: |^ *@ +0x[0-9a-f]+ |^PC: @|^Extension mod
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class PostMortem:
     """What is known of a death.
 
     Attributes:
@@ -42,7 +122,7 @@ class Finding:
     is_out_of_memory: bool = False
 
 
-def examine(scratch_path: Path, *, code: int, oom: OomCounter | None) -> Finding:
+def examine(scratch_path: Path, *, code: int, oom: OomCounter | None) -> PostMortem:
     """Looks at what a dead process of this host has left; needs its scratch folder.
 
     Args:
@@ -58,7 +138,7 @@ def examine(scratch_path: Path, *, code: int, oom: OomCounter | None) -> Finding
         how += f", by the kernel's OOM killer: the memory of its {where} ran out {MORE_MEMORY}"
     elif num_oom_kills is not None:
         how += ", not by the kernel's OOM killer"
-    return Finding(how=how, log_end=lines, is_out_of_memory=bool(num_oom_kills))
+    return PostMortem(how=how, log_end=lines, is_out_of_memory=bool(num_oom_kills))
 
 
 def log_end(scratch_path: Path, *, is_crash: bool = False) -> str:

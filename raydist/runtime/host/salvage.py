@@ -1,19 +1,23 @@
-"""Salvage: what a task that died without an error leaves on its host."""
+"""Salvage: what a task that died without an error, or a dead controller's tasks, left on this host."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import time
+import uuid
 from pathlib import Path
 
 from raydist.errors import StorageError
-from raydist.runtime.host.firewall.fence import lift_fences
+from raydist.runtime.host.firewall import lift_fences
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.runtime.host.scratch import adopted
+from raydist.runtime.host.scratch import adopted, owner_pid, scratch_root
 from raydist.runtime.host.task_files import TaskFiles
+from raydist.spec.tasks import parse_any_task
 
 logger = logging.getLogger(__name__)
 
@@ -80,3 +84,32 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         logger.debug("process %d ended by itself", pid)
+
+
+def new_owner() -> str:
+    """Returns a mark that no other controller's processes have."""
+    return uuid.uuid4().hex[:8]
+
+
+def clear_here(owner: str, *, storage_uri: str, run: str) -> None:
+    """Ends processes with that mark, stores the ends of their logs, and deletes their folders."""
+    root = scratch_root()
+    for path in sorted(root.iterdir()) if root.exists() else ():
+        target = log_target_of(path, owner, storage_uri=storage_uri, run=run)
+        if target is not None:
+            with contextlib.suppress(FileNotFoundError):  # another Ray node of this host was quicker
+                salvage(path, target, pid=owner_pid(path))
+
+
+def log_target_of(scratch_path: Path, owner: str, *, storage_uri: str, run: str) -> LogTarget | None:
+    """Returns where the log in a scratch folder belongs; None for a folder without that mark."""
+    name = scratch_path.name
+    pattern = rf"{re.escape(run)}-(\d+)-([a-z][a-z0-9-]*)-(\d+)-{re.escape(owner)}-(\d+)"
+    match = re.fullmatch(pattern, name)
+    if match is None:
+        return None
+    attempt, task_type, index, incarnation = match.groups()
+    task = parse_any_task(f"{task_type}/{index}")
+    return LogTarget(
+        storage_uri=storage_uri, run=run, task=task, attempt=int(attempt), incarnation=int(incarnation)
+    )

@@ -1,4 +1,4 @@
-"""An embedded Ray's session: its folder below /tmp/ray, and the processes that write there."""
+"""An embedded Ray's session: its folder below /tmp/ray, its processes, and what killed ones left there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from raydist.runtime.host.address import ray_folder
+from raydist.runtime.host.scratch import hold_lock, is_private, locked_by_nobody, scratch_root, sweep
 
 # Workers and agents rename themselves, dashboard modules too; some are found before they have.
 _RENAMED = (b"ray::", b"ray-dashboard-")
@@ -124,3 +127,42 @@ def _writes_below(folder: str, fd: Path) -> bool:
         return False
     flags = re.search(r"^flags:\s*([0-7]+)$", about, re.MULTILINE)
     return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+# Held by the process that has started the Ray, as long as that lives. Ray's own folders have no such file.
+_SESSION_LOCK = "raydist.lock"
+
+
+def sweep_host() -> None:
+    """Removes scratch folders of dead tasks and the folders of embedded Rays whose process was killed.
+
+    Only those of this user. Each command begins with it, and a folder that cannot be removed stays.
+    """
+    with contextlib.suppress(OSError):
+        root = scratch_root()
+        if is_private(root):
+            sweep(root)
+    with contextlib.suppress(OSError):
+        for lock in sorted(ray_folder().glob(f"session_*/{_SESSION_LOCK}")):
+            _sweep_session(lock)
+
+
+def mark_session(session: Path) -> Callable[[], None]:
+    """Marks the folder of a Ray that this process has started; returns how to remove it after its end."""
+    lock_fd = hold_lock(session / _SESSION_LOCK)
+
+    def remove() -> None:
+        remove_session(session)
+        os.close(lock_fd)
+
+    return remove
+
+
+def _sweep_session(lock: Path) -> None:
+    session = lock.parent
+    status = session.lstat()
+    if session.is_symlink() or status.st_uid != os.getuid():
+        return
+    with contextlib.suppress(OSError), locked_by_nobody(lock) as is_dead:
+        if is_dead:
+            remove_session(session)

@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 
 import ray
 
-from raydist.planning.assignment import TaskAssignment
-from raydist.planning.environment import static_environment
+from raydist.planning.assignment import TaskAssignment, static_environment
 from raydist.runtime.task.fork_client import hold
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife

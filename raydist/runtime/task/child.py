@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
+import functools
 import importlib
 import itertools
+import logging
 import os
 import pickle
 import queue
@@ -14,26 +16,58 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from raydist.errors import StorageError
-from raydist.planning.assignment import TaskAssignment
-from raydist.planning.environment import assignment_environment
+from raydist.planning.assignment import TaskAssignment, assignment_environment
 from raydist.runtime.host.hardware import peak_memory_bytes
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.task_files import TaskFiles
-from raydist.runtime.task.joined_ray import JoinedRay
 from raydist.runtime.task.runner import TaskRunner, describe_failure, load_runner
 from raydist.runtime.task.stacks import dump_stacks, place_in_code
 from raydist.spec.secrecy import Secrets, secrets_of
 from raydist.spec.status import CodePlace, Command, FailureKind, TaskFailure, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.storage.kept_state import HandedState
+
+
+class JoinedRay(MetaPathFinder):
+    """Finds `ray`, and gives its `init` the namespace of the run."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == "ray" else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, original: Loader) -> None:
+        self._original = original
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._original.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._original.exec_module(module)
+        module.__dict__["init"] = functools.partial(
+            module.__dict__["init"],
+            namespace=os.environ.get("RAY_NAMESPACE"),
+            # The task's log is not the place for what all processes of the job print.
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+
 
 STATUS_INTERVAL_S = 0.25
 # The run waits for the first statuses.

@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from raydist.errors import RaydistError
-from raydist.planning.environment import static_environment
+from raydist.planning.assignment import static_environment
 from raydist.planning.plan import Plan
 from raydist.runtime.host.session import raylets_here
-from raydist.runtime.host.software.versions import installed_versions
+from raydist.runtime.host.software import installed_versions
 from raydist.runtime.task.fork_server import Stay, command, receive, send, user_of
 from raydist.runtime.task.runner import preload_of, runner_of
 

@@ -16,15 +16,12 @@ from typing import Any
 from raydist.errors import StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.host.address import join_address, split_address
-from raydist.runtime.host.firewall.fence import set_fence
-from raydist.runtime.host.firewall.rules import advice
+from raydist.runtime.host.firewall import advice, set_fence
 from raydist.runtime.host.hardware import read_machine
 from raydist.runtime.host.log_capture import LogCapture
-from raydist.runtime.host.oom import OomCounter
-from raydist.runtime.host.post_mortem import examine
+from raydist.runtime.host.post_mortem import OomCounter, examine
 from raydist.runtime.host.scratch import Scratch
-from raydist.runtime.host.software.packages import package_versions
-from raydist.runtime.host.software.versions import installed_versions
+from raydist.runtime.host.software import installed_versions, package_versions
 from raydist.runtime.host.task_files import TaskFiles
 from raydist.runtime.task.child import Begin, Run
 from raydist.runtime.task.code_archive import unpack_for_task

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import ray
 
-from raydist.planning.environment import command_environment
-from raydist.runtime.host.command.guarded import GuardedCommand
+from raydist.planning.assignment import command_environment
+from raydist.runtime.host.guarded_command import GuardedCommand
 from raydist.runtime.host.log_capture import LogCapture, LogTarget
-from raydist.runtime.host.post_mortem import log_end
+from raydist.runtime.host.post_mortem import describe_exit, log_end
 from raydist.runtime.host.scratch import Scratch
-from raydist.runtime.host.wait_status import describe_exit
 from raydist.runtime.task.code_archive import unpack_for_task
 from raydist.spec.job import JobSpec
 from raydist.spec.secrecy import secrets_of

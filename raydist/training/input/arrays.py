@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.data.batches import Batches
-from raydist.data.fields import leaves
+from raydist.data.examples import leaves
 from raydist.data.sources.arrays import ArraySource
 from raydist.errors import UnsupportedError
 

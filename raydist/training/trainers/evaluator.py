@@ -39,7 +39,7 @@ class EvaluatorTrainer:
             )
         adapter = adapters.adapter_of(model)
         adapters.check(model, run.strategy)
-        num_steps = evaluation.num_steps(data, request.validation_steps, names=evaluation.OF_VALIDATION)
+        steps = evaluation.num_steps(data, request.validation_steps, names=evaluation.OF_VALIDATION)
         dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard, name="validation_data")
         adapter.build(model, resume.element_spec(dataset))  # or nothing could be restored
         history = adapter.library.callbacks.History()
@@ -56,7 +56,7 @@ class EvaluatorTrainer:
                 state = run.checkpoints.newest_after(0)  # evaluated by the process before this one
             seen = state or seen
             if state is not None and state.fit == number:
-                self._evaluate(model, dataset, state, history, num_steps=num_steps)
+                self._evaluate(model, dataset, state, history, num_steps=steps)
             elif is_last or (state is not None and state.fit > number):
                 return history
             else:

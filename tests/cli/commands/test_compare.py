@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from raydist.cli.commands.studies.short_runs import JobRuns
-from raydist.planning.plan import Plan
+from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
+from raydist.errors import ClusterError
 from raydist.runs.scaling import Measurement
 from raydist.runs.strategies_compared import LossCurve
 from tests.cli.conftest import Run
@@ -20,9 +20,9 @@ from tests.cli.conftest import Run
     ("strategies", "sentence"),
     [
         ("mirrored,parameter_servers", "did you mean parameter_server?"),
-        ("fast", "write some of one_device, mirrored"),
-        ("auto", "'auto', which is no strategy"),
-        ("", "'', which is no strategy"),
+        ("fast", "'fast'; write one of one_device, mirrored"),
+        ("auto", "'auto'; write one of one_device"),
+        ("", "--strategies names ''; write one of one_device"),
     ],
 )
 def test_unknown_strategies_are_exit_2(
@@ -33,18 +33,29 @@ def test_unknown_strategies_are_exit_2(
     assert sentence in err
 
 
+def measure(planned: list[tuple[int, int]], *, fails_at: int | None = None) -> Callable[..., ShortRun]:
+    """Returns a `JobRuns.measure` that runs nothing; the run of that number fails."""
+
+    def measured(self: JobRuns, case: Case, *, study: str, num_steps: int) -> ShortRun:
+        if len(planned) == fails_at:
+            raise ClusterError("the Ray has gone")
+        planned.append((case.plan.num_workers, case.own["ps"]))
+        facts: dict[str, Any] = {"state": "CANCELLED", "strategy": case.name}
+        one = Measurement(
+            name=case.name, run=f"{study}-{case.name}", batch=10, workers=case.plan.num_workers, **facts
+        )
+        curve = LossCurve(steps=[1, 2], seconds=[0.0, 1.0], losses=[2.0, 1.0 / len(planned)])
+        return ShortRun(plan=case.plan, measurement=one, curve=curve)
+
+    return measured
+
+
 def test_each_strategy_has_the_tasks_that_it_needs(
     raydist: Run, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     planned: list[tuple[int, int]] = []
 
-    def measure(self: JobRuns, name: str, plan: Plan, *, study: str, num_steps: int, **own: Any) -> Any:
-        planned.append((plan.num_workers, own["ps"]))
-        facts: dict[str, Any] = {"state": "CANCELLED", "strategy": name, "workers": plan.num_workers}
-        one = Measurement(name=name, run=f"{study}-{name}", batch=10, **facts)
-        return one, LossCurve(steps=[1, 2], seconds=[0.0, 1.0], losses=[2.0, 1.0 / len(planned)])
-
-    monkeypatch.setattr(JobRuns, "measure", measure)
+    monkeypatch.setattr(JobRuns, "measure", measure(planned))
     names = "one_device,multi_worker_mirrored,parameter_server"
     asked = ("compare", str(job_file()), "--strategies", names, "--workers", "2", "--ps-staleness", "1")
     code, out, err = raydist(*asked, "--address", "local", "--json", "--csv", "a.csv")
@@ -55,3 +66,17 @@ def test_each_strategy_has_the_tasks_that_it_needs(
     assert [one["staleness"] for one in answer["runs"]] == [0, 0, 3]
     assert [one["loss_at_equal_time"] for one in answer["runs"]] == [1.0, 0.5, 0.3333]
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 4
+
+
+def test_run_that_fails_leaves_those_before_it(
+    raydist: Run, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(JobRuns, "measure", measure([], fails_at=1))
+    asked = ("compare", str(job_file()), "--strategies", "one_device,mirrored", "--address", "local")
+    code, out, err = raydist(*asked, "--json", "--csv", "a.csv")
+    assert code == 3
+    assert "the Ray has gone" in err
+    answer = json.loads(out)
+    assert [one["strategy"] for one in answer["runs"]] == ["one_device"]
+    assert (answer["state"], answer["error"]["type"]) == ("FAILED", "ClusterError")
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import raydist as package
-from raydist.controller.revival import Revival
+from raydist.controller.reached import Revival
 from raydist.errors import StorageError
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.spec.best import Best

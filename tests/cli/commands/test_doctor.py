@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raydist.cli.commands import doctor
-from raydist.runtime.host.software.packages import has_metrics_agent
+from raydist.runtime.host.software import has_metrics_agent
 from tests.cli.conftest import Run
 
 

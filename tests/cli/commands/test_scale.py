@@ -6,12 +6,11 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from raydist.cli.commands.studies.short_runs import JobRuns
-from raydist.planning.plan import Plan
+from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
+from raydist.errors import RaydistError, StorageError, TaskFailedError
 from raydist.runs.scaling import Measurement
 from raydist.runs.strategies_compared import LossCurve
 from tests.cli.conftest import Run
@@ -44,23 +43,23 @@ def test_what_cannot_be_run_is_one_sentence(
     assert not out
 
 
-def measure(found: list[str], ending: BaseException | None) -> Callable[..., tuple[Measurement, LossCurve]]:
+def measure(found: list[str], ending: BaseException | None) -> Callable[..., ShortRun]:
     """Returns a `JobRuns.measure` that runs nothing and ends the third run with `ending`."""
 
-    def measured(self: JobRuns, name: str, plan: Plan, *, study: str, num_steps: int, **own: Any) -> Any:
-        found.append(name)
+    def measured(self: JobRuns, case: Case, *, study: str, num_steps: int) -> ShortRun:
+        found.append(case.name)
         if len(found) == 3 and ending is not None:
             raise ending
         one = Measurement(
-            name=name,
-            run=f"{study}-{name}",
+            name=case.name,
+            run=f"{study}-{case.name}",
             state="CANCELLED",
-            strategy=plan.strategy.value,
-            workers=plan.num_workers,
+            strategy=case.plan.strategy.value,
+            workers=case.plan.num_workers,
             steps=num_steps,
             examples_per_s=100.0 * len(found),
         )
-        return one, LossCurve()
+        return ShortRun(plan=case.plan, measurement=one, curve=LossCurve())
 
     return measured
 
@@ -93,3 +92,58 @@ def test_ctrl_c_prints_the_runs_that_are_there(
     assert "one device" in out
     assert "2 workers" in out
     assert "4 workers" not in out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TaskFailedError("worker/1 failed first: ValueError: bad", task="worker/1", attempt=0), 1),
+        (StorageError("cannot write to s3://bucket"), 4),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_run_that_fails_leaves_those_before_it_in_every_format(
+    raydist: Run,
+    job_file: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: RaydistError,
+    code: int,
+) -> None:
+    asked = ("scale", str(job_file()), "--workers", "2,4", "--address", "local", "--csv", "a.csv")
+    monkeypatch.setattr(JobRuns, "measure", measure([], error))
+    ended, out, err = raydist(*asked, "--json", "--plot", "a.svg")
+    assert ended == code
+    [sentence] = err.strip().splitlines()
+    assert str(error) in sentence
+    answer = json.loads(out)
+    assert [one["name"] for one in answer["runs"]] == ["one device", "2 workers"]
+    assert (answer["state"], answer["error"]["message"]) == ("FAILED", str(error))
+    assert (answer["error"]["type"], answer["error"]["exit_code"]) == (type(error).__name__, code)
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    assert [row["name"] for row in rows] == ["one device", "2 workers"]
+    assert "2 workers" in (tmp_path / "a.svg").read_text()
+
+    monkeypatch.setattr(JobRuns, "measure", measure([], error))
+    ended, out, err = raydist(*asked)
+    assert ended == code
+    assert [line.split("  ")[0] for line in out.splitlines()[1:3]] == ["one device", "2 workers"]
+    assert str(error) in err
+
+
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+@pytest.mark.parametrize(("path", "reason"), [("no/a", "No such file or directory"), (".", "Is a directory")])
+def test_file_that_cannot_be_written_is_told_before_a_run_starts(
+    raydist: Run,
+    job_file: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    path: str,
+    reason: str,
+) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(JobRuns, "measure", measure(names, None))
+    asked = ("scale", str(job_file()), "--workers", "2", "--address", "local")
+    code, out, err = raydist(*asked, option, path)
+    assert (code, out, names) == (2, "", [])
+    assert f"{path} cannot be written: {reason}; choose another with {option}" in err

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raydist as package
-from raydist.cli.screen import run_end
+from raydist.cli.screen import run_view
 from raydist.cli.screen.progress import PlainView, Progress
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
@@ -112,7 +112,7 @@ def test_progress_and_the_end_of_a_run_show_them_escaped() -> None:
     view.show(Progress(step=1, metrics={f"loss{TITLE}": 0.5}))
     facts: dict[str, Any] = {"metrics": {TITLE: 1.0}, "notes": (TITLE,), "storage": "/runs/a"}
     result = RunResult(run="a", state=RunState.FAILED, **facts)
-    run_end.print_end(result, said=(), stream=screen)
+    run_view.print_end(result, said=(), stream=screen)
     assert screen.getvalue().count(SHOWN) == 4
     assert not CONTROL.search(screen.getvalue())
 

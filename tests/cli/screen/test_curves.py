@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from raydist.cli.screen.curves import charts
+from raydist.cli.commands.metrics import charts
 
 Curves = dict[tuple[str, str], list[tuple[int, float]]]
 

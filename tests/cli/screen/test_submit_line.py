@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from raydist.cli.screen.submit_line import submit_line
+from raydist.cli.kept_job import submit_line
 from raydist.spec.params import ParamTexts, merge_params
 from raydist.spec.settings.options import find_option
 

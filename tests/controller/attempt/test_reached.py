@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.attempt.reached import Reached
+from raydist.controller.reached import Reached
 from raydist.spec.best import Best
 from raydist.spec.result import Evaluation
 from raydist.spec.status import TaskStatus

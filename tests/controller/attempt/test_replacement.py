@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from raydist.controller.attempt.attempt import Attempt
-from raydist.controller.attempt.replacement import (
+from raydist.controller.attempt import Attempt
+from raydist.controller.replacement import (
     MAX_QUICK_DEATHS,
     MAX_TOLD_DEATHS,
     QUICK_S,

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from raydist.controller.attempt.success import has_succeeded, servers
+from raydist.controller.attempt import has_succeeded, servers
 from raydist.spec.job import Strategy
 from raydist.spec.status import TaskState
 from tests.support.fakes import task

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.controller.failures.failure_policy import _UNKNOWN_MONITOR, Decision, decide
+from raydist.controller.lost_attempts import _UNKNOWN_MONITOR, Decision, decide
 from raydist.spec.status import AttemptEnd, FailureKind, GroupLoss
 from tests.support.fakes import make_failure
 

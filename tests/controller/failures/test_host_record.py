@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.attempt.attempt import Attempt
-from raydist.controller.failures.host_record import WITHIN_S, HostRecord
+from raydist.controller.attempt import Attempt
+from raydist.controller.lost_attempts import WITHIN_S, HostRecord
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import FailureKind, TaskFailure
 from tests.support.fakes import make_failure, make_status, task

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from raydist.controller.attempt.attempt import Attempt
-from raydist.controller.failures.root_cause import find_root_cause, kind_of
+from raydist.controller.attempt import Attempt
+from raydist.controller.root_cause import find_root_cause, kind_of
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import FailureKind, TaskFailure, TaskState
 from tests.support.fakes import make_failure, make_status, task

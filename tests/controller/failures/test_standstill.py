@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.attempt.attempt import Attempt
-from raydist.controller.failures.standstill import standstill_cause
+from raydist.controller.attempt import Attempt
+from raydist.controller.root_cause import standstill_cause
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import CodePlace
 from tests.support.fakes import make_status, task

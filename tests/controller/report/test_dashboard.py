@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raydist.controller.report.gauges import GAUGES
+from raydist.controller.gauges import GAUGES
 
 PATH = Path(__file__).parents[3] / "cluster_configs" / "grafana" / "raydist.json"
 LABELS = {f"ray_{gauge.name}": set(gauge.labels) for gauge in GAUGES}

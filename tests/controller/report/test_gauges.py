@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from raydist.controller.events import GroupStopped, GroupUpdated
+from raydist.controller.gauges import GAUGES, MAX_NAMES, MAX_TASKS_WITH_VALUES, Sample, samples
 from raydist.controller.machine import RunMachine
-from raydist.controller.report.gauges import GAUGES, MAX_NAMES, MAX_TASKS_WITH_VALUES, Sample, samples
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import TaskPace, TaskState, TaskStatus
 from tests.support.fakes import make_plan, make_status

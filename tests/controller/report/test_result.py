@@ -6,10 +6,10 @@ import pytest
 
 from raydist import errors
 from raydist.controller.events import CancelRequested, GroupStopped, GroupUpdated
-from raydist.controller.failures.root_cause import RootCause
-from raydist.controller.failures.run_error import error_of
+from raydist.controller.lost_attempts import error_of
 from raydist.controller.machine import RunMachine
-from raydist.controller.report.result import result_of
+from raydist.controller.result import result_of
+from raydist.controller.root_cause import RootCause
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.job import Strategy
 from raydist.spec.plain import from_plain

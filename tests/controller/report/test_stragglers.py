@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from raydist.controller.events import GroupUpdated
+from raydist.controller.journal import Known, news_events
 from raydist.controller.machine import RunMachine
-from raydist.controller.report.journal import Known, news_events
-from raydist.controller.report.result import result_of
+from raydist.controller.result import result_of
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.plain import from_plain
 from raydist.spec.result import RunResult

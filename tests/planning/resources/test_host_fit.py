@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from raydist.errors import ClusterError, SpecError
+from raydist.planning.capacity import matches, num_fitting, why_not
 from raydist.planning.describe import describe_hosts
 from raydist.planning.inventory import Host, Inventory
-from raydist.planning.resources.host_fit import num_fitting, why_not
-from raydist.planning.resources.labels import matches
 from raydist.spec.job import Strategy
 from raydist.spec.tasks import Resources, TaskType
 from tests.planning.plans import LAPTOP, plan, workers

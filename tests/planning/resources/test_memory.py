@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from raydist.planning.elastic import fitted
+from raydist.planning.fitting import describe_growth, fitted, with_more_memory
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
-from raydist.planning.resources.memory import describe_growth, with_more_memory
 from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskType
 from tests.planning.plans import plan, workers

@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 
 from raydist.known_versions import KNOWN
-from raydist.runtime.checkup.facts import Clock, Device, Disk, HostFacts, Link, QuickFacts, StorageSpeed
-from raydist.runtime.checkup.findings import Finding, finding_of_link, findings_of, quick_findings_of
+from raydist.runtime.doctor.findings import (
+    Clock,
+    Device,
+    Disk,
+    Finding,
+    HostFacts,
+    Link,
+    QuickFacts,
+    StorageSpeed,
+    finding_of_link,
+    findings_of,
+    quick_findings_of,
+)
 
 OURS = {"raydist": "0.1.0", **{name: f"{known.newest}.0" for name, known in KNOWN.items()}, "python": "3.11"}
 CPU = Device(kind="CPU", name="CPU:0", gflops=100.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.checkup.network import Sink, ports_of_tasks, public_addresses, send
+from raydist.runtime.doctor.probe import Sink, ports_of_tasks, public_addresses, send
 
 FIB_TRIE = """Main:
   +-- 0.0.0.0/0 3 0 5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.checkup.probe import glance, versions_here
+from raydist.runtime.doctor.probe import glance, versions_here
 from raydist.storage.proof import StorageProof
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.checkup import survey as survey_module
-from raydist.runtime.checkup.facts import QuickFacts
-from raydist.runtime.checkup.findings import Finding
-from raydist.runtime.checkup.probe import versions_here
-from raydist.runtime.checkup.survey import HostProbe, problems_of, survey
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.inventory import probe_inventory
+from raydist.runtime.doctor import survey as survey_module
+from raydist.runtime.doctor.findings import Finding, QuickFacts
+from raydist.runtime.doctor.probe import versions_here
+from raydist.runtime.doctor.survey import HostProbe, problems_of, survey
 from raydist.storage.proof import StorageProof
 
 

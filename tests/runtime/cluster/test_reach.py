@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from raydist.runtime.cluster.reach import GONE_AFTER_S, Loss, Reach, not_listening
+from raydist.runtime.cluster.reachability import GONE_AFTER_S, Loss, Reachability, not_listening
 from raydist.spec import TaskId
 from tests.support.fakes import FakeClock
 
@@ -58,13 +58,13 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def reach(clock: FakeClock) -> Iterator[Reach]:
-    reach = Reach(clock=clock.now)
+def reach(clock: FakeClock) -> Iterator[Reachability]:
+    reach = Reachability(clock=clock.now)
     yield reach
     reach.close()
 
 
-def look_for(reach: Reach, clock: FakeClock, seconds: float) -> dict[TaskId, Loss]:
+def look_for(reach: Reachability, clock: FakeClock, seconds: float) -> dict[TaskId, Loss]:
     """Looks at the task as a suspect, four times a second of the clock."""
     found: dict[TaskId, Loss] = {}
     for _ in range(round(seconds * 4)):
@@ -73,14 +73,16 @@ def look_for(reach: Reach, clock: FakeClock, seconds: float) -> dict[TaskId, Los
     return found
 
 
-def test_silent_task_whose_host_answers_is_left_alone(reach: Reach, clock: FakeClock, server: Server) -> None:
+def test_silent_task_whose_host_answers_is_left_alone(
+    reach: Reachability, clock: FakeClock, server: Server
+) -> None:
     reach.open(TASK, server.address)
     assert look_for(reach, clock, 20) == {}
     assert reach.unanswered() == frozenset()
 
 
 def test_port_that_nobody_listens_at_any_more_is_a_dead_process(
-    reach: Reach, clock: FakeClock, server: Server
+    reach: Reachability, clock: FakeClock, server: Server
 ) -> None:
     reach.open(TASK, server.address)
     assert look_for(reach, clock, 1) == {}
@@ -89,7 +91,7 @@ def test_port_that_nobody_listens_at_any_more_is_a_dead_process(
 
 
 def test_port_that_nobody_ever_listened_at_says_nothing_of_its_process(
-    reach: Reach, clock: FakeClock, server: Server
+    reach: Reachability, clock: FakeClock, server: Server
 ) -> None:
     server.close()
     reach.open(TASK, server.address)
@@ -97,7 +99,7 @@ def test_port_that_nobody_ever_listened_at_says_nothing_of_its_process(
 
 
 def test_host_that_stops_answering_is_gone_after_a_while(
-    reach: Reach, clock: FakeClock, server: Server
+    reach: Reachability, clock: FakeClock, server: Server
 ) -> None:
     reach.open(TASK, server.address)
     assert look_for(reach, clock, 1) == {}
@@ -109,7 +111,9 @@ def test_host_that_stops_answering_is_gone_after_a_while(
         assert reach.unanswered() == {TASK}
 
 
-def test_host_that_answers_again_in_time_is_not_gone(reach: Reach, clock: FakeClock, server: Server) -> None:
+def test_host_that_answers_again_in_time_is_not_gone(
+    reach: Reachability, clock: FakeClock, server: Server
+) -> None:
     reach.open(TASK, server.address)
     look_for(reach, clock, 1)
     with server.deaf():
@@ -119,14 +123,14 @@ def test_host_that_answers_again_in_time_is_not_gone(reach: Reach, clock: FakeCl
 
 
 def test_host_that_never_answered_is_not_held_for_gone(
-    reach: Reach, clock: FakeClock, server: Server
+    reach: Reachability, clock: FakeClock, server: Server
 ) -> None:
     with server.deaf():
         reach.open(TASK, server.address)
         assert look_for(reach, clock, 3 * GONE_AFTER_S) == {}
 
 
-def test_task_that_speaks_is_not_looked_at(reach: Reach, clock: FakeClock, server: Server) -> None:
+def test_task_that_speaks_is_not_looked_at(reach: Reachability, clock: FakeClock, server: Server) -> None:
     reach.open(TASK, server.address)
     look_for(reach, clock, 1)
     with server.deaf():
@@ -137,7 +141,7 @@ def test_task_that_speaks_is_not_looked_at(reach: Reach, clock: FakeClock, serve
 
 
 def test_process_in_place_of_a_dead_one_is_looked_at_anew(
-    reach: Reach, clock: FakeClock, server: Server
+    reach: Reachability, clock: FakeClock, server: Server
 ) -> None:
     reach.open(TASK, server.address)
     look_for(reach, clock, 1)

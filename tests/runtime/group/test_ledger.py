@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.cluster.reach import Loss
-from raydist.runtime.group.ledger import Ledger
-from raydist.runtime.group.listener import progress_every_s
+from raydist.runtime.cluster.reachability import Loss
+from raydist.runtime.group.ledger import Ledger, progress_every_s
 from raydist.runtime.group.ray_failures import unreachable_task
 from raydist.runtime.task.greeting import Hello
 from raydist.spec import FailureKind, TaskId, TaskState, TaskStatus

@@ -11,7 +11,7 @@ from ray.exceptions import (
 )
 
 from raydist.errors import ClusterError
-from raydist.runtime.cluster.reach import Loss
+from raydist.runtime.cluster.reachability import Loss
 from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
 from raydist.runtime.task.greeting import Hello
 from raydist.spec import FailureKind, TaskId

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from raydist.planning.capacity import num_fitting, why_not
 from raydist.planning.plan import Plan
-from raydist.planning.resources.host_fit import num_fitting, why_not
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.inventory import probe_inventory
 from raydist.runtime.cluster.placement import Placement

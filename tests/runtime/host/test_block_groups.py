@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.host.block_groups import spread_subfolders
-from raydist.runtime.host.scratch import Scratch, scratch_root
+from raydist.runtime.host.scratch import Scratch, scratch_root, spread_subfolders
 
 
 def attributes(folder: Path) -> str:

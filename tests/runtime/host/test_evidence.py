@@ -13,7 +13,7 @@ import pytest
 
 from raydist.runtime.host.git import GitQuestion, GitState
 from raydist.runtime.host.hardware import read_machine
-from raydist.runtime.host.software.packages import package_versions
+from raydist.runtime.host.software import package_versions
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.host.leftovers import clear_here, log_target_of, new_owner
+from raydist.runtime.host.salvage import clear_here, log_target_of, new_owner
 from raydist.runtime.host.scratch import owner_pid, scratch_root
 from raydist.spec import TaskId
 from raydist.spec.tasks import ExtraTask

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.host import oom
-from raydist.runtime.host.oom import OomCounter
-from raydist.runtime.host.post_mortem import MAX_LINES, examine
-from raydist.runtime.host.wait_status import describe_exit
+from raydist.runtime.host import post_mortem
+from raydist.runtime.host.post_mortem import MAX_LINES, OomCounter, describe_exit, examine
 
 # As Ray 2.60 and faulthandler write it; the native stack is shortened.
 _CRASH = """\
@@ -136,7 +134,7 @@ def test_counter_is_that_of_the_cgroup_else_of_the_host(
     (tmp_path / "cgroup").write_text(cgroups)
     (tmp_path / "vmstat").write_text("pgfault 7\noom_kill 5\n")
     for name, path in (("_OWN_CGROUPS", "cgroup"), ("_HOST", "vmstat"), ("_CGROUPS", "")):
-        monkeypatch.setattr(oom, name, tmp_path / path)
+        monkeypatch.setattr(post_mortem, name, tmp_path / path)
     if file is not None:
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("oom_kill_disable 0\noom_kill 3\n")
@@ -146,7 +144,7 @@ def test_counter_is_that_of_the_cgroup_else_of_the_host(
 _HUNGRY = """
 import sys
 from pathlib import Path
-from raydist.runtime.host.oom import OomCounter
+from raydist.runtime.host.post_mortem import OomCounter
 Path(sys.argv[1], "cgroup.procs").write_text(str(__import__("os").getpid()))
 print(OomCounter.read().path, OomCounter.read().before, flush=True)
 input()

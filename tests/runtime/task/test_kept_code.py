@@ -8,8 +8,7 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-from raydist.runtime.task.code_archive import pack, unpack
-from raydist.runtime.task.kept_code import ignored_by_git, omitted_from_copy, without
+from raydist.runtime.task.code_archive import ignored_by_git, omitted_from_copy, pack, unpack, without
 
 FILES = {
     ".gitignore": "*.env\n/data/\n!keep.env\n[\nout/**\n",

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from raydist.planning.assignment import TaskAssignment
-from raydist.planning.environment import static_environment
+from raydist.planning.assignment import TaskAssignment, static_environment
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.task import fork_client, fork_server, runner as runner_module
 from raydist.runtime.task.child import Begin, Run

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from raydist.cli.commands.studies.short_runs import (
-    SET_HERE,
-    JobRuns,
-    csv_text,
+from raydist.cli.commands.studies.comparison import (
+    Comparison,
+    check_writable,
     run_each,
-    steps_option,
+    study_options,
     write_file,
 )
-from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
-from raydist.cli.screen import output
-from raydist.cli.screen.grouped_help import RunCommand
+from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
+from raydist.cli.job_options import RunCommand
 from raydist.errors import MistakeError
 from raydist.runs.scaling import Measurement, verdict
 from raydist.runs.scaling_picture import picture
 from raydist.spec.job import Strategy
-from raydist.spec.params import ParamTexts
-
-if TYPE_CHECKING:
-    from raydist.planning.plan import Plan
+from raydist.spec.text import counted
 
 _ONE_DEVICE = "one device"
 _HEADERS = (
@@ -36,8 +30,6 @@ _HEADERS = (
 
 
 @click.command("scale", cls=RunCommand, epilog="More: `raydist guide scaling`.")
-@click.argument("job", metavar="JOB")
-@module_option
 @click.option(
     "--workers",
     "workers_text",
@@ -45,23 +37,20 @@ _HEADERS = (
     required=True,
     help="Numbers of workers to run the job with, such as 1,2,4.",
 )
-@steps_option
-@click.option("--csv", "csv_path", metavar="FILE", type=click.Path(path_type=Path), help="Also write a CSV.")
 @click.option(
     "--plot", "plot_path", metavar="FILE", type=click.Path(path_type=Path), help="Also draw it, as SVG."
 )
-@job_options(without=SET_HERE)
-@json_option
+@study_options(without=["workers"])
 def command(
     job: str,
-    is_module: bool,
     workers_text: str,
     steps: int,
     csv_path: Path | None,
     plot_path: Path | None,
+    is_json: bool,
+    is_module: bool,
     config: Path | None,
     param_texts: tuple[str, ...],
-    is_json: bool,
     **options: object,
 ) -> int:
     """Measure a job with several numbers of workers.
@@ -73,23 +62,18 @@ def command(
     Example:
       raydist scale jobs/digits.py --workers 1,2,4 -p epochs=1000 --plot scale.svg
     """
-    runs = JobRuns(
-        job=target_of(job, is_module=is_module),
-        config=config,
-        params=ParamTexts.parse(param_texts),
-        options=given_options(options),
-    )
+    runs = JobRuns.of(job, is_module=is_module, config=config, param_texts=param_texts, options=options)
     cases = _cases(runs, numbers_of_workers(workers_text))
-    found: list[Measurement] = []
+    if plot_path is not None:
+        check_writable(plot_path, option="--plot")
 
-    def measure(name: str, own: dict[str, Any], plan: Plan) -> None:
-        one, _ = runs.measure(name, plan, study=cases[0][2].job.name, num_steps=steps, **own)
-        found.append(one)
+    def compare(found: Sequence[ShortRun]) -> Comparison:
+        measurements = [one.measurement for one in found]
+        if plot_path is not None:
+            write_file(plot_path, picture(Path(job).name, measurements[0], measurements), option="--plot")
+        return _comparison(job, measurements)
 
-    def show(*, as_json: bool) -> None:
-        _show(found, job=job, csv_path=csv_path, plot_path=plot_path, is_json=as_json)
-
-    return run_each(cases, measure, show=show, is_json=is_json)
+    return run_each(runs, cases, compare, num_steps=steps, csv_path=csv_path, is_json=is_json)
 
 
 def numbers_of_workers(text: str) -> list[int]:
@@ -103,33 +87,26 @@ def numbers_of_workers(text: str) -> list[int]:
     return found
 
 
-def _cases(runs: JobRuns, numbers: Sequence[int]) -> list[tuple[str, dict[str, Any], Plan]]:
-    """Returns name, options and plan of each run, the one on one device first. All are planned at first."""
-    alone: dict[str, Any] = {"strategy": Strategy.ONE_DEVICE.value, "workers": 1, "ps": 0}
-    cases = [(_ONE_DEVICE, alone, runs.plan(**alone))]
+def _cases(runs: JobRuns, numbers: Sequence[int]) -> list[Case]:
+    """Returns the runs, the one on one device first."""
+    cases = [runs.case(_ONE_DEVICE, strategy=Strategy.ONE_DEVICE.value, workers=1, ps=0)]
     for number in numbers:
-        own = {"workers": number}
-        plan = runs.plan(**own)
-        if plan.strategy is not Strategy.ONE_DEVICE:  # which is the one above
-            cases.append((f"{number} worker{'' if number == 1 else 's'}", own, plan))
+        case = runs.case(counted(number, "worker"), workers=number)
+        if case.plan.strategy is not Strategy.ONE_DEVICE:  # which is the one above
+            cases.append(case)
     return cases
 
 
-def _show(
-    found: Sequence[Measurement], *, job: str, csv_path: Path | None, plot_path: Path | None, is_json: bool
-) -> None:
+def _comparison(job: str, found: Sequence[Measurement]) -> Comparison:
     one_device = found[0]
     told = verdict(one_device, found)
     rows = [one.as_dict(one_device) for one in found]
-    if csv_path is not None:
-        write_file(csv_path, csv_text(rows), option="--csv")
-    if plot_path is not None:
-        write_file(plot_path, picture(Path(job).name, one_device, found), option="--plot")
-    if is_json:
-        output.print_json({"job": job, "runs": rows, "bound": told.bound.value, "answer": told.sentence})
-        return
-    output.print_table(_HEADERS, [_cells(one, one_device) for one in found])
-    output.show(told.sentence)
+    return Comparison(
+        answer={"job": job, "runs": rows, "bound": told.bound.value, "answer": told.sentence},
+        headers=_HEADERS,
+        cells=[_cells(one, one_device) for one in found],
+        sentence=told.sentence,
+    )
 
 
 def _cells(one: Measurement, one_device: Measurement) -> list[object]:

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import click
-
-from raydist.cli import running
-from raydist.cli.screen import output, standard_streams
-from raydist.errors import MistakeError, RaydistError, RunCancelledError
+from raydist.cli.job_options import given_options, target_of
+from raydist.cli.screen import output
+from raydist.errors import RunCancelledError
 from raydist.metrics.records import Scope
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.runs.scaling import Measurement, TaskReadings, measured
 from raydist.runs.strategies_compared import LossCurve
-from raydist.spec.result import CANCELLED_EXIT_CODE
+from raydist.spec.params import ParamTexts
 from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskType
 
 if TYPE_CHECKING:
     from raydist import RunHandle
-    from raydist.metrics.series import Series
+    from raydist.metrics.curves import Series
     from raydist.planning.plan import Plan
     from raydist.spec.params import ParamTexts
     from raydist.spec.result import RunResult
     from raydist.storage.run_storage import RunStorage
 
 # Options of a run that these commands set themselves.
-SET_HERE = ("workers", "resume", "detach", "on_end", "mlflow", "keep_runs", "keep_best", "export")
+SET_HERE = ("resume", "detach", "on_end", "mlflow", "keep_runs", "keep_best", "export")
 # A task reports its values twice a second: fewer reports say little.
 MIN_MEASURED_S = 10.0
 _POLL_S = 0.2
@@ -44,21 +40,27 @@ _WITHOUT: dict[str, Any] = {
     **{"resume": False, "detach": False, "export": False},
 }
 
-steps_option = click.option(
-    "--steps",
-    metavar="STEPS",
-    type=click.IntRange(min=1),
-    default=200,
-    show_default=True,
-    help="Steps after which each run is stopped, once it has trained for 10 s.",
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run that is asked for.
+
+    Attributes:
+      own: The options of this run alone.
+    """
+
+    name: str
+    own: Mapping[str, Any]
+    plan: Plan
 
 
-class Show(Protocol):
-    """Prints what was found."""
+@dataclass(frozen=True, kw_only=True)
+class ShortRun:
+    """One run that was made: how fast it was, and its loss."""
 
-    def __call__(self, *, as_json: bool) -> None:
-        """Prints a table, or one JSON object."""
+    plan: Plan
+    measurement: Measurement
+    curve: LossCurve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,21 +76,39 @@ class JobRuns:
     params: ParamTexts
     options: Mapping[str, Any]
 
-    def plan(self, **own: Any) -> Plan:
-        """Returns what a run is going to be; raises what a person has to fix."""
+    @classmethod
+    def of(
+        cls,
+        job: str,
+        *,
+        is_module: bool,
+        config: Path | None,
+        param_texts: Sequence[str],
+        options: Mapping[str, Any],
+    ) -> JobRuns:
+        """Takes what `study_options` gives a command."""
+        return cls(
+            job=target_of(job, is_module=is_module),
+            config=config,
+            params=ParamTexts.parse(param_texts),
+            options=given_options(options),
+        )
+
+    def case(self, name: str, **own: Any) -> Case:
+        """Returns a run with options of its own; raises what a person has to fix."""
+        return Case(name=name, own=own, plan=self._plan(**own))
+
+    def _plan(self, **own: Any) -> Plan:
         from raydist import api
 
         return api.plan(
             self.job, config=self.config, params=self.params, **{**self.options, **_WITHOUT, **own}
         )
 
-    def measure(
-        self, name: str, plan: Plan, *, study: str, num_steps: int, **own: Any
-    ) -> tuple[Measurement, LossCurve]:
-        """Runs the job until it has made `num_steps`, or ends before; returns how fast it was, and its loss.
+    def measure(self, case: Case, *, study: str, num_steps: int) -> ShortRun:
+        """Runs the job until it has made `num_steps`, or ends before.
 
         Args:
-          name: Of the run within the study.
           study: What the names of all runs begin with.
 
         Raises:
@@ -97,6 +117,7 @@ class JobRuns:
         from raydist import api
         from raydist.storage.run_storage import open_run
 
+        name, plan = case.name, case.plan
         run = f"{study}-{name.replace(' ', '-')}"
         output.show(f"{name}: run {run}", is_error=True)
         told = _Told()
@@ -105,7 +126,7 @@ class JobRuns:
             config=self.config,
             params=self.params,
             on_event=told.take,
-            **{**self.options, **_WITHOUT, **own, "name": run},
+            **{**self.options, **_WITHOUT, **case.own, "name": run},
         )
         result = _stopped_after(handle, num_steps=num_steps)
         if result.state is RunState.SUCCEEDED:
@@ -128,7 +149,7 @@ class JobRuns:
             batch=batch,
             **measured(_readings(open_run(plan.job.storage, run=run), told.curve), batch=batch),
         )
-        return found, told.curve
+        return ShortRun(plan=plan, measurement=found, curve=told.curve)
 
 
 class _Told:
@@ -173,8 +194,8 @@ def _stopped_after(handle: RunHandle, *, num_steps: int) -> RunResult:
 
 def _readings(run: RunStorage, curve: LossCurve) -> dict[str, TaskReadings]:
     """Returns what each task stored; of parameter servers, where none does, the steps that the chief told."""
+    from raydist.metrics.curves import series_of
     from raydist.metrics.reading import read_columns
-    from raydist.metrics.series import series_of
 
     found: dict[str, dict[str, Series]] = {}
     for one in series_of(read_columns(run, scope=Scope.LOCAL), scope=Scope.LOCAL):
@@ -198,54 +219,3 @@ def _readings_of(by_name: Mapping[str, Series]) -> TaskReadings:
         input_wait=values("input_wait"),
         collective_wait=values("collective_wait"),
     )
-
-
-def write_file(path: Path, text: str, *, option: str) -> None:
-    """Writes what an option names; raises MistakeError where it cannot be written."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise MistakeError(
-            f"{path} cannot be written: {error.strerror or error}; choose another with {option}"
-        ) from error
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the rows as CSV, with a line of names."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def run_each(
-    cases: Sequence[tuple[str, dict[str, Any], Plan]],
-    measure: Callable[[str, dict[str, Any], Plan], None],
-    *,
-    show: Show,
-    is_json: bool,
-) -> int:
-    """Measures each case, shows what was found, and returns the exit code.
-
-    Ctrl-C and a run that fails end it, after what was found up to then is shown.
-    """
-    standard_streams.tolerate_failures()
-    num_measured = 0
-    try:
-        with output.stdout_kept_for_json(is_json), running.interrupts():
-            for case in cases:
-                measure(*case)
-                num_measured += 1
-    except KeyboardInterrupt:
-        if not num_measured:
-            raise
-        output.show(f"stopped by Ctrl-C after {num_measured} of {len(cases)} runs", is_error=True)
-        show(as_json=is_json)
-        return CANCELLED_EXIT_CODE
-    except RaydistError:
-        if num_measured and not is_json:  # which prints the error alone
-            show(as_json=False)
-        raise
-    show(as_json=is_json)
-    return 0

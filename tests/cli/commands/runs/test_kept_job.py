@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raydist.cli.commands.runs.kept_job import kept_settings, lost_secrets
+from raydist.cli.kept_job import kept_settings, lost_secrets
 from raydist.spec.settings.options import find_option
 
 SPEC = {

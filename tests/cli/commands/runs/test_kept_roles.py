@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.cli.commands.runs.kept_job import check_roles, kept_settings, lost_secrets
+from raydist.cli.kept_job import check_roles, kept_settings, lost_secrets
 from raydist.errors import MistakeError
 from raydist.storage.run_record import SpecText
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.host.command.guarded import GuardedCommand
+from raydist.runtime.host.guarded_command import GuardedCommand
 
 Start = Callable[..., GuardedCommand]
 
@@ -36,7 +36,7 @@ time.sleep(600)
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from raydist.runtime.host.command.guarded import GuardedCommand
+from raydist.runtime.host.guarded_command import GuardedCommand
 held = GuardedCommand.start([sys.executable, "program.py"], folder=Path("."), environ=os.environ, grace_s=0.2)
 time.sleep(600)
 """

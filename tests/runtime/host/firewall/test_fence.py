@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runtime.host.firewall import rules
-from raydist.runtime.host.firewall.fence import lift_fences, set_fence
+from raydist.runtime.host import firewall
+from raydist.runtime.host.firewall import lift_fences, set_fence
 from tests.support.netns import Machine, Network, why_unavailable
 
 TOOLS = {"nft": "nft list ruleset", "iptables": "iptables-save; ip6tables-save"}
@@ -22,7 +22,7 @@ ENVIRON = ("env", "TMPDIR=/mnt", "PATH=/usr/bin:/bin")
 # Sets a fence as a task does, listens, and goes on until it is killed.
 TASK = """
 import os, socket, sys, threading
-from raydist.runtime.host.firewall.fence import set_fence
+from raydist.runtime.host.firewall import set_fence
 from raydist.runtime.host.scratch import Scratch
 os.umask(0o077)
 scratch = Scratch.create(sys.argv[1])
@@ -165,7 +165,7 @@ def test_damaged_note_in_a_scratch_folder_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_advice_has_a_rule_that_nft_reads() -> None:
-    sentence = rules.advice(ports={20001, 20000}, hosts=["10.0.0.1", "fd00::1"])
+    sentence = firewall.advice(ports={20001, 20000}, hosts=["10.0.0.1", "fd00::1"])
     assert "\n" not in sentence
     assert "ip saddr { 10.0.0.1 } accept; ip6 saddr { fd00::1 } accept;" in sentence
     assert "tcp dport { 20000, 20001 } reject" in sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydist.errors import ClusterError
-from raydist.runtime.host.firewall.public import check_not_public, is_public
+from raydist.runtime.host.firewall import check_not_public, is_public
 from raydist.spec import TaskId
 
 

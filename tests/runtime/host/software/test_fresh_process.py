@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.runtime.host.software import fresh_process
-from raydist.runtime.host.software.fresh_process import FreshProcessError, answer_of
+from raydist.runtime.host import software
+from raydist.runtime.host.software import FreshProcessError, answer_of
 
 
 def test_last_line_is_the_answer_and_the_environment_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +27,6 @@ def test_last_line_is_the_answer_and_the_environment_is_changed(monkeypatch: pyt
 )
 def test_reason_is_told(code: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "sleep" in code:
-        monkeypatch.setattr(fresh_process, "_TIMEOUT_S", 0.5)
+        monkeypatch.setattr(software, "_TIMEOUT_S", 0.5)
     with pytest.raises(FreshProcessError, match=reason):
         answer_of(code, environ={})

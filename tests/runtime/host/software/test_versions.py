@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.runtime.host.software.versions import describe_difference
+from raydist.runtime.host.software import describe_difference
 
 FULL = {"raydist": "0.1.0", "tensorflow": "2.21.0", "keras": "3.13.0"}
 CLIENT = {**FULL, "tensorflow": "none", "keras": "none"}

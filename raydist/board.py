@@ -1,0 +1,221 @@
+"""TensorBoard over the runs of a storage: a local mirror of their event files, and TensorBoard's server."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raydist.errors import MistakeError, StorageError
+from raydist.storage.checkpoint_marker import safe_name
+from raydist.storage.filesystem import FoundFile, Storage
+from raydist.storage.layout import INDEX, STUDIES, RunLayout
+
+logger = logging.getLogger(__name__)
+
+# A run that has not grown is looked at less and less often: a store with thousands of them charges for it.
+_MIN_WAIT_S = 5.0
+_MAX_WAIT_S = 300.0
+_WAIT_SHARE = 0.25
+_THREADS = 8
+_PROFILES = "plugins/profile"
+_PART = ".part"  # the end of a name that TensorBoard does not read
+
+
+@dataclass
+class _Seen:
+    """What was found of a run; times are the clock's seconds."""
+
+    grown_at_s: float
+    next_look_at_s: float
+    files: dict[str, FoundFile] = field(default_factory=dict)
+
+
+class Mirror:
+    """Keeps a folder in which each run has a folder of its name: a link, or copies from an object store.
+
+    TensorBoard itself reads no object store without other packages.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: Path,
+        *,
+        runs: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes an empty folder; `runs` is None for all that the storage has, and will have."""
+        self._storage = storage
+        self._folder = folder
+        self._runs = runs
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
+
+    def refresh(self) -> None:
+        """Brings the folder up to date; raises StorageError where that cannot be done now."""
+        names = self._storage.list_names("") if self._runs is None else self._runs
+        keys = {name: RunLayout(run=name).tensorboard for name in names if name not in (INDEX, STUDIES)}
+        if self._storage.local_path() is not None:
+            for name, key in keys.items():
+                self._link(name, self._storage.local_path(key))
+            return
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-board") as threads:
+            for _ in threads.map(self._copy, keys, keys.values()):
+                pass
+
+    def _link(self, run: str, source: Path | None) -> None:
+        link = self._folder / run
+        profiles = [] if source is None else sorted(source.glob(f"*/{_PROFILES}/*"))
+        if source is None or not source.is_dir():
+            _remove(link)  # the run was deleted
+        elif not profiles and not os.path.lexists(link):
+            link.symlink_to(source)
+        elif profiles:
+            _link_around(source, link, profiles)
+
+    def _copy(self, run: str, key: str) -> None:
+        now_s = self._clock()
+        seen = self._seen.setdefault(run, _Seen(grown_at_s=now_s, next_look_at_s=now_s))
+        if now_s < seen.next_look_at_s:
+            return
+        for file in self._storage.list_files(key):
+            if seen.files.get(file.key) != file and self._download(run, file, key):
+                seen.files[file.key] = file
+                seen.grown_at_s = now_s
+        quiet_s = now_s - seen.grown_at_s
+        seen.next_look_at_s = now_s + max(_MIN_WAIT_S, min(_MAX_WAIT_S, _WAIT_SHARE * quiet_s))
+
+    def _download(self, run: str, file: FoundFile, key: str) -> bool:
+        try:
+            target = self._folder / run / safe_name(file.key.removeprefix(f"{key}/"))
+        except ValueError as error:
+            raise StorageError(f"{self._storage.uri(key)} is damaged: {error}") from error
+        part = self._folder / f"{run}-{file.key.replace('/', '-')}{_PART}"
+        try:
+            self._storage.download(file.key, part)
+        except StorageError as error:  # the others are shown all the same
+            logger.warning("%s is not shown yet: %s", self._storage.uri(file.key), error)
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(part, target)
+        return True
+
+
+def _link_around(source: Path, folder: Path, profiles: Sequence[Path]) -> None:
+    """Makes a folder with links to all that a run has, but copies of its profiles.
+
+    The profile plugin looks into no links, and writes its own files beside those of a profile.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+    folder.mkdir(exist_ok=True)
+    tasks = {profile.relative_to(source).parts[0] for profile in profiles}
+    for child in source.iterdir():
+        if child.name not in tasks and not os.path.lexists(folder / child.name):
+            (folder / child.name).symlink_to(child)
+    for profile in profiles:
+        target = folder / profile.relative_to(source)
+        if not target.exists():
+            part = folder.parent / f"{folder.name}-{profile.name}{_PART}"
+            shutil.copytree(profile, part, dirs_exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+
+def _remove(place: Path) -> None:
+    if place.is_symlink():
+        place.unlink()
+    elif place.is_dir():
+        shutil.rmtree(place)
+
+
+DEFAULT_PORT = 6006
+REFRESH_S = 5.0
+
+
+def check_installed() -> None:
+    """Raises MistakeError unless TensorBoard can be started."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise MistakeError("TensorBoard is not installed; `pip install 'raydist[tensorboard]'` installs it")
+
+
+@contextlib.contextmanager
+def running_tensorboard(
+    storage: Storage, *, runs: Sequence[str] | None, host: str, port: int | None
+) -> Iterator[str]:
+    """Yields the URL of a TensorBoard that shows runs, and keeps up with them until the block ends.
+
+    Args:
+      runs: Their names; None shows all of the storage.
+      port: None takes DEFAULT_PORT, or any other where that is taken.
+
+    Raises:
+      MistakeError: TensorBoard is not installed, the port is taken, or the host is none of this machine.
+      StorageError: Storage cannot be read.
+    """
+    check_installed()
+    with tempfile.TemporaryDirectory(prefix="raydist-tensorboard-") as name:
+        folder = Path(name) / "runs"
+        folder.mkdir()
+        mirror = Mirror(storage, folder, runs=runs)
+        mirror.refresh()
+        with _refreshed(mirror):
+            yield _launch(folder, host=host, port=_free_port(host) if port is None else port)
+
+
+@contextlib.contextmanager
+def _refreshed(mirror: Mirror) -> Iterator[None]:
+    is_done = threading.Event()
+
+    def refresh() -> None:
+        while not is_done.wait(REFRESH_S):
+            try:
+                mirror.refresh()
+            except StorageError as error:
+                logger.warning("TensorBoard shows what was there before: %s", error)
+
+    thread = threading.Thread(target=refresh, name="raydist-mirror", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
+
+
+def _launch(folder: Path, *, host: str, port: int) -> str:
+    # Has TensorBoard do without TensorFlow (tensorboard/compat/__init__.py), which takes seconds and 400 MB
+    # to import, and which a local folder does not need.
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+    from tensorboard import program
+
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of its own HTTP headers
+    board = program.TensorBoard()
+    arguments = ["--logdir", str(folder), "--host", host, "--port", str(port)]
+    board.configure(argv=["tensorboard", *arguments, "--reload_interval", f"{REFRESH_S:g}"])
+    try:
+        return str(board.launch()).rstrip("/")
+    except program.TensorBoardServerException as error:
+        raise MistakeError(
+            f"TensorBoard cannot listen on {host}:{port}: {error}; give another --port"
+        ) from error
+
+
+def _free_port(host: str) -> int:
+    for port in (DEFAULT_PORT, 0):
+        with contextlib.suppress(OSError), socket.create_server((host, port)) as probe:
+            return int(probe.getsockname()[1])
+    raise MistakeError(f"{host} cannot be listened on; give an address of this host with --host")

@@ -1,1 +1,0 @@
-"""TensorBoard over the runs of a storage."""

@@ -1,0 +1,315 @@
+"""`raydist logs RUN`: what the tasks printed, read from storage alone."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import time
+from collections.abc import Container, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
+from raydist.cli.screen import output, run_view
+from raydist.errors import MistakeError, SpecError, StorageError
+from raydist.spec.quantities import parse_duration
+from raydist.spec.tasks import AnyTask, TaskId, TaskType, parse_any_task
+from raydist.spec.text import as_submitted, coloured_line, without_sequences
+
+if TYPE_CHECKING:
+    from raydist.storage.run_storage import RunStorage
+    from raydist.storage.timed_logs import LogLine, TimedLogReader
+
+# Of its C++ code, before and after absl has been set up.
+_PREFIX = (
+    r"(?:{level}0000 00:00:\d+\.\d+ +\d+ [\w./]+:\d+\] |\d{{4}}-\d\d-\d\d [\d:.]+: {level} [\w./]+:\d+\] )"
+)
+_WARNING = _PREFIX.format(level="[WE]")
+_NOISE = re.compile(
+    "|".join(
+        (
+            _PREFIX.format(level="I"),
+            r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
+            r"To enable the following instructions: .* rebuild TensorFlow",
+            _WARNING + r"Unable to register cu\w+ factory",
+            _WARNING + r"computation placer already registered",
+            # What ends an epoch, and a generator of Python.
+            _WARNING + r"Local rendezvous is aborting with status: OUT_OF_RANGE",
+            _WARNING
+            + r"Local rendezvous is aborting with status: FAILED_PRECONDITION: Input dataset was expected",
+            _WARNING + r"Input of GeneratorDatasetOp\S* will not be optimized",
+        )
+    )
+)
+# Of a host without GPUs; where a task has GPUs, this says why TensorFlow does not see them.
+_NO_GPUS = re.compile(
+    _PREFIX.format(level="[IWE]")
+    + r"(?:failed call to cuInit|(?:Could not find|Cannot dlopen).*(?:GPU|cuda))"
+)
+_CONTINUATION = re.compile(r"\t \[\[(?:\{\{node |type\.googleapis)")
+
+
+class NoiseFilter:
+    """Tells the noise of one task's log from the rest, line by line.
+
+    Args:
+      has_gpus: Whether the task has GPUs.
+
+    Attributes:
+      num_left_out: Lines that were noise so far.
+    """
+
+    def __init__(self, *, has_gpus: bool) -> None:
+        self._has_gpus = has_gpus
+        self.num_left_out = 0
+        self._was_noise = False
+
+    def keeps(self, line: str) -> bool:
+        """Whether a line is to be shown; called with each line in turn."""
+        continues_noise = self._was_noise and _CONTINUATION.match(line) is not None
+        self._was_noise = continues_noise or not self.keeps_alone(line)
+        self.num_left_out += self._was_noise
+        return not self._was_noise
+
+    def keeps_alone(self, line: str) -> bool:
+        """Whether a line is to be shown, whatever came before it."""
+        if _NO_GPUS.match(line) is not None:
+            return self._has_gpus
+        return _NOISE.match(line) is None
+
+
+_POLL_S = 1.0
+
+
+class _SinceType(click.ParamType[float]):
+    """A Unix time, given as a duration before now or as a date and time of this machine's time zone."""
+
+    name = "since"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return datetime.fromisoformat(str(value)).timestamp()
+        except (ValueError, OverflowError):
+            pass
+        try:
+            seconds = parse_duration("--since", value)
+            if seconds < 0:
+                raise SpecError(f"--since is {value!r}; write how long ago, such as 5m")
+            return time.time() - seconds
+        except SpecError as error:
+            raise SpecError(f"{error}, or a time such as 2026-11-21T09:30") from error
+
+
+@click.command("logs", epilog="More: `raydist guide commands`.")
+@run_argument
+@click.option("--task", metavar="TASK", help="One task, such as worker/1; all of them when omitted.")
+@click.option(
+    "--attempt", metavar="N", type=click.IntRange(min=0), help="An attempt; the last one when omitted."
+)
+@click.option("-f", "--follow", is_flag=True, help="Continue printing until the run has ended.")
+@click.option("--tail", metavar="N", type=click.IntRange(min=0), help="The last N lines.")
+@click.option(
+    "--since",
+    "since_s",
+    metavar="TIME",
+    type=_SinceType(),
+    help="Lines of the last 90s, 5m, 2h, or since a time such as 2026-11-21T09:30.",
+)
+@click.option("--time", "with_time", is_flag=True, help="Print the time of each line.")
+@click.option("--all", "is_all", is_flag=True, help="Print TensorFlow's start-up messages too.")
+@click.option("--raw", "is_raw", is_flag=True, help="Print the lines as they are, with control sequences.")
+@wait_option
+@storage_option
+@json_option
+def command(
+    run: str,
+    task: str | None,
+    attempt: int | None,
+    follow: bool,
+    tail: int | None,
+    since_s: float | None,
+    with_time: bool,
+    is_all: bool,
+    is_raw: bool,
+    wait_s: float,
+    storage: str,
+    is_json: bool,
+) -> None:
+    """Print the logs of a run's tasks, merged by time.
+
+    --json has each task's text by itself, with TensorFlow's start-up messages.
+    """
+    if follow and is_json:
+        raise click.UsageError(
+            "--follow and --json do not go together: JSON is one object, printed at the end"
+        )
+    asked = parse_any_task(task) if task is not None else None
+    opened = open_named(storage, run, wait_s=wait_s if follow else 0.0)
+    is_all = is_all or is_json
+    logs = _Logs(opened, task=asked, attempt=attempt, tail=tail, since_s=since_s, is_all=is_all)
+    if follow:
+        logs.is_over()  # of a run that has ended by now, the next read is the last
+    else:
+        note_damage(opened)
+    if is_json:
+        lines = logs.read_new(is_last=True)
+        logs.check_found()
+        output.print_json({"run": opened.run, "logs": _texts(logs, lines)})
+        return
+    printer = _Printer(has_prefix=asked is None, with_time=with_time, is_raw=is_raw)
+    printer.print(logs.read_new(is_last=not follow))
+    while follow and not logs.is_over():
+        time.sleep(_POLL_S)
+        printer.print(logs.read_new(is_last=logs.has_ended))
+    if not follow:
+        logs.check_found()
+        if not printer.has_printed and logs.num_left_out:
+            output.show(
+                f"TensorFlow's start-up messages alone ({logs.num_left_out}); --all shows them", is_error=True
+            )
+
+
+class _Logs:
+    """The logs that were asked for, each read on from where it was left.
+
+    Attributes:
+      has_ended: Whether the run had ended when it was last looked at.
+    """
+
+    def __init__(
+        self,
+        storage: RunStorage,
+        *,
+        task: AnyTask | None,
+        attempt: int | None,
+        tail: int | None,
+        since_s: float | None,
+        is_all: bool,
+    ) -> None:
+        self._storage = storage
+        self._task = task
+        self._attempt = attempt
+        self._tail = tail
+        self._since_s = since_s
+        self._is_all = is_all
+        self._readers: dict[tuple[int, AnyTask], TimedLogReader] = {}
+        self._noise: dict[tuple[int, AnyTask], NoiseFilter] = {}
+        self.has_ended = False
+
+    @property
+    def tasks(self) -> list[tuple[int, AnyTask]]:
+        return list(self._readers)
+
+    @property
+    def num_left_out(self) -> int:
+        return sum(noise.num_left_out for noise in self._noise.values())
+
+    def is_over(self) -> bool:
+        """Whether the run had ended before the last read, so that nothing can be new."""
+        had_ended, self.has_ended = self.has_ended, self._is_ended()
+        return had_ended
+
+    def check_found(self) -> None:
+        if not self._readers:
+            what = f"task {self._task}" if self._task else "any task"
+            which = "" if self._attempt is None else f" in attempt {self._attempt}"
+            raise MistakeError(
+                f"no log of {what}{which} is stored for {self._storage.run}; "
+                f"`raydist status {self._storage.run}` shows its tasks"
+            )
+
+    def read_new(self, *, is_last: bool) -> list[LogLine]:
+        from raydist.storage.timed_logs import read_merged
+
+        self._find_readers()
+        lines = [line for line in read_merged(self._readers.values(), is_last=is_last) if self._keeps(line)]
+        tail, self._tail = self._tail, None  # what comes later is all shown
+        return lines if tail is None else lines[len(lines) - tail :] if tail < len(lines) else lines
+
+    def _find_readers(self) -> None:
+        from raydist.storage.logs import list_log_tasks
+        from raydist.storage.timed_logs import TimedLogReader
+
+        stored = list_log_tasks(self._storage)
+        newest = max((number for number, _ in stored), default=0)
+        attempt = newest if self._attempt is None else self._attempt
+        for number, task in stored:
+            if number == attempt and self._task in (None, task) and (number, task) not in self._readers:
+                has_gpus = isinstance(task, TaskId) and task.task_type in self._types_with_gpus
+                noise = self._noise[number, task] = NoiseFilter(has_gpus=has_gpus)
+                reader = TimedLogReader(self._storage, task=task, attempt=number)
+                reader.skip_to(
+                    num_lines=self._tail,
+                    since_s=self._since_s,
+                    keep=_always if self._is_all else noise.keeps_alone,
+                )
+                self._readers[number, task] = reader
+
+    def _keeps(self, line: LogLine) -> bool:
+        is_shown = self._is_all or self._noise[line.attempt, line.task].keeps(line.text)
+        return is_shown and (self._since_s is None or line.at_s is None or line.at_s >= self._since_s)
+
+    @functools.cached_property
+    def _types_with_gpus(self) -> Container[TaskType]:
+        """The types of the tasks with GPUs; all of them where a damaged record does not tell."""
+        from raydist.storage.run_record import read_record
+
+        try:
+            roles = read_record(self._storage).plan.get("roles", ())
+        except (MistakeError, StorageError):
+            return tuple(TaskType)
+        names = [role.get("task_type") for role in roles if isinstance(role, dict) and role.get("gpus")]
+        return tuple(each for each in TaskType if each.value in names)
+
+    def _is_ended(self) -> bool:
+        from raydist.storage.run_record import read_record
+
+        return read_record(self._storage).state.is_terminal
+
+
+class _Printer:
+    """Prints lines as they come.
+
+    Attributes:
+      has_printed: Whether there was any line yet.
+    """
+
+    def __init__(self, *, has_prefix: bool, with_time: bool, is_raw: bool) -> None:
+        self._has_prefix = has_prefix
+        self._with_time = with_time
+        self._is_raw = is_raw
+        self._attempt: int | None = None
+        self.has_printed = False
+
+    def print(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            if self._attempt not in (None, line.attempt):
+                output.show(f"==> attempt {line.attempt} <==")
+            self._attempt, self.has_printed = line.attempt, True
+            at = f"{run_view.local_time(line.at_s)} " if self._with_time else ""
+            prefix = f"[{line.task}] " if self._has_prefix else ""
+            output.show(f"{at}{prefix}{self._shown(line.text)}", is_raw=True)
+
+    def _shown(self, text: str) -> str:
+        if self._is_raw:
+            return text
+        text = as_submitted(text)
+        return coloured_line(text) if sys.stdout.isatty() else without_sequences(text)
+
+
+def _always(line: str) -> bool:
+    return True
+
+
+def _texts(logs: _Logs, lines: Iterable[LogLine]) -> list[dict[str, object]]:
+    texts: dict[tuple[int, AnyTask], list[str]] = {key: [] for key in logs.tasks}
+    for line in lines:
+        texts[line.attempt, line.task].append(f"{as_submitted(line.text)}\n")
+    return [
+        {"attempt": attempt, "task": str(task), "text": "".join(text)}
+        for (attempt, task), text in texts.items()
+    ]

@@ -1,0 +1,174 @@
+"""Commands that show runs in a browser: `raydist report RUN`, `raydist ui` and `raydist tensorboard`."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import click
+
+from raydist import __version__
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.run_argument import complete_run, open_named, run_argument
+from raydist.cli.screen import output
+from raydist.errors import MistakeError
+from raydist.page.access import new_token
+from raydist.page.html import report_html
+
+
+def warn_of_readers(host: str) -> None:
+    """Says on stderr who can read what `host` serves without a token, if others than this machine can."""
+    if not _is_loopback(host):
+        output.show(f"raydist: everybody who reaches {host} can read these runs", is_error=True)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@click.command("report", epilog="More: `raydist guide page`.")
+@run_argument
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write it; RUN.html in the current folder when omitted.",
+)
+@storage_option
+@json_option
+def report(run: str, path: Path | None, storage: str, is_json: bool) -> None:
+    """Write a run's page as one HTML file.
+
+    It holds curves, timeline, failures, params and notes, and opens in a browser without network.
+    """
+    from raydist.page.gathering import Problems, gather_curves, gather_facts
+
+    opened = open_named(storage, run)
+    problems = Problems()
+    facts = gather_facts(opened, problems, now_s=time.time())
+    curves = gather_curves(opened, problems)
+    facts |= {"raydist": __version__, "problems": problems.sentences}
+    target = path or Path(f"{opened.run}.html")
+    size_bytes = _write(target, report_html(facts, curves))
+    if is_json:
+        output.print_json(
+            {
+                "run": opened.run,
+                "file": str(target.absolute()),
+                "bytes": size_bytes,
+                "problems": problems.sentences,
+            }
+        )
+        return
+    output.show(f"{target}  {size_bytes / 1e6:.1f} MB")
+    for sentence in problems.sentences:
+        output.show(f"left out: {sentence}", is_error=True)
+
+
+def _write(target: Path, page: str) -> int:
+    content = page.encode()
+    try:
+        target.write_bytes(content)
+    except OSError as error:
+        raise MistakeError(
+            f"{target} cannot be written: {error.strerror or error}; choose another with -o"
+        ) from error
+    return len(content)
+
+
+@click.command("ui", epilog="More: `raydist guide page`.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(min=0, max=65535),
+    help="The port; 7788 when omitted, or a free one if that is taken.",
+)
+@click.option("--no-token", is_flag=True, help="Allow anyone who can reach the port.")
+@storage_option
+@json_option
+def ui(host: str, port: int | None, no_token: bool, storage: str, is_json: bool) -> None:
+    """Serve a live web page of all runs.
+
+    It shows the list of runs, compares up to 10 of them, and shows each run as `raydist report` does. It only
+    reads, and runs until Ctrl-C.
+    """
+    from raydist.page.server import open_server
+    from raydist.page.site import Site
+    from raydist.storage.filesystem import Storage
+
+    opened = Storage.open(storage)
+    site, token = Site(opened, version=__version__), None if no_token else new_token()
+    with open_server(site, host=host, port=port, token=token) as server:
+        if is_json:
+            output.print_json({"url": server.url, "storage": opened.uri()})
+        else:
+            output.show(f"{server.url}  shows the runs in {opened.uri()}; Ctrl-C ends it")
+        if no_token:
+            warn_of_readers(host)
+        sys.stdout.flush()
+        _take_interrupts()
+        server.serve_forever(poll_interval=0.2)
+
+
+def _take_interrupts() -> None:
+    """Lets SIGINT and SIGTERM end the server, also where a shell without job control had SIGINT ignored."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+
+
+@click.command("tensorboard", epilog="More: `raydist guide tensorboard`.")
+@click.argument("runs", metavar="[RUN…]", nargs=-1, shell_complete=complete_run)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(min=1, max=65535),
+    help="The port; 6006 when omitted, or a free one if that is taken.",
+)
+@storage_option
+@json_option
+def tensorboard(runs: tuple[str, ...], host: str, port: int | None, storage: str, is_json: bool) -> None:
+    """Start TensorBoard for one or more runs.
+
+    It shows the given runs, or all of the storage, follows live runs, and runs until Ctrl-C. It needs
+    TensorBoard: `pip install 'raydist[tensorboard]'`.
+
+    \b
+    Example:
+      raydist tensorboard @latest
+    """
+    from raydist.board import running_tensorboard
+    from raydist.storage.filesystem import Storage
+
+    opened = Storage.open(storage)
+    names = [open_named(storage, run).run for run in runs] or None
+    stop = _stopped_by_signals()
+    with running_tensorboard(opened, runs=names, host=host, port=port) as url:
+        if is_json:
+            output.print_json({"url": url, "storage": opened.uri(), "runs": names})
+        else:
+            shown = "the runs" if names is None else ", ".join(names)
+            output.show(f"{url}  shows {shown} in {opened.uri()}; Ctrl-C ends it")
+        warn_of_readers(host)
+        sys.stdout.flush()
+        stop.wait()
+    raise KeyboardInterrupt  # told once nothing is left, as by every command that Ctrl-C ends
+
+
+def _stopped_by_signals() -> threading.Event:
+    """Returns what SIGINT and SIGTERM set, also where a shell without job control had SIGINT ignored."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

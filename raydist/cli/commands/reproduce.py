@@ -1,0 +1,146 @@
+"""`raydist reproduce RUN`: prints or runs what repeats a run, with the code that it had."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raydist.cli import running
+from raydist.cli.commands.download import check_is_empty
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.kept_job import check_roles, kept_code, kept_job, kept_settings, lost_secrets, submit_line
+from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.screen import output
+from raydist.runtime.host.software import package_versions
+from raydist.runtime.task.code_archive import unpack
+from raydist.spec.entry.definition import read_job
+from raydist.spec.params import ParamTexts
+from raydist.spec.secrecy import redact
+
+if TYPE_CHECKING:
+    from raydist.storage.run_record import RunRecord
+
+# The others differ on most machines, and seldom matter.
+_TOLD_VERSIONS = ("python", "tensorflow", "keras", "tf-keras", "ray", "raydist", "numpy")
+
+
+@click.command("reproduce", epilog="More: `raydist guide reproducing`.")
+@run_argument
+@click.option("--run", "is_run", is_flag=True, help="Run it now, and wait for its end.")
+@click.option("--name", metavar="NAME", help="The new run's name; made from the job and the time if omitted.")
+@click.option(
+    "--to",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for the code; RUN-code if omitted. It must not exist, or be empty.",
+)
+@storage_option
+@json_option
+def command(
+    run: str, is_run: bool, name: str | None, folder: Path | None, storage: str, is_json: bool
+) -> int:
+    """Print the commands that repeat a run.
+
+    They use the copy of the code that the run kept, and its options, params and seed. With --run they are
+    carried out. What cannot be repeated here, such as other versions of packages, is told in notes.
+
+    \b
+    Example:
+      raydist reproduce cifar-20261121-093012-1f3a --run
+    """
+    from raydist.storage.run_record import read_record
+
+    opened = open_named(storage, run)
+    record = read_record(opened)
+    notes = _notes(record)
+    target = folder or Path(f"{opened.run}-code")
+    code = kept_code(opened, record)
+    if is_run:
+        return _run_again(record, code, target, notes, storage=storage, name=name, is_json=is_json)
+    with tempfile.TemporaryDirectory(prefix="raydist-") as scratch:
+        defaults: Mapping[str, Any] = {}
+        if code is not None:
+            unpack(code, Path(scratch))
+            job = kept_job(opened.run, record.spec, working_dir=scratch)
+            defaults = read_job(job, cwd=Path(scratch), working_dir=scratch).defaults
+    shown = redact(storage)
+    if shown != storage:
+        notes.append("the credentials in --storage are not shown; give them again")
+    place = ["--storage", shown]
+    lines = []
+    working_dir = None if code is None else str(target)
+    if code is not None:
+        lines.append(shlex.join(["raydist", "download", opened.run, "code", str(target), *place]))
+    again = kept_job(opened.run, record.spec, working_dir=working_dir)
+    if record.spec.get("roles"):
+        names = ", ".join(record.spec["roles"])
+        notes.append(
+            f"the command lacks the roles {names}, which it has no option for: write them into a config file "
+            "and add -c FILE, or use --run"
+        )
+    own = {"working_dir": working_dir, "storage": shown, "name": name}
+    lines.append(submit_line(again, {**kept_settings(record.spec), **own}, defaults=defaults))
+    if is_json:
+        output.print_json({"run": opened.run, "commands": lines, "notes": notes})
+        return 0
+    for note in notes:
+        output.show(f"# {note}")
+    for line in lines:
+        output.show(line)
+    return 0
+
+
+def _run_again(
+    record: RunRecord,
+    code: bytes | None,
+    target: Path,
+    notes: list[str],
+    *,
+    storage: str,
+    name: str | None,
+    is_json: bool,
+) -> int:
+    check_roles(record.run, record.spec, settings=kept_settings(record.spec))
+    own: dict[str, Any] = {"storage": storage} | ({"name": name} if name else {})
+    if code is not None:
+        check_is_empty(target)
+        unpack(code, target)
+        own["working_dir"] = str(target)
+    for note in notes:
+        output.show(f"note: {note}", is_error=is_json)
+    return running.run_job(
+        kept_job(record.run, record.spec, working_dir=own.get("working_dir")),
+        config=kept_settings(record.spec),
+        params=ParamTexts(),
+        options=own,
+        is_json=is_json,
+    )
+
+
+def _notes(record: RunRecord) -> list[str]:
+    """Returns what differs from the run that is repeated, as sentences."""
+    notes = lost_secrets(record.spec, layers=(kept_settings(record.spec),))
+    if record.code is not None and record.code.omitted:
+        names = ", ".join(record.code.omitted[:5]) + (", …" if len(record.code.omitted) > 5 else "")
+        notes.append(f"the copy of the code is without what .gitignore or --env-file names: {names}")
+    here = package_versions()
+    kept = record.versions
+    if not kept:
+        return [*notes, "the run does not say which versions it had; it is of an older raydist"]
+    differing = [name for name in kept if here.get(name) != kept[name]]
+    told = [name for name in _TOLD_VERSIONS if name in differing]
+    if told:
+        pairs = ", ".join(f"{name} {kept[name]} (here {here.get(name, 'none')})" for name in told)
+        notes.append(f"the run had {pairs}")
+    if len(differing) > len(told):
+        notes.append(
+            f"{len(differing) - len(told)} other packages have another version here, or are missing; "
+            f"`raydist describe {record.run}` lists those of the run"
+        )
+    return notes

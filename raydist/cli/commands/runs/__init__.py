@@ -1,1 +1,0 @@
-"""Commands about runs that are kept on a storage: they read it, wait for it, copy from it, delete."""

@@ -1,0 +1,137 @@
+"""What `raydist scale` and `compare` share: their options, and how runs are made and printed."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from raydist.cli import running
+from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun
+from raydist.cli.job_options import job_options, json_option, module_option
+from raydist.cli.screen import output, standard_streams
+from raydist.errors import MistakeError, RaydistError
+from raydist.spec.result import CANCELLED_EXIT_CODE
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def study_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Function]:
+    """Adds the job, `--steps`, `--csv`, `--json`, and the other options of a run."""
+
+    def add(function: _Function) -> _Function:
+        for one in (
+            json_option,
+            job_options(without=[*SET_HERE, *without]),
+            click.option(
+                "--csv", "csv_path", metavar="FILE", type=click.Path(path_type=Path), help="Also write a CSV."
+            ),
+            click.option(
+                "--steps",
+                metavar="STEPS",
+                type=click.IntRange(min=1),
+                default=200,
+                show_default=True,
+                help="Steps after which each run is stopped, once it has trained for 10 s.",
+            ),
+            module_option,
+            click.argument("job", metavar="JOB"),
+        ):
+            function = one(function)
+        return function
+
+    return add
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is said of some runs.
+
+    Attributes:
+      answer: What `--json` prints; its `runs` are the rows of the CSV.
+      headers, cells: The table.
+      sentence: Below the table; None for nothing.
+    """
+
+    answer: Mapping[str, Any]
+    headers: Sequence[str]
+    cells: Sequence[Sequence[object]]
+    sentence: str | None
+
+
+def run_each(
+    runs: JobRuns,
+    cases: Sequence[Case],
+    compare: Callable[[Sequence[ShortRun]], Comparison],
+    *,
+    num_steps: int,
+    csv_path: Path | None,
+    is_json: bool,
+) -> int:
+    """Makes each run, prints what they say, and returns the exit code.
+
+    Ctrl-C and a run that fails end it, after what was found up to then is printed.
+    """
+    if csv_path is not None:
+        check_writable(csv_path, option="--csv")
+    standard_streams.tolerate_failures()
+    found: list[ShortRun] = []
+    error: RaydistError | KeyboardInterrupt | None = None
+    try:
+        with output.stdout_kept_for_json(is_json), running.interrupts():
+            for case in cases:
+                found.append(runs.measure(case, study=cases[0].plan.job.name, num_steps=num_steps))
+    except (RaydistError, KeyboardInterrupt) as ended:
+        if not found:
+            raise
+        error = ended
+    comparison = compare(found)
+    if csv_path is not None:
+        write_file(csv_path, _csv_text(comparison.answer["runs"]), option="--csv")
+    if isinstance(error, KeyboardInterrupt):
+        output.show(f"stopped by Ctrl-C after {len(found)} of {len(cases)} runs", is_error=True)
+    if not is_json:
+        output.print_table(comparison.headers, comparison.cells)
+        if comparison.sentence is not None:
+            output.show(comparison.sentence)
+    elif not isinstance(error, RaydistError):
+        output.print_json(comparison.answer)
+    if isinstance(error, RaydistError):
+        return output.print_raydist_error(error, is_json=is_json, found=comparison.answer)
+    return 0 if error is None else CANCELLED_EXIT_CODE
+
+
+def check_writable(path: Path, *, option: str) -> None:
+    """Raises MistakeError for a file that cannot be written, before there is anything to lose."""
+    place = path if path.exists() else path.parent
+    if not place.exists() or path.is_dir() or not os.access(place, os.W_OK):
+        code = errno.ENOENT if not place.exists() else errno.EISDIR if path.is_dir() else errno.EACCES
+        raise _unwritable(path, os.strerror(code), option)
+
+
+def write_file(path: Path, text: str, *, option: str) -> None:
+    """Writes what an option names; raises MistakeError where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error), option) from error
+
+
+def _unwritable(path: Path, reason: str, option: str) -> MistakeError:
+    return MistakeError(f"{path} cannot be written: {reason}; choose another with {option}")
+
+
+def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the rows as CSV, with a line of names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,1 +1,0 @@
-"""The tasks of an attempt: what they report, which are replaced, whether they go on and have succeeded."""

@@ -1,1 +1,0 @@
-"""Why an attempt failed, what that costs, and whether another one follows."""

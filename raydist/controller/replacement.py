@@ -1,0 +1,192 @@
+"""Which dead tasks are replaced while their attempt goes on, and what became of each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from raydist.controller.attempt import Attempt
+from raydist.planning.roles import outlives_death_of
+from raydist.spec.job import Strategy
+from raydist.spec.status import FailureKind, TaskFailure
+from raydist.spec.tasks import TaskId, TaskType
+
+# A task that dies this often in a row, each time this soon after it was back, is given up.
+MAX_QUICK_DEATHS = 5
+QUICK_S = 60.0
+# Of more deaths than these, the run's notes give the number.
+MAX_TOLD_DEATHS = 10
+
+
+class Verdict(enum.Enum):
+    """What becomes of a task that died."""
+
+    REPLACE = "REPLACE"  # a new process takes its place
+    GIVE_UP = "GIVE_UP"  # the run goes on without it
+    FATAL = "FATAL"  # the attempt cannot go on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """A task's death that its attempt outlived.
+
+    Attributes:
+      step: What the run had reached.
+      at_s: Unix time at which the death became known.
+      back_after_s: Seconds from then until the task was back; None while it is not.
+      outcome: What became of the task: half a sentence.
+    """
+
+    failure: TaskFailure
+    attempt: int
+    step: int
+    at_s: float
+    back_after_s: float | None = None
+    outcome: str = "not back in service"
+    is_given_up: bool = False
+
+    @property
+    def task(self) -> TaskId:
+        return self.failure.task
+
+    @property
+    def is_told(self) -> bool:
+        """Whether there is anything to report beside the death itself."""
+        return self.is_given_up or self.back_after_s is not None
+
+    def sentence(self) -> str:
+        """Returns `worker/1 died (attempt 0, step 120): its process died: …; back in service after 4 s`."""
+        where = f"attempt {self.attempt}, step {self.step}"
+        return f"{self.task} died ({where}): {self.failure.message}; {self.outcome}"
+
+
+@dataclass(frozen=True)
+class Deaths:
+    """The deaths that the run's attempts outlived, the oldest first. Immutable."""
+
+    all: tuple[Death, ...] = ()
+
+    def judge(self, failure: TaskFailure, attempt: Attempt, *, at_s: float) -> Verdict:
+        """Decides what becomes of the task that died so.
+
+        Args:
+          at_s: Unix time at which the death became known.
+        """
+        task = failure.task
+        if self._num_quick(task, attempt=attempt.number, at_s=at_s) < MAX_QUICK_DEATHS:
+            return Verdict.REPLACE
+        # Training goes on without an evaluator. Without a worker too, but TensorFlow takes no other one back
+        # while that one is away (cluster_coordinator.py, `_preemption_handler` waits for all workers).
+        return Verdict.GIVE_UP if task.task_type is TaskType.EVALUATOR else Verdict.FATAL
+
+    def with_death(self, death: Death) -> Deaths:
+        before = self._awaited(death.task, attempt=death.attempt)
+        known = self._with(before, outcome="its replacement died too") if before else self
+        return Deaths((*known.all, death))
+
+    def with_given_up(self, death: Death) -> Deaths:
+        outcome = f"given up, as its last {MAX_QUICK_DEATHS} replacements died within {QUICK_S:g} s"
+        return self.with_death(dataclasses.replace(death, outcome=outcome, is_given_up=True))
+
+    def updated(self, before: Attempt, after: Attempt, *, at_s: float) -> Deaths:
+        """Returns them with the returns of tasks that were absent before."""
+        deaths = self
+        for task in before.absent.keys() - after.absent.keys():
+            awaited = deaths._awaited(task, attempt=after.number)
+            if awaited is not None:
+                seconds = max(0.0, at_s - awaited.at_s)
+                where = "at another address" if task in after.moved else "in service"
+                outcome = f"back {where} after {seconds:.1f} s"
+                deaths = deaths._with(awaited, outcome=outcome, back_after_s=seconds)
+        return deaths
+
+    def sentences(self) -> tuple[str, ...]:
+        """Returns a sentence for each death; one about all the rest where they are many."""
+        sentences = tuple(death.sentence() for death in self.all[:MAX_TOLD_DEATHS])
+        rest = self.all[MAX_TOLD_DEATHS:]
+        if not rest:
+            return sentences
+        counts = Counter(death.task for death in rest)
+        named = ", ".join(f"{task}: {counts[task]}" for task in sorted(counts, key=str))
+        num_back = sum(death.back_after_s is not None for death in rest)
+        given_up = "".join(f"; {task} was given up" for task in counts if task in self.given_up)
+        return (
+            *sentences,
+            f"tasks died {len(rest)} more times ({named}) and came back {num_back} times{given_up}",
+        )
+
+    @property
+    def given_up(self) -> frozenset[TaskId]:
+        return frozenset(death.task for death in self.all if death.is_given_up)
+
+    def _num_quick(self, task: TaskId, *, attempt: int, at_s: float) -> int:
+        """How many deaths in a row came soon after the task was back, one at `at_s` included."""
+        num_quick = 0
+        for death in reversed([death for death in self.all if death.task == task]):
+            if death.back_after_s is None:
+                is_quick = death.attempt == attempt  # the next process died before it was back
+            else:
+                is_quick = at_s - (death.at_s + death.back_after_s) <= QUICK_S
+            if not is_quick:
+                break
+            num_quick += 1
+            attempt, at_s = death.attempt, death.at_s
+        return num_quick
+
+    def _awaited(self, task: TaskId, *, attempt: int) -> Death | None:
+        """The task's last death in that attempt, unless it is over and done with."""
+        last = next((d for d in reversed(self.all) if (d.task, d.attempt) == (task, attempt)), None)
+        is_open = last is not None and last.back_after_s is None and not last.is_given_up
+        return last if is_open else None
+
+    def _with(self, death: Death, **changes: Any) -> Deaths:
+        changed = dataclasses.replace(death, **changes)
+        return Deaths(tuple(changed if known is death else known for known in self.all))
+
+
+def replace_dead(
+    attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: float
+) -> tuple[Attempt, Deaths, tuple[TaskId, ...]]:
+    """Returns attempt and deaths as they go on, and the tasks to be replaced.
+
+    What stays among the attempt's failures ends it; then nothing is replaced.
+
+    Args:
+      at_s: Unix time at which the attempt's failures became known.
+    """
+    failures = attempt.failures
+    if not failures or not all(is_outlived(one, strategy=strategy, attempt=attempt) for one in failures):
+        return attempt, deaths, ()
+    replaced, step = [], attempt.step
+    for failure in failures:
+        death = Death(failure=failure, attempt=attempt.number, step=step, at_s=at_s)
+        match deaths.judge(failure, attempt, at_s=at_s):
+            case Verdict.REPLACE:
+                attempt, deaths = attempt.replaced(failure), deaths.with_death(death)
+                replaced.append(failure.task)
+            case Verdict.GIVE_UP:
+                attempt, deaths = attempt.without([failure.task]), deaths.with_given_up(death)
+    return attempt, deaths, tuple(replaced)
+
+
+def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -> bool:
+    """Whether the attempt can go on while the dead task is replaced.
+
+    TensorFlow's coordinator gives a dead worker's steps to others and connects to its address again, and no
+    task waits for an evaluator. A ps has taken its variables with it. Before all addresses are known there is
+    no place in TensorFlow's cluster that a new process could take.
+    """
+    return (
+        outlives_death_of(failure.task, strategy)
+        and (failure.kind is FailureKind.LOST or _is_failed_replacement(failure, attempt))
+        and attempt.is_addressed
+    )
+
+
+def _is_failed_replacement(failure: TaskFailure, attempt: Attempt) -> bool:
+    """Whether a process that was to take a dead one's place could not start there."""
+    status = attempt.statuses.get(failure.task)
+    return failure.kind is FailureKind.START and status is not None and status.incarnation > 0

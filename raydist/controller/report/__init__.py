@@ -1,1 +1,0 @@
-"""The events of a run, and its result."""

@@ -1,0 +1,116 @@
+"""New attempts that are planned: the chief saves first, and no failure is counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from raydist.controller.attempt import Attempt, name_tasks
+from raydist.planning.roles import outlives_death_of
+from raydist.spec.job import Strategy
+from raydist.spec.status import TaskState, TaskStatus
+from raydist.spec.tasks import TaskId, TaskType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """A chief that was asked to save.
+
+    Attributes:
+      checkpoint_before: Its newest checkpoint by then; None without one.
+    """
+
+    checkpoint_before: str | None
+
+    def is_done(self, chief: TaskStatus) -> bool:
+        return chief.checkpoint != self.checkpoint_before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why a new attempt is planned.
+
+    Attributes:
+      tasks: The tasks that it is about.
+      what: Half a sentence, which `: training was restarted` goes on.
+      needs_checkpoint: Whether it is dropped where nothing is saved: what it is good for is not worth a step.
+      can_save: Whether the chief, which saves between two steps, can come to the end of one.
+    """
+
+    tasks: tuple[TaskId, ...]
+    what: str
+    needs_checkpoint: bool = False
+    can_save: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """A planned new attempt.
+
+    Attributes:
+      stopped_at_s: Unix time from which nothing was trained.
+      step: The step that training continued from; None until its next step is done.
+      pause_s: Seconds without training; None until then.
+    """
+
+    cause: Cause
+    stopped_at_s: float
+    step: int | None = None
+    pause_s: float | None = None
+
+    def sentence(self) -> str:
+        """Returns what happened, and what it cost once that is known."""
+        what = f"{self.cause.what}: training was restarted"
+        if self.step is None:
+            return what
+        begin = f"from the checkpoint of step {self.step}" if self.step else "from the beginning"
+        return f"{what} {begin} after {self.pause_s:.1f} s"
+
+
+def wanted(attempt: Attempt, *, strategy: Strategy, num_workers: int, room: int) -> Cause | None:
+    """Returns why `attempt` is to be followed by a new one, while it trains well; None where it is not.
+
+    Args:
+      num_workers: How many it has. `room`: how many the cluster has room for.
+    """
+    if attempt.moved:
+        return _moved(attempt)
+    leaving = [task for task in attempt.leaving if not outlives_death_of(task, strategy)]
+    if leaving:
+        why = attempt.statuses[leaving[0]].leaving
+        return Cause(tasks=tuple(leaving), what=f"{name_tasks(leaving)} had to leave ({why})")
+    if room > num_workers:
+        what = f"there is room for {room} workers instead of {num_workers}"
+        return Cause(tasks=(), what=what, needs_checkpoint=True)
+    return None
+
+
+def resumed(restarts: tuple[Restart, ...], chief: TaskStatus | None, *, at_s: float) -> tuple[Restart, ...]:
+    """Returns them with the cost of the last one, once the chief of the new attempt has done a step."""
+    *before, last = restarts or (None,)
+    if last is None or last.step is not None or chief is None or chief.first_step_at_s is None:
+        return restarts
+    pause_s = max(0.0, at_s - last.stopped_at_s)
+    return (*before, dataclasses.replace(last, step=chief.restored_step, pause_s=pause_s))
+
+
+def _moved(attempt: Attempt) -> Cause:
+    """The coordinator cannot connect to its workers' new addresses."""
+    before = [_host(attempt.addresses[task]) for task in attempt.moved]
+    now = [_host(attempt.statuses[task].address or "") for task in attempt.moved]
+    where = "at another port" if before == now else "on another host"
+    what = f"{name_tasks(attempt.moved)} came back {where}"
+    return Cause(tasks=attempt.moved, what=what, can_save=_has_worker_in_service(attempt))
+
+
+def _has_worker_in_service(attempt: Attempt) -> bool:
+    return any(
+        task.task_type is TaskType.WORKER
+        and attempt.state_of(task) is TaskState.RUNNING
+        and task not in attempt.moved
+        for task in attempt.needed
+    )
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

@@ -1,0 +1,123 @@
+"""Whether the tasks of an attempt still live and train: no task may hang in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raydist.controller.attempt import Attempt
+from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId
+
+# A task sends a heartbeat twice a second, from a thread of its own. None comes for this many seconds only if
+# the process is stopped or cut off, or if code holds Python's lock that long.
+SILENCE_S = 60.0
+# A task without a heartbeat for this long is named where others fail because of it.
+SUSPICIOUS_S = 5.0
+# Of the time between two looks no more than this counts: who was suspended, has not watched.
+_LONGEST_LOOK_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watchdog:
+    """When each task sent its last heartbeat, and when any of them made progress last. Immutable.
+
+    Times are seconds of watching.
+
+    Attributes:
+      stall_timeout_s: How long training may stand still.
+      looked_at_s: The clock at the last look; None before the first.
+      watched_s: For how long the attempt has been watched.
+      heartbeat_at_s: When each training task sent its last heartbeat.
+      moved_at_s: When any of the training tasks went on last.
+      progress: The training tasks, each with the status that told of its last step or beat.
+      awaiting: The training tasks that have said that steps follow.
+      dismissed: The tasks of the attempt that are not looked at.
+    """
+
+    stall_timeout_s: float
+    looked_at_s: float | None = None
+    watched_s: float = 0.0
+    heartbeat_at_s: Mapping[TaskId, float] = field(default_factory=dict)
+    moved_at_s: float = 0.0
+    progress: Mapping[TaskId, TaskStatus] = field(default_factory=dict)
+    awaiting: frozenset[TaskId] = frozenset()
+    dismissed: frozenset[TaskId] = frozenset()
+
+    def updated(self, attempt: Attempt, news: Sequence[TaskStatus], *, now_s: float) -> Watchdog:
+        """Returns it with what is new at `now_s` of a steady clock.
+
+        Args:
+          news: The newest status of each task that has sent one since, or has another state in `attempt`.
+        """
+        since_s = 0.0 if self.looked_at_s is None else now_s - self.looked_at_s
+        watched_s = self.watched_s + min(since_s, _LONGEST_LOOK_S)
+        heartbeat_at_s, progress = dict(self.heartbeat_at_s), dict(self.progress)
+        awaiting, has_moved = set(self.awaiting), False
+        ended = list(attempt.dismissed - self.dismissed)
+        for status in news:
+            task = status.task
+            if status.state is not TaskState.RUNNING or task in attempt.dismissed:
+                ended.append(task)
+                continue
+            if status.is_joining:  # TensorFlow itself ends that by --start-timeout
+                heartbeat_at_s.pop(task, None)
+            else:
+                heartbeat_at_s[task] = watched_s
+            known = progress.get(task)
+            if known is None or known.step != status.step or known.beats != status.beats:
+                progress[task], has_moved = status, True
+            if _awaits_steps(status):
+                awaiting.add(task)
+            else:
+                awaiting.discard(task)
+        for task in ended:
+            heartbeat_at_s.pop(task, None)
+            awaiting.discard(task)
+            has_moved |= progress.pop(task, None) is not None
+        return dataclasses.replace(
+            self,
+            looked_at_s=now_s,
+            watched_s=watched_s,
+            heartbeat_at_s=heartbeat_at_s,
+            moved_at_s=watched_s if has_moved or not awaiting else self.moved_at_s,
+            progress=progress,
+            awaiting=frozenset(awaiting),
+            dismissed=attempt.dismissed,
+        )
+
+    def silent(self) -> TaskFailure | None:
+        """Returns the failure of the task whose last heartbeat is oldest, if it is too old."""
+        return self._silent_for(min(SILENCE_S, self.stall_timeout_s))
+
+    def suspect(self) -> TaskFailure | None:
+        """Returns the failure of a task whose missing heartbeats may explain why others failed."""
+        return self._silent_for(SUSPICIOUS_S)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether no task has made progress for too long."""
+        return self.watched_s - self.moved_at_s >= self.stall_timeout_s
+
+    def _silent_for(self, limit_s: float) -> TaskFailure | None:
+        oldest_s = min(self.heartbeat_at_s.values(), default=self.watched_s)
+        silence_s = self.watched_s - oldest_s
+        if silence_s < limit_s:
+            return None
+        task = next(task for task, at_s in self.heartbeat_at_s.items() if at_s == oldest_s)
+        return TaskFailure(
+            task=task,
+            kind=FailureKind.LOST,
+            error_type="SilentTask",
+            message=f"it has sent no heartbeat for {silence_s:.0f} s: its process is stopped, "
+            "or its host is cut off",
+            is_host_in_doubt=True,
+        )
+
+
+def _awaits_steps(status: TaskStatus) -> bool:
+    """Whether the task has reported that steps follow: what users do outside of them may take long."""
+    if status.num_steps is not None:
+        return status.step < status.num_steps
+    return status.num_epochs is not None and (status.epoch or 0) < status.num_epochs

@@ -1,1 +1,0 @@
-"""What tasks ask of their hosts beside CPUs and GPUs, and which host has it."""

@@ -1,0 +1,229 @@
+"""Asks each host of the connected Ray, by an actor there that takes no CPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raydist.errors import StorageError
+from raydist.runtime.cluster.connection import connect
+from raydist.runtime.doctor.findings import (
+    Clock,
+    Finding,
+    HostFacts,
+    Link,
+    QuickFacts,
+    bad,
+    finding_of_link,
+    findings_of,
+    quick_findings_of,
+)
+from raydist.runtime.doctor.probe import Sink, glance, look, send, versions_here
+from raydist.storage.proof import StorageProof
+from raydist.storage.run_storage import open_run
+
+_START_TIMEOUT_S = 60.0
+# TensorFlow may take two minutes on a host that is busy.
+_LOOK_TIMEOUT_S = 200.0
+_LINK_TIMEOUT_S = 30.0
+# The run's next attempt waits for them. A busy host takes some time to start a process of Ray, which is no
+# problem of it; a mount that hangs never answers.
+_GLANCE_START_TIMEOUT_S = 20.0
+_GLANCE_TIMEOUT_S = 5.0
+_CLOCK_TRIES = 5
+
+
+class HostProbe:
+    """Runs on one host."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def look(self, proof: StorageProof) -> HostFacts:
+        return look(proof)
+
+    def glance(self, proof: StorageProof, env: Mapping[str, str]) -> QuickFacts:
+        os.environ.update(env)
+        return glance(proof)
+
+    def listen(self) -> int:
+        self._sink = Sink()
+        return self._sink.port
+
+    def send(self, host: str, port: int) -> float | str:
+        """Returns the bytes a second, or why nothing could be sent."""
+        try:
+            return send(host, port)
+        except OSError as error:
+            return str(error)
+
+
+def survey(address: str | None, *, storage_uri: str) -> list[Finding]:
+    """Returns the findings about each host of a Ray cluster.
+
+    Args:
+      address: As `connect` takes it.
+      storage_uri: Absolute, as the hosts open it.
+
+    Raises:
+      ClusterError: The Ray cannot be reached.
+    """
+    with connect(address) as connection:
+        here = Finding(host=None, what="Ray", text=connection.source)
+        try:
+            return [here, *_survey(storage_uri)]
+        except StorageError as error:
+            return [here, bad(None, "storage", str(error), exit_code=error.exit_code)]
+
+
+def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str, str]) -> dict[str, str]:
+    """Returns what is wrong with those of the hosts that have a problem or do not answer soon.
+
+    Args:
+      hosts: Their addresses. Those that Ray no longer lists as alive are skipped.
+      proof: What the driver has left on the storage.
+      env: Variables of the job, which the storage may need.
+    """
+    problems: dict[str, str] = {}
+    with _probes([node for node in _nodes() if _host_of(node) in hosts]) as probes:
+        up = {host: probe.now.remote() for host, probe in probes.items()}
+        refs = {host: probe.glance.remote(proof, env) for host, probe in probes.items()}
+        for host, answer in _answers(up, timeout_s=_GLANCE_START_TIMEOUT_S):
+            if isinstance(answer, str):
+                problems[host] = answer
+                del refs[host]
+        for host, facts in _answers(refs, timeout_s=_GLANCE_TIMEOUT_S):
+            if isinstance(facts, str):
+                problems[host] = facts
+                continue
+            found = quick_findings_of(host, facts, references={"the driver": versions_here()})
+            if told := "; ".join(f"{one.what}: {one.text}" for one in found):
+                problems[host] = told
+    return problems
+
+
+def _survey(storage_uri: str) -> list[Finding]:
+    nodes = _nodes()
+    with _proof(storage_uri) as proof, _probes(nodes) as probes:
+        clocks, found = _clocks(probes)
+        refs = {host: probe.look.remote(proof) for host, probe in probes.items() if host in clocks}
+        references = {"the driver": versions_here()}
+        resources = {_host_of(node): node["Resources"] for node in nodes}
+        for host, facts in _answers(refs, timeout_s=_LOOK_TIMEOUT_S):
+            if isinstance(facts, str):
+                found.append(bad(host, "host", facts))
+                continue
+            found += findings_of(
+                host, facts, references=references, resources=resources[host], clock=clocks[host]
+            )
+            # What this driver lacks has to be the same on the hosts nevertheless.
+            if len(references) == 1:
+                references[f"host {host}"] = facts.versions
+        found += map(finding_of_link, _links({host: probes[host] for host in clocks}))
+    return sorted(found, key=lambda one: one.host or "")
+
+
+def _nodes() -> list[Mapping[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def _host_of(node: Mapping[str, Any]) -> str:
+    return str(node["NodeManagerAddress"])
+
+
+@contextlib.contextmanager
+def _proof(storage_uri: str) -> Iterator[StorageProof]:
+    run = f"doctor-{secrets.token_hex(4)}"
+    storage = open_run(storage_uri, run=run)
+    try:
+        yield StorageProof.leave(storage_uri=storage_uri, run=run)
+    finally:
+        storage.delete(run)
+
+
+@contextlib.contextmanager
+def _probes(nodes: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Starts the actors; one for each host, which may have several nodes."""
+    probe_class = ray.remote(cast(Any, HostProbe))
+    probes: dict[str, Any] = {}
+    try:
+        for node in nodes:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            options = probe_class.options(num_cpus=0, scheduling_strategy=there)
+            if _host_of(node) not in probes:
+                probes[_host_of(node)] = options.remote()
+        yield probes
+    finally:
+        for probe in probes.values():
+            with contextlib.suppress(RayError):
+                ray.kill(probe)
+
+
+def _clocks(probes: Mapping[str, Any]) -> tuple[dict[str, Clock], list[Finding]]:
+    """Returns the clocks of the hosts that answer, and a finding for each that does not."""
+    up = {host: probe.now.remote() for host, probe in probes.items()}
+    clocks: dict[str, Clock] = {}
+    found: list[Finding] = []
+    for host, answer in _answers(up, timeout_s=_START_TIMEOUT_S):
+        if isinstance(answer, str):
+            found.append(bad(host, "host", answer))
+            continue
+        try:
+            clocks[host] = min((_read_clock(probes[host]) for _ in range(_CLOCK_TRIES)), key=_error_of)
+        except RayError as error:
+            found.append(bad(host, "host", f"was lost: {_first_line(error)}; see Ray's logs there"))
+    return clocks, found
+
+
+def _error_of(clock: Clock) -> float:
+    return clock.error_s
+
+
+def _read_clock(probe: Any) -> Clock:
+    """Returns a host's clock as of the middle of a call."""
+    sent_s = time.time()
+    theirs_s = ray.get(probe.now.remote(), timeout=_START_TIMEOUT_S)
+    received_s = time.time()
+    return Clock(offset_s=theirs_s - (sent_s + received_s) / 2, error_s=(received_s - sent_s) / 2)
+
+
+def _links(probes: Mapping[str, Any]) -> Iterator[Link]:
+    """Has each host send to the next one, one after the other, so that none slows another one down."""
+    hosts = sorted(probes)
+    for source, target in zip(hosts, [*hosts[1:], *hosts[:1]], strict=True):
+        if source == target:
+            return
+        try:
+            port = ray.get(probes[target].listen.remote(), timeout=_LINK_TIMEOUT_S)
+            answer = ray.get(probes[source].send.remote(target, port), timeout=_LINK_TIMEOUT_S)
+        except RayError as error:
+            answer = _first_line(error)
+        if isinstance(answer, str):
+            yield Link(source=source, target=target, rate=None, error=answer)
+        else:
+            yield Link(source=source, target=target, rate=answer)
+
+
+def _answers(refs: Mapping[str, Any], *, timeout_s: float) -> Iterator[tuple[str, Any]]:
+    """Yields each host with what it has answered, or with a sentence."""
+    deadline_s = time.monotonic() + timeout_s
+    for host, ref in refs.items():
+        try:
+            yield host, ray.get(ref, timeout=max(0.0, deadline_s - time.monotonic()))
+        except GetTimeoutError:
+            yield host, f"did not answer within {timeout_s:g} s; see `ray status`, and Ray's logs there"
+        except RayError as error:
+            yield host, f"cannot run raydist: {_first_line(error)}; install the same raydist on each host"
+
+
+def _first_line(error: BaseException) -> str:
+    """Returns the last line of an error of Ray, which is its cause."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -1,1 +1,0 @@
-"""What is installed on this host, and whether raydist can use it."""
