@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 NO_SECRETS = Secrets()
 _PRELOADED = (
     "raydist.training.session",
-    "raydist.training.parameter_server.server",
+    "raydist.training.parameter_server.sources",
     "raydist.training.cluster.data_service",
     "raydist.runtime.task.child",
 )
@@ -160,7 +160,7 @@ class ServerRunner(TrainingRunner):
     def warm_up(self) -> None:
         """Imports TensorFlow without Keras, for which a worker that comes back shall not wait."""
         with uncollected(), left_out(*KERAS), told_if_newer():
-            importlib.import_module("raydist.training.parameter_server.server")
+            importlib.import_module("raydist.training.parameter_server.sources")
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> NoReturn:
         server = self._start(assignment, lease)
@@ -174,7 +174,7 @@ class ServerRunner(TrainingRunner):
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
         """Starts the server, which serves as long as somebody holds it."""
-        from raydist.training.parameter_server.server import start_server
+        from raydist.training.parameter_server.sources import start_server
 
         return start_server(assignment)
 

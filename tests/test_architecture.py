@@ -54,8 +54,8 @@ ROOMS: dict[str, set[str]] = {
         "training.replicas",
     },
     "training.stepping": {
-        *("errors", "spec", "metrics", "training.reporting", "training.cluster", "training.replicas"),
-        "training.input",
+        *("errors", "spec", "training.tf_private", "training.reporting", "training.cluster"),
+        *("training.replicas", "training.input"),
     },
     "training.checkpointing": {
         *("errors", "spec", "storage", "training.tf_private", "training.reporting", "training.cluster"),
@@ -81,7 +81,7 @@ ROOMS: dict[str, set[str]] = {
         *("training.tf_private", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
     },
     "training.trainers": {
-        *("errors", "planning", "storage", "metrics", "data", "training.tf_private", "training.reporting"),
+        *("errors", "spec", "planning", "storage", "data", "training.tf_private", "training.reporting"),
         *("training.cluster", "training.replicas", "training.input", "training.stepping"),
         *("training.checkpointing", "training.keras_patches.keras3", "training.keras_patches"),
     },
@@ -97,7 +97,7 @@ ROOMS: dict[str, set[str]] = {
     "training.session": {
         *("errors", "spec", "planning", "storage", "metrics", "data", "train_context"),
         *("training.tf_private", "training.reporting", "training.cluster", "training.replicas"),
-        *("training.input", "training.checkpointing", "training.self_check.verdicts"),
+        *("training.stepping", "training.checkpointing", "training.self_check.verdicts"),
         *("training.keras_patches.keras3", "training.keras_patches.tf_keras", "training.trainers"),
         *("training.parameter_server", "training.context"),
     },

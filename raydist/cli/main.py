@@ -27,8 +27,8 @@ INTERRUPTED = 130
 
 # Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.
 COMMANDS = {
-    "submit": "raydist.cli.commands.submit",
-    "plan": "raydist.cli.commands.plan",
+    "submit": "raydist.cli.commands.submit:submit",
+    "plan": "raydist.cli.commands.submit:plan",
     "search": "raydist.cli.commands.search",
     "list": "raydist.cli.commands.list_runs",
     "status": "raydist.cli.commands.status:status",
@@ -36,15 +36,15 @@ COMMANDS = {
     "diff": "raydist.cli.commands.diff",
     "logs": "raydist.cli.commands.logs",
     "metrics": "raydist.cli.commands.metrics",
-    "checkpoints": "raydist.cli.commands.checkpoints",
+    "checkpoints": "raydist.cli.commands.status:checkpoints",
     "report": "raydist.cli.commands.pages:report",
     "ui": "raydist.cli.commands.pages:ui",
     "tensorboard": "raydist.cli.commands.pages:tensorboard",
-    "reproduce": "raydist.cli.commands.reproduce",
+    "reproduce": "raydist.cli.commands.rerun:reproduce",
     "verify": "raydist.cli.commands.verify",
     "scale": "raydist.cli.commands.studies.scale",
     "compare": "raydist.cli.commands.studies.compare",
-    "resume": "raydist.cli.commands.resume",
+    "resume": "raydist.cli.commands.rerun:resume",
     "stop": "raydist.cli.commands.stop",
     "wait": "raydist.cli.commands.status:wait",
     "download": "raydist.cli.commands.download",
@@ -57,8 +57,8 @@ COMMANDS = {
     "doctor": "raydist.cli.commands.doctor",
     "up": "raydist.cli.commands.standing_ray:up",
     "down": "raydist.cli.commands.standing_ray:down",
-    "guide": "raydist.cli.commands.guide",
-    "completion": "raydist.cli.commands.completion",
+    "guide": "raydist.cli.commands.guide:guide",
+    "completion": "raydist.cli.commands.guide:completion",
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.

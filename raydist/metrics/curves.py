@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raydist.metrics.records import Scope
+from raydist.spec.status import Scope
 from raydist.spec.tasks import TaskId
 
 Numbers = npt.NDArray[Any]

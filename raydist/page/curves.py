@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from raydist.metrics.curves import Series, thinned
-from raydist.metrics.records import Scope
 from raydist.page.packing import Packer
+from raydist.spec.status import Scope
 from raydist.stragglers.step_times import find_stragglers
 
 STEP_TIME = "step_time"

@@ -318,3 +318,32 @@ def steps_hint(*, is_script: bool, step: int, running_s: float | None) -> str | 
     if not is_script or step > 0 or running_s is None or running_s < _HINT_AFTER_S:
         return None
     return f"no step reported; {SHOW_PROGRESS}"
+
+
+class Scope(enum.Enum):
+    """Whose value it is."""
+
+    GLOBAL = "global"  # of all replicas together; the chief writes it, once an epoch or report
+    LOCAL = "local"  # one task's running value, at most twice a second
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricRow:
+    """One value.
+
+    Attributes:
+      step: Steps that the run had completed, those before a restore included.
+      epoch: Epochs completed; None where the train function knows none.
+      wall_time: Unix time, seconds.
+      value: A number; NaN and infinities are kept.
+    """
+
+    run: str
+    attempt: int
+    task: TaskId
+    step: int
+    epoch: int | None
+    wall_time: float
+    scope: Scope
+    name: str
+    value: float

@@ -15,8 +15,14 @@ from raydist.errors import StorageError
 from raydist.spec.secrecy import dump_plain_json, redact
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
-from raydist.tracking.mlflow_client import BATCH, MlflowRun, RunGoneError, TrackingError, import_mlflow
-from raydist.tracking.values import NewValues
+from raydist.tracking.mlflow_client import (
+    BATCH,
+    MlflowRun,
+    NewValues,
+    RunGoneError,
+    TrackingError,
+    import_mlflow,
+)
 
 logger = logging.getLogger(__name__)
 

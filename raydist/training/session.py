@@ -42,18 +42,17 @@ from raydist.training.cluster.strategy import (
     note_on_processors,
 )
 from raydist.training.context import ScriptContext, TaskContext
-from raydist.training.input import input_clock
 from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.trainer import ParameterServerTrainer
 from raydist.training.replicas import all_reduce, gradients, loss_rules
 from raydist.training.reporting import reporter as reporting
-from raydist.training.reporting.profiler import Profiler
+from raydist.training.reporting.profiler import Profiler, XlaDump
 from raydist.training.reporting.progress import Commands, TaskProgress
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tensorboard import TensorBoardWriter
-from raydist.training.reporting.xla_dump import XlaDump
 from raydist.training.self_check import verdicts
+from raydist.training.stepping import pace
 from raydist.training.trainers.evaluation import EvaluatorTrainer
 from raydist.training.trainers.export import ExportFolder
 from raydist.training.trainers.keras_fit import SynchronousTrainer
@@ -84,7 +83,7 @@ def open_session(
     notes = _patch(assignment)
     compute_in_fixed_order(assignment.job)
     strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
-    input_clock.start(strategy)
+    pace.start_input_clock(strategy)
     collective_clock.start(strategy)
     _seed(assignment)
     strategies = TaskStrategy(strategy, build_coordinator(strategy))
@@ -122,7 +121,7 @@ def open_script(
 
         def built(strategy: tf.distribute.Strategy) -> None:
             progress.set_joining(False)
-            input_clock.start(strategy)
+            pace.start_input_clock(strategy)
             collective_clock.start(strategy)
             run.checkpoints.gather_by(_gather_of(strategy))
             _note_compression(strategy)

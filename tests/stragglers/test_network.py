@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from raydist.spec.status import TaskLink, TaskPace
-from raydist.stragglers.network import HostLink, find_slow_links, host_links, is_network_bound
 from raydist.stragglers.step_times import StepTimes
+from raydist.stragglers.watch import HostLink, find_slow_links, host_links, is_network_bound
 
 FAST = 0.0002
 Links = Mapping[str, float]  # by their two ends, such as `AB`

@@ -275,9 +275,9 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
 
     import tensorflow as tf
 
-    from raydist.training.input import input_clock
+    from raydist.training.stepping import pace
 
-    input_clock.MIN_TRAINING_S = 1.0
+    pace.MIN_TRAINING_S = 1.0
 
     def slow(x: np.ndarray) -> np.ndarray:
         time.sleep(0.025 if by_example else 0.05)

@@ -129,7 +129,7 @@ def serve(keras: KerasFlavour) -> dict[str, Any]:
       The request, and that in the forked processes alone.
     """
     with uncollected(), executed_on_first_use(*KERAS_EXTRAS):  # as a task does
-        for module in ("tensorflow", "raydist.training.session", "raydist.training.parameter_server.server"):
+        for module in ("tensorflow", "raydist.training.session", "raydist.training.parameter_server.sources"):
             importlib.import_module(module)
         if keras is KerasFlavour.LEGACY:
             importlib.import_module("tf_keras")

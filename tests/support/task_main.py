@@ -49,7 +49,7 @@ def main(request: dict[str, Any]) -> None:
     serves = job_options.get("run_on") is not RunOn.ALL
     is_server = assignment.strategy is Strategy.PARAMETER_SERVER and assignment.task.task_type in SERVERS
     if is_server and serves:
-        from raydist.training.parameter_server.server import start_server
+        from raydist.training.parameter_server.sources import start_server
 
         server = start_server(assignment)
         while server:

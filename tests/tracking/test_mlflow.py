@@ -19,9 +19,8 @@ import pytest
 
 from raydist import api
 from raydist.errors import MistakeError, SpecError
-from raydist.metrics.records import Scope
 from raydist.spec.result import TaskRecord
-from raydist.spec.status import RunState, TaskState
+from raydist.spec.status import RunState, Scope, TaskState
 from raydist.spec.tasks import TaskId
 from raydist.storage.evidence import CodeRecord
 from raydist.storage.run_record import RunRecord

@@ -7,10 +7,10 @@ import pytest
 
 from raydist.metrics import reading
 from raydist.metrics.parquet import JOINED_AT, MetricsWriter
-from raydist.metrics.records import Scope
+from raydist.spec.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage, open_run
-from raydist.tracking.values import NewValues, Value
+from raydist.tracking.mlflow_client import NewValues, Value
 from tests.support.metric_rows import row, store_rows
 
 

@@ -14,10 +14,10 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
-from raydist.training.cluster.kinds import is_parameter_server
 from raydist.training.cluster.strategy import (
     build_coordinator,
     check_replicas,
+    is_parameter_server,
     joining_workers,
     new_strategy,
     split_devices,

@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.cluster import kinds, replica_tree
+from raydist.training.cluster import replica_tree
+from raydist.training.cluster.strategy import only_cpu_replica
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input import walk, worker_order
 from raydist.training.input.walk import Place
@@ -192,7 +193,7 @@ def cut_for_replicas(
         num_replicas = strategy.num_replicas_in_sync
         own = OwnPart.of_replicas(strategy.own_replicas, num_replicas=num_replicas)
         return part_of(dataset, own, begin=begin, is_joined=True)
-    if endless and (number := kinds.only_cpu_replica(strategy)) is not None:
+    if endless and (number := only_cpu_replica(strategy)) is not None:
         own = OwnPart(first=number, num_local=1, num_replicas=strategy.num_replicas_in_sync)
         return part_of(dataset, own, begin=begin)
 

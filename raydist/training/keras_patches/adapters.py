@@ -10,8 +10,7 @@ import keras
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.input.reshuffles import Unread
-from raydist.training.input.resume import Start
+from raydist.training.input.resume import Start, Unread
 from raydist.training.keras_patches.keras3.adapter import Keras3
 from raydist.training.stepping.fit_session import FitSession
 

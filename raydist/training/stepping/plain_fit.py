@@ -9,17 +9,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.metrics.records import Scope
+from raydist.spec.status import Scope
 from raydist.spec.tasks import TaskType
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
-from raydist.training.cluster.kinds import is_distributed, is_parameter_server
+from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
-from raydist.training.stepping.pace_report import PaceReport
+from raydist.training.stepping.pace import PaceReport
 
 
 def reports_stock_fits() -> bool:

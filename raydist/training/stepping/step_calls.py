@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training.input import input_clock
 from raydist.training.replicas.accumulation import Group
+from raydist.training.stepping import pace
 
 
 class StepCall:
@@ -43,7 +43,7 @@ class StepCall:
         batches: list[Any] = []
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
             while len(batches) < num_batches:
-                batches.append(input_clock.next_element(self.iterator))
+                batches.append(pace.next_element(self.iterator))
         size = self.batches_per_step
         if size == 1:
             return batches
@@ -65,8 +65,8 @@ class StepCall:
 def _next(iterator: Any, batches_per_step: int) -> Any:
     """Returns the next batch, or the group of batches of the next step."""
     if batches_per_step == 1:
-        return input_clock.next_element(iterator)
-    return Group(tuple(input_clock.next_element(iterator) for _ in range(batches_per_step)))
+        return pace.next_element(iterator)
+    return Group(tuple(pace.next_element(iterator) for _ in range(batches_per_step)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.metrics.records import Scope
+from raydist.spec.status import Scope
 from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
-from raydist.training.input import input_clock, recipes, train_data
+from raydist.training.input import recipes, train_data
 from raydist.training.replicas import compilation, layer_notes, loss_rules, slices
 from raydist.training.replicas.loss_verdict import LossRule
 from raydist.training.reporting.logs import LoopReports, checked_scalars
-from raydist.training.stepping import model_access
-from raydist.training.stepping.pace_report import PaceReport
+from raydist.training.stepping import model_access, pace
+from raydist.training.stepping.pace import PaceReport
 from raydist.training.trainers.trainer import LoopRequest, TaskRun
 
 
@@ -228,7 +228,7 @@ def _make_call(
     def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
         _, total = tf.while_loop(
             lambda index, total: index < count,
-            lambda index, total: (index + 1, total + one_step(input_clock.next_element(iterator))),
+            lambda index, total: (index + 1, total + one_step(pace.next_element(iterator))),
             [tf.constant(0), before],
             parallel_iterations=1,
         )
@@ -239,7 +239,7 @@ def _make_call(
         nonlocal rule
         left, before = count, None
         if rule is None:
-            element = input_clock.next_element(iterator)
+            element = pace.next_element(iterator)
             numbers = model_access.numbers_of(step_fn, attributes={"num_workers": num_workers})
             rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
             left, before = count - 1, first_step(element)

@@ -11,7 +11,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import saved_state
 from raydist.training.checkpointing.saved_state import FitLength, rate_of
-from raydist.training.input import reshuffles, resume
+from raydist.training.input import resume
 from raydist.training.keras_patches import adapters
 from raydist.training.trainers import model_state
 from raydist.training.trainers.trainer import FitRequest, LoopRequest, TaskRun
@@ -221,7 +221,7 @@ def fit_ended(run: TaskRun, request: FitRequest, position: FitPosition, *data: D
         return
     epochs, length = epochs_of(position, request), run.fit_lengths.get(position.number)
     counted = length.steps if length else None
-    seeds = reshuffles.seeds_of_fit(
+    seeds = resume.seeds_of_fit(
         dataset,
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
@@ -246,7 +246,7 @@ def loop_ended(run: TaskRun, request: LoopRequest, *, is_done: bool) -> None:
     """Takes note of a loop of `ctx.train_steps` that has ended, before a resume if `is_done`."""
     if not isinstance(request.train_data, tf.data.Dataset):
         return
-    seeds = reshuffles.seeds_of_loop(request.train_data, num_steps=request.num_steps)
+    seeds = resume.seeds_of_loop(request.train_data, num_steps=request.num_steps)
     if is_done or seeds is None:
         run.ended.add(request.train_data, seeds)
 
@@ -260,14 +260,14 @@ def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
     count = sum(map(request.validates, epochs))
     adapter = adapters.adapter_of(request.model)
     if steps is not None and adapter.continues_validation:
-        seeds = reshuffles.seeds_of_fit(
+        seeds = resume.seeds_of_fit(
             dataset, epochs=count, steps_per_epoch=steps, steps=count * steps, unread=adapter.unread
         )
         if seeds is not None:
             seeds()
         return
     for _ in range(count):
-        seeds = reshuffles.seeds_of_fit(
+        seeds = resume.seeds_of_fit(
             dataset, epochs=1, steps_per_epoch=steps, steps=steps or 0, unread=adapter.unread
         )
         if seeds is not None:

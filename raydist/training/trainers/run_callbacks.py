@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.metrics.records import Scope
+from raydist.spec.status import Scope
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
@@ -17,7 +17,7 @@ from raydist.training.replicas import layer_notes, loss_rules, model_summaries
 from raydist.training.replicas.accumulation import Groups
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, by_element, floats, numbers
 from raydist.training.stepping import fit_session, packing
-from raydist.training.stepping.pace_report import PaceReport
+from raydist.training.stepping.pace import PaceReport
 from raydist.training.trainers import model_state
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.trainer import TaskRun

@@ -19,9 +19,9 @@ from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
 from raydist.training.checkpointing.variables import Sums, variables_of
 from raydist.training.cluster.collectives import copies_of_replicas, sums_over_replicas
-from raydist.training.cluster.kinds import is_central
+from raydist.training.cluster.strategy import is_central
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
-from raydist.training.input.reshuffles import EndedTrainings
+from raydist.training.input.resume import EndedTrainings
 from raydist.training.reporting.progress import Commands
 from raydist.training.reporting.reporter import Reporter, note
 from raydist.training.trainers.export import ExportFolder, export

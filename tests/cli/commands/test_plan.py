@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raydist import api
-from raydist.cli.commands.plan import show
+from raydist.cli.commands.submit import show
 from raydist.planning.inventory import Host, Inventory
 from raydist.spec.job import Strategy, WorkerRange
 from tests.cli.conftest import Run

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from raydist.cli.job_options import given_options, target_of
 from raydist.cli.screen import output
 from raydist.errors import RunCancelledError
-from raydist.metrics.records import Scope
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.runs.scaling import Measurement, TaskReadings, measured
 from raydist.runs.strategies_compared import LossCurve
 from raydist.spec.params import ParamTexts
-from raydist.spec.status import RunState
+from raydist.spec.status import RunState, Scope
 from raydist.spec.tasks import TaskType
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
-from raydist.training.input.reshuffles import Unread
-from raydist.training.input.resume import Start
+from raydist.training.input.resume import Start, Unread
 from raydist.training.input.train_data import classes_of
 from raydist.training.keras_patches.keras3 import epochs, trainer
 from raydist.training.stepping.fit_session import FitSession

@@ -16,8 +16,8 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from raydist.known_versions import version_of
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes
-from raydist.training.cluster.kinds import is_distributed, is_parameter_server
-from raydist.training.input import cut, py_datasets, recipes, reshuffles, resume, worker_order
+from raydist.training.cluster.strategy import is_distributed, is_parameter_server
+from raydist.training.input import cut, py_datasets, recipes, resume, worker_order
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas.accumulation import Groups
 from raydist.training.stepping import fit_session, step_calls
@@ -97,9 +97,7 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         self._given_dataset = None
         if not is_whole:
             self._given_dataset, self._resumption = dataset, resumption
-            resumption.prepare(
-                dataset, steps_per_epoch=self.steps_per_epoch, unread=reshuffles.Unread.AFTER_PASS
-            )
+            resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch, unread=resume.Unread.AFTER_PASS)
             dataset = cut.cut_for_replicas(
                 dataset,
                 distribute_strategy,
@@ -240,8 +238,8 @@ def _begin_anew(self: Any) -> None:
     if self._given_dataset is None:
         return
     if self.steps_per_epoch is None:
-        reshuffles.begin_unread(self._given_dataset)
-    elif reshuffles.shuffles_of(self._given_dataset):
+        resume.begin_unread(self._given_dataset)
+    elif resume.shuffles_of(self._given_dataset):
         self._resumption.epoch_ended()
         self._current_iterator = iter(self._get_iterator())
         self._steps_seen = self._steps_before = 0

@@ -17,7 +17,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
 from raydist.training.cluster.collectives import is_alone
-from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
+from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
 from raydist.training.input import resume
 from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics

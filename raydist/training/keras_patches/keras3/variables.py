@@ -14,7 +14,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers import BatchNormalization
 
 from raydist.training.cluster.collectives import is_alone
-from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
+from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
 

@@ -10,9 +10,8 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter
 
-from raydist.training.cluster.kinds import is_parameter_server
-from raydist.training.input.reshuffles import Unread
-from raydist.training.input.resume import Start
+from raydist.training.cluster.strategy import is_parameter_server
+from raydist.training.input.resume import Start, Unread
 from raydist.training.input.train_data import NO_WEIGHT, classes_of
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.stepping.fit_session import FitSession

@@ -13,7 +13,7 @@ from tf_keras.src.engine import data_adapter
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes
-from raydist.training.input import cut, py_datasets, reshuffles, resume
+from raydist.training.input import cut, py_datasets, resume
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.replicas.accumulation import Groups
 from raydist.training.stepping import fit_session, step_calls
@@ -72,7 +72,7 @@ def configure_dataset(
         steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
         if self._adapter.should_recreate_iterator():
             self._raydist_unread = dataset
-        resumption.prepare(dataset, steps_per_epoch=steps, unread=reshuffles.Unread.AT_FIRST)
+        resumption.prepare(dataset, steps_per_epoch=steps, unread=resume.Unread.AT_FIRST)
         is_compared = py_datasets.is_from_position(getattr(self._adapter, "_keras_sequence", None))
         dataset = cut.cut_for_replicas(
             dataset, strategy, endless=endless, begin=resumption.begin, is_compared=is_compared
@@ -89,7 +89,7 @@ def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
     with self._truncate_execution_to_epoch():
         data_iterator = None
         if self._initial_epoch < self._epochs:
-            reshuffles.begin_unread(self._raydist_unread)
+            resume.begin_unread(self._raydist_unread)
         for epoch in range(self._initial_epoch, self._epochs):
             if self._insufficient_data:  # Set by `catch_stop_iteration`.
                 break

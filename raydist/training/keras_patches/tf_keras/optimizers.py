@@ -16,8 +16,8 @@ from tf_keras.src.optimizers.legacy import optimizer_v2
 from tf_keras.src.utils import losses_utils
 
 from raydist.training import tf_private
-from raydist.training.cluster.kinds import is_central, shares_variables
 from raydist.training.cluster.ps_messages import joined_gradients
+from raydist.training.cluster.strategy import is_central, shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share

@@ -14,7 +14,7 @@ from tf_keras.src.engine import training
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.cluster.kinds import is_central, is_parameter_server
+from raydist.training.cluster.strategy import is_central, is_parameter_server
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build

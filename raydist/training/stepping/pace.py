@@ -1,4 +1,4 @@
-"""InputClock: how long steps wait for their data, and how many examples they take."""
+"""The pace of a training: how long steps wait for data and for other tasks, and what is reported of that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.spec.status import TaskPace
 from raydist.training import tf_private
+from raydist.training.cluster import collective_clock
+from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
 from raydist.training.reporting.reporter import Reporter
 
 INPUT_WAIT = "input_wait"  # the name of the share that is reported
@@ -115,7 +118,7 @@ def _tensors_of(element: Any) -> list[tf.Tensor]:
 _clock: InputClock | None = None
 
 
-def start(strategy: tf.distribute.Strategy) -> None:
+def start_input_clock(strategy: tf.distribute.Strategy) -> None:
     """Measures from now on. Not on TPUs, whose loops run where there is no such clock, nor on a chief.
 
     Under ParameterServer the workers take the data.
@@ -125,7 +128,7 @@ def start(strategy: tf.distribute.Strategy) -> None:
     _clock = None if is_elsewhere else InputClock()
 
 
-def read() -> Reading | None:
+def read_input_clock() -> Reading | None:
     """Returns the sums so far; None where nothing is measured."""
     return None if _clock is None else _clock.read()
 
@@ -147,7 +150,7 @@ class InputReport:
 
         What the first steps take is not counted: tracing, and filling the buffers.
         """
-        reading = read()
+        reading = read_input_clock()
         if reading is None:
             return {}
         last, self._last = self._last, reading
@@ -158,7 +161,7 @@ class InputReport:
 
     def finish(self, reporter: Reporter) -> None:
         """Prints a line, and notes an advice where the training waited too long."""
-        reading, begun = read(), self._begun
+        reading, begun = read_input_clock(), self._begun
         if reading is None or begun is None or reading.at_s - begun.at_s < 1.0:
             return
         values = reading.since(begun)
@@ -193,3 +196,52 @@ def _num_rows(component: Any) -> Any:
     if component.shape.rank == 0:
         return tf.constant(1, tf.int64)
     return tf.shape(component, out_type=tf.int64)[0]
+
+
+# A file of each thread and the state of each connection are read for it.
+PACE_INTERVAL_S = 2.0
+
+
+class PaceReport:
+    """What one training reports of the time of its steps."""
+
+    def __init__(self) -> None:
+        self._input = InputReport()
+        self._waited: tuple[float, float] | None = None  # until when, and how long
+        self._reported_at_s = float("-inf")
+
+    def update(self, reporter: Reporter, *, step: int) -> dict[str, float]:
+        """Returns this task's values since the last call, and reports its sums to the controller every 2 s.
+
+        Called at a step's end. What the first steps take is not counted: tracing, and filling the buffers.
+        """
+        values, waited_s, now_s = self._input.update(), collective_clock.waited_s(), time.monotonic()
+        if waited_s is not None:
+            last, self._waited = self._waited, (now_s, waited_s)
+            if last is not None and now_s > last[0]:
+                values["collective_wait"] = min(1.0, (waited_s - last[1]) / (now_s - last[0]))
+        if now_s - self._reported_at_s >= PACE_INTERVAL_S:
+            self._reported_at_s = now_s
+            pace = _pace(step, at_s=now_s, collective_wait_s=waited_s, links=reporter.links)
+            reporter.progress.paced(pace)
+        return values
+
+    def finish(self, reporter: Reporter) -> None:
+        """Prints a line on the input, and notes an advice where the training waited too long for it."""
+        self._input.finish(reporter)
+
+
+def _pace(step: int, *, at_s: float, collective_wait_s: float | None, links: TaskLinks) -> TaskPace:
+    read, usage = read_input_clock(), read_cpu_usage()
+    return TaskPace(
+        at_s=at_s,
+        steps=step,
+        input_wait_s=None if read is None else read.waited_s,
+        collective_wait_s=collective_wait_s,
+        cpu_s=usage.cpu_s,
+        run_delay_s=usage.run_delay_s,
+        other_cpu_s=usage.other_cpu_s,
+        num_cpus=usage.num_cpus,
+        host=links.host,
+        links=links.read(),
+    )
