@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,9 @@ from ray.tune.search import BasicVariantGenerator
 
 from raydist import api, errors
 from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError, StorageError
+from raydist.metrics.curves import series_of
+from raydist.metrics.reading import read_columns
+from raydist.metrics.records import Scope
 from raydist.planning.capacity import describe_roles, num_at_once
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
@@ -400,8 +404,8 @@ class _Searching:
         if error is None and trial.status == Trial.ERROR:
             error = error_of(_error_text(trial))
         search, last = self._search, trial.last_result or {}
-        run = run_name(trial.trial_id, study=self._study)
-        store = RunRecordStore(RunStorage(self._storage, run=run))
+        run = RunStorage(self._storage, run=run_name(trial.trial_id, study=self._study))
+        store = RunRecordStore(run)
         record = store.read() if store.exists() else None
         state = None if record is None else record.state
         metrics = {
@@ -412,23 +416,42 @@ class _Searching:
             and isinstance(value, int | float)
             and not isinstance(value, bool)  # Tune's own
         }
-        known = trial.metric_analysis.get(search.metric or "", {})
         failed = None if record is None else record.error
         if failed is None and error is not None:
             failed = RunError.from_exception(error, attempt=0)
             if state is None or not state.is_terminal:  # before the run began, or without a last record
                 state = RunState.FAILED
         return TrialRow(
-            run=run,
+            run=run.run,
             state=None if state is None else state.value,
             params={key: trial.config[key] for key in search.space.dimensions},
             seed=trial.config.get(SEED),
             epochs=int(last.get("training_iteration", 0)),
             steps=int(last.get("step", 0)),
-            value=known.get(search.direction.value),
+            value=self._best_of(trial, run),
             metrics=metrics,
             error=failed,
         )
+
+    def _best_of(self, trial: Trial, run: RunStorage) -> float | None:
+        """Returns the best value of the metric; None where it was not reported."""
+        metric, direction = self._search.metric, self._search.direction
+        if metric is None:
+            return None
+        value: float | None = trial.metric_analysis.get(metric, {}).get(direction.value)
+        # Tune knows nothing of what was reported after it stored its state the last time.
+        stored = stored_values(run, metric) if self._search.is_resumed else []
+        values = [float(one) for one in (value, *stored) if one is not None and math.isfinite(one)]
+        if not values:
+            return value
+        return max(values) if direction is Direction.HIGHEST else min(values)
+
+
+def stored_values(run: RunStorage, metric: str) -> list[float]:
+    """Returns a run's values of a metric; a damaged file is left out."""
+    rows = read_columns(run, scope=Scope.GLOBAL, on_damage=lambda error: None)
+    series = [one for one in series_of(rows, scope=Scope.GLOBAL) if one.name == metric]
+    return [float(value) for one in series if not one.is_repeated for value in one.values]
 
 
 class _Watch(tune.Callback):

@@ -351,6 +351,39 @@ def test_trials_that_fail_are_told_and_resume_runs_them_again(shell: Shell, wait
     nothing_is_left(shell, wait_until)
 
 
+def test_search_whose_state_is_lost_has_the_same_trials_with_the_best_of_all_values(
+    shell: Shell, wait_until: WaitUntil
+) -> None:
+    command = [
+        *("search", "paced.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
+        *(
+            "-p",
+            "rate=1.0..2.0",
+            "-p",
+            "steps=4",
+            "--num",
+            "2",
+            "--metric",
+            "value",
+            "--mode",
+            "min",
+            "--json",
+        ),
+    ]
+    found = []
+    for more in ([], ["--resume"]):
+        code, out, err = shell.finish(shell.raydist(*command, *more))
+        assert code == 0, err
+        trials = json.loads(out)["trials"]
+        found.append([(one["run"], one["state"], one["params"], one["value"]) for one in trials])
+        for path in (shell.storage / ".studies" / "s").glob("experiment_state-*"):
+            path.write_text(path.read_text()[:100])
+    assert found[0] == found[1]
+    # The values only grow, so that the best is the first and not the last.
+    assert {value / params["rate"] for _, _, params, value in found[0]} == {1.0}
+    nothing_is_left(shell, wait_until)
+
+
 def test_search_on_s3_is_interrupted_and_resumed(
     tmp_path: Path, s3_endpoint: str, wait_until: WaitUntil
 ) -> None:
