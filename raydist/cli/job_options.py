@@ -40,6 +40,28 @@ class DurationType(click.ParamType[float]):
         return seconds
 
 
+def count_option(
+    flag: str,
+    help: str,
+    *,
+    metavar: str = "N",
+    minimum: int = 1,
+    maximum: int | None = None,
+    default: int | None = None,
+    is_required: bool = False,
+) -> Callable[[_Function], _Function]:
+    """Adds a number to a command; None when it is not given and has no default."""
+    shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option(
+        flag,
+        metavar=metavar,
+        type=click.IntRange(min=minimum, max=maximum),
+        required=is_required,
+        help=help,
+        **shown,
+    )
+
+
 def timeout_option(default: str | None = None) -> Callable[[_Function], _Function]:
     """Adds `--timeout` to a command that waits: without limit when omitted where there is no default."""
     return click.option(

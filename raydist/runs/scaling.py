@@ -143,7 +143,11 @@ class Verdict:
 
 def verdict(one_device: Measurement, runs: Sequence[Measurement]) -> Verdict:
     """Returns what bounds the run with the most workers."""
-    largest = max(runs, key=lambda one: one.workers, default=one_device)
+    others = [one for one in runs if one is not one_device]
+    largest = max(others, key=lambda one: one.workers, default=None)
+    if largest is None:
+        told = "only the run on one device was measured, which says nothing of more workers"
+        return Verdict(bound=Bound.UNKNOWN, sentence=told)
     bound = _bound(one_device, largest)
     return Verdict(bound=bound, sentence=f"{_finding(bound, one_device, largest)}; {_REMEDIES[bound]}")
 
@@ -192,7 +196,8 @@ def _finding(bound: Bound, one_device: Measurement, largest: Measurement) -> str
     if bound is Bound.UNKNOWN:
         return "nothing bounds it that was measured: the examples of a run were not counted"
     workers = counted(largest.workers, "worker")
-    speed = f"{workers} train {largest.speed_up(one_device):.2g} times as fast as one device"
+    trains = "trains" if largest.workers == 1 else "train"
+    speed = f"{workers} {trains} {largest.speed_up(one_device):.2g} times as fast as one device"
     cores = counted(largest.num_cores, "CPU core")
     match bound:
         case Bound.NOTHING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,9 @@ from ray.tune.search import BasicVariantGenerator
 
 from raydist import api, errors
 from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError, StorageError
+from raydist.metrics.curves import series_of
+from raydist.metrics.reading import read_columns
+from raydist.metrics.records import Scope
 from raydist.planning.capacity import describe_roles, num_at_once
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
@@ -171,13 +175,14 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
             trials = _fit(search, packed, study, storage, store, parallel)
         # Ray is still there: a trial that was stopped has stored its last record by now.
         rows = tuple(state.row_of(trial) for trial in trials)
-        left_out = [] if state.is_done else state.left_out()
+        not_ended = [row.run for row in rows if not row.has_ended]
     if state.problem is not None:
         raise state.problem
-    if left_out:
+    if (not_ended or len(rows) < search.num_trials) and not state.is_interrupted:
+        named = f", and these have not ended: {', '.join(not_ended)}" if not_ended else ""
         raise ClusterError(
-            f"of the {search.num_trials} trials of study {study} some have not ended: {', '.join(left_out)}; "
-            f"to continue them, add --study {study} --resume"
+            f"{len(rows)} of the {search.num_trials} trials of study {study} have begun{named}; to continue, "
+            f"add --study {study} --resume"
         )
     return Study(
         name=study,
@@ -203,7 +208,11 @@ def _fit(
         # What Tune has stored may be cut off, as on a full disk.
         with contextlib.suppress(Exception):
             restored = tune.Tuner.restore(
-                path, trainable, param_space=space, restart_errored=True, storage_filesystem=filesystem
+                path,
+                trainable,
+                param_space=space,
+                resume_errored=True,  # to restart them would give them another id, and so another run
+                storage_filesystem=filesystem,
             )
             state.fit(restored)
     if not state.is_done:
@@ -344,22 +353,14 @@ class _Searching:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do: each trial was made and has ended, or something stops the search."""
-        return self.problem is not None or self.is_interrupted or not self.left_out()
+        """Whether Tune has nothing left to run: each trial is complete or failed now, or something stops all.
 
-    def left_out(self) -> list[str]:
-        """Returns the runs of trials that Tune takes for ended and that have not, and how many were not made.
-
-        So it is after a full disk, where Tune has stored less than the runs, or the runs less than Tune.
+        After a full disk Tune may have stored less than the runs, or the runs less than Tune.
         """
-        found = []
-        for trial in self.trials:
-            row = self.row_of(trial)
-            has_ended = row.state is not None and RunState(row.state).is_terminal
-            if not has_ended and trial.status != Trial.ERROR:
-                found.append(row.run)
-        num_missing = self._search.num_trials - len(self.trials)
-        return [*found, *([f"{num_missing} more"] if num_missing else [])]
+        if self.problem is not None or self.is_interrupted:
+            return True
+        left = [one for one in self.trials if one.status != Trial.ERROR and not self.row_of(one).is_complete]
+        return not left and len(self.trials) == self._search.num_trials
 
     def step_begins(self) -> None:
         """Has Ctrl-C noted. Tune sets a handler of its own when it begins, and takes it back at the first."""
@@ -400,11 +401,13 @@ class _Searching:
 
     def row_of(self, trial: Trial, *, error: BaseException | None = None) -> TrialRow:
         """Returns what is known of a trial: of its training by Tune, of its end by the run's record."""
+        if error is None and trial.status == Trial.ERROR:
+            error = error_of(_error_text(trial))
         search, last = self._search, trial.last_result or {}
-        run = run_name(trial.trial_id, study=self._study)
-        store = RunRecordStore(RunStorage(self._storage, run=run))
+        run = RunStorage(self._storage, run=run_name(trial.trial_id, study=self._study))
+        store = RunRecordStore(run)
         record = store.read() if store.exists() else None
-        state = None if record is None else record.state.value
+        state = None if record is None else record.state
         metrics = {
             name: float(value)
             for name, value in last.items()
@@ -413,21 +416,42 @@ class _Searching:
             and isinstance(value, int | float)
             and not isinstance(value, bool)  # Tune's own
         }
-        known = trial.metric_analysis.get(search.metric or "", {})
         failed = None if record is None else record.error
-        if failed is None and error is not None:  # it failed before the run began
-            state, failed = "FAILED", RunError.from_exception(error, attempt=0)
+        if failed is None and error is not None:
+            failed = RunError.from_exception(error, attempt=0)
+            if state is None or not state.is_terminal:  # before the run began, or without a last record
+                state = RunState.FAILED
         return TrialRow(
-            run=run,
-            state=state,
+            run=run.run,
+            state=None if state is None else state.value,
             params={key: trial.config[key] for key in search.space.dimensions},
             seed=trial.config.get(SEED),
             epochs=int(last.get("training_iteration", 0)),
             steps=int(last.get("step", 0)),
-            value=known.get(search.direction.value),
+            value=self._best_of(trial, run),
             metrics=metrics,
             error=failed,
         )
+
+    def _best_of(self, trial: Trial, run: RunStorage) -> float | None:
+        """Returns the best value of the metric; None where it was not reported."""
+        metric, direction = self._search.metric, self._search.direction
+        if metric is None:
+            return None
+        value: float | None = trial.metric_analysis.get(metric, {}).get(direction.value)
+        # Tune knows nothing of what was reported after it stored its state the last time.
+        stored = stored_values(run, metric) if self._search.is_resumed else []
+        values = [float(one) for one in (value, *stored) if one is not None and math.isfinite(one)]
+        if not values:
+            return value
+        return max(values) if direction is Direction.HIGHEST else min(values)
+
+
+def stored_values(run: RunStorage, metric: str) -> list[float]:
+    """Returns a run's values of a metric; a damaged file is left out."""
+    rows = read_columns(run, scope=Scope.GLOBAL, on_damage=lambda error: None)
+    series = [one for one in series_of(rows, scope=Scope.GLOBAL) if one.name == metric]
+    return [float(value) for one in series if not one.is_repeated for value in one.values]
 
 
 class _Watch(tune.Callback):

@@ -11,6 +11,7 @@ from typing import Any
 
 from raydist.spec.best import Direction
 from raydist.spec.result import RunError
+from raydist.spec.status import RunState
 from raydist.spec.text import suggest
 
 
@@ -37,6 +38,15 @@ class TrialRow:
     value: float | None = None
     metrics: Mapping[str, float]
     error: RunError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state is not None and RunState(self.state).is_terminal
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it succeeded, or was stopped early."""
+        return self.has_ended and self.state != RunState.FAILED.value and self.error is None
 
     def as_dict(self) -> dict[str, Any]:
         error = None if self.error is None else self.error.as_dict()
@@ -97,10 +107,9 @@ class Study:
         return first[0] if first and first[0].value is not None and math.isfinite(first[0].value) else None
 
     @property
-    def failure(self) -> RunError | None:
-        """Why the first trial failed, if all that ended have failed; else None."""
-        errors = [trial.error for trial in self.trials if trial.error is not None]
-        return errors[0] if errors and len(errors) == len(self.trials) else None
+    def failed(self) -> tuple[TrialRow, ...]:
+        """The trials that failed, in the order in which they were made."""
+        return tuple(trial for trial in self.trials if trial.error is not None)
 
     def spreads(self) -> list[Spread]:
         """Returns mean and spread of each metric over the seeds, the params in the order of the trials."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -131,19 +131,27 @@ def raydist(running_ray: RunningRay, tmp_path: Path) -> Callable[..., Ended]:
     return run
 
 
-def start_raydist(running_ray: RunningRay, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Starts a command in `folder`; what starts runs goes to the running Ray."""
-    if arguments[0] in ("submit", "search", "resume", "verify") and "--address" not in arguments:
-        arguments = (arguments[0], "--address", running_ray.address, *arguments[1:])
+def start_command(
+    command: Sequence[str | Path], *, folder: Path, environ: Mapping[str, str], has_own_session: bool = False
+) -> subprocess.Popen[str]:
+    """Starts a command whose output is kept for `communicate`."""
     return subprocess.Popen(
-        [BIN / "raydist", *arguments],
+        command,
         cwd=folder,
-        env=dict(running_ray.environ),
+        env=dict(environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=has_own_session,
     )
+
+
+def start_raydist(running_ray: RunningRay, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Starts a command in `folder`; what starts runs goes to the running Ray."""
+    if arguments[0] in ("submit", "search", "resume", "verify") and "--address" not in arguments:
+        arguments = (arguments[0], "--address", running_ray.address, *arguments[1:])
+    return start_command([BIN / "raydist", *arguments], folder=folder, environ=running_ray.environ)
 
 
 def status_of(folder: Path, run: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN
+from tests.e2e.conftest import BIN, start_command
 from tests.support.environ import inherited
 from tests.support.ray_heads import ray_head
 from tests.support.records import record_of
@@ -61,16 +61,7 @@ class Host:
         return self.start(str(BIN / "raydist"), "submit", *arguments)
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = start_command(command, folder=self.folder, environ=self.environ, has_own_session=True)
         self.started.append(process)
         return process
 

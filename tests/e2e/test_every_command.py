@@ -16,7 +16,7 @@ import pytest
 
 from raydist.cli.main import COMMANDS
 from raydist.storage.run_storage import open_run
-from tests.e2e.conftest import BIN, Ended, RunningRay, started_ray
+from tests.e2e.conftest import BIN, Ended, RunningRay, start_command, started_ray
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 from tests.support.slow_job import write_slow_job
 
@@ -166,15 +166,8 @@ class Place:
     uri: str
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(BIN / "raydist"), *arguments, "--storage", self.uri],
-            cwd=self.folder,
-            env=dict(self.ray.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [BIN / "raydist", *arguments, "--storage", self.uri]
+        return start_command(command, folder=self.folder, environ=self.ray.environ)
 
     def run(self, *arguments: str) -> Ended:
         process = self.start(*arguments)

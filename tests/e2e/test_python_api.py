@@ -259,9 +259,9 @@ def look(event):
     # No task is started before this returns, so that what is found here was begun by the driver.
     if event["event"] == "ray":
         began_at_s = time.monotonic()
-        while not (set(servers_here()) - known) and time.monotonic() - began_at_s < 30:
+        while not ahead and time.monotonic() - began_at_s < 120:
             time.sleep(0.05)
-        ahead.extend(sorted(set(servers_here()) - known))
+            ahead.extend(sorted(set(servers_here()) - known))
 
 
 known, ahead = set(servers_here()), []

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,9 @@ import pytest
 
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import open_run
-from tests.e2e.conftest import BIN, ROOT
+from tests.e2e.conftest import BIN, ROOT, start_command
 from tests.support.disks import mounted_disk
+from tests.support.object_store import new_bucket, s3_environ
 from tests.support.processes import PATIENCE
 from tests.support.records import record_of
 
@@ -74,24 +75,16 @@ def train(ctx):
 class Shell:
     """Runs commands with an embedded Ray, and knows which processes they have started."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environ: str) -> None:
         self.folder = folder
         self.storage = folder / "raydist_runs"
         # Every process that they start has it in its environment.
         self._mark = f"RAYDIST_TEST_MARK={folder}"
         name, _, value = self._mark.partition("=")
-        self._environ = {**os.environ, name: value, "PYTHONPATH": str(ROOT)}
+        self._environ = {**os.environ, **environ, name: value, "PYTHONPATH": str(ROOT)}
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_command(command, folder=self.folder, environ=self._environ)
 
     def raydist(self, *arguments: str) -> subprocess.Popen[str]:
         return self.start(str(BIN / "raydist"), *arguments)
@@ -115,6 +108,10 @@ class Shell:
                 continue
         return {pid: line for pid, line in found.items() if line}
 
+    def end(self) -> None:
+        for pid in self.living():
+            os.kill(pid, signal.SIGKILL)
+
     def states(self) -> dict[str, str]:
         """Returns the state of each run."""
         runs = [path.parent.name for path in self.storage.glob("*/run.json")]
@@ -127,8 +124,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     (tmp_path / "digits.py").write_text(DIGITS)
     shell = Shell(tmp_path)
     yield shell
-    for pid in shell.living():
-        os.kill(pid, signal.SIGKILL)
+    shell.end()
 
 
 def nothing_is_left(shell: Shell, wait_until: WaitUntil) -> None:
@@ -153,6 +149,16 @@ for run, rate in json.loads(sys.argv[1]).items():
     raydist.run("digits.py", name=f"{run}-alone", params=params, seed=3)
 ray.shutdown()
 """
+
+
+def check_equal_to_runs_alone(shell: Shell, rates: Mapping[str, float]) -> None:
+    """Trains each run's learning rate without a search, and compares metrics and weights bit for bit."""
+    code, _, err = shell.finish(shell.start(sys.executable, "-c", ALONE, json.dumps(rates)))
+    assert code == 0, err
+    for run in rates:
+        trial, alone = (record_of(shell.storage, name) for name in (run, f"{run}-alone"))
+        assert alone["metrics"] == pytest.approx(trial["metrics"], abs=0)
+        assert digest_of_weights(shell.storage, run) == digest_of_weights(shell.storage, f"{run}-alone")
 
 
 def digest_of_weights(storage: Path, run: str) -> str:
@@ -203,17 +209,216 @@ def test_search_of_12_trials_is_interrupted_resumed_and_leaves_nothing(
     values = [trial["value"] for trial in trials]
     assert values == sorted(values, reverse=True)
 
-    whole = {trial["run"]: trial for trial in trials if trial["state"] == "SUCCEEDED"}
-    rates = {run: trial["params"]["learning_rate"] for run, trial in whole.items()}
-    code, _, err = shell.finish(shell.start(sys.executable, "-c", ALONE, json.dumps(rates)))
-    assert code == 0, err
-    for run, trial in whole.items():
-        alone = record_of(shell.storage, f"{run}-alone")
-        assert alone["metrics"] == pytest.approx(trial["metrics"], abs=0)
-        assert digest_of_weights(shell.storage, run) == digest_of_weights(shell.storage, f"{run}-alone")
+    whole = [trial for trial in trials if trial["state"] == "SUCCEEDED"]
+    check_equal_to_runs_alone(shell, {trial["run"]: trial["params"]["learning_rate"] for trial in whole})
 
     code, out, _ = shell.finish(shell.raydist("list", "--study", "s", "--json", "--limit", "0"))
     assert {run["run"] for run in json.loads(out)["runs"]} == {trial["run"] for trial in trials}
+
+
+def test_trial_that_is_interrupted_in_the_middle_equals_the_same_run_alone(
+    shell: Shell, wait_until: WaitUntil
+) -> None:
+    command = [
+        *("search", "digits.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
+        *("-p", "learning_rate=0.01,0.1", "-p", "pause_s=1", "--seed", "3", "--parallel", "1"),
+        *("--metric", "val_accuracy"),
+    ]
+    process = shell.raydist(*command)
+    checkpoints = shell.storage / "s-00000" / "checkpoints"
+    wait_until(lambda: len(list(checkpoints.glob("step-*"))) >= 2, timeout_s=300)
+    process.send_signal(signal.SIGINT)
+    code, _, err = shell.finish(process)
+    assert code == 130, err
+    interrupted = record_of(shell.storage, "s-00000")
+    assert interrupted["state"] == "CANCELLED"
+    assert 0 < interrupted["steps"] < 96
+    nothing_is_left(shell, wait_until)
+
+    code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
+    assert code == 0, err
+    assert {trial["state"] for trial in json.loads(out)["trials"]} == {"SUCCEEDED"}
+    resumed = record_of(shell.storage, "s-00000")
+    assert resumed["steps"] == 96
+    assert resumed["attempts"] > interrupted["attempts"]
+    check_equal_to_runs_alone(shell, {"s-00000": 0.01, "s-00001": 0.1})
+
+
+PAUSING = """
+import sys
+
+import ray
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+import raydist
+
+
+class Pausing(FIFOScheduler):
+    def on_trial_result(self, controller, trial, result):
+        if result["training_iteration"] in (2, 5) and not self.has_paused(trial, result):
+            return TrialScheduler.PAUSE
+        return TrialScheduler.CONTINUE
+
+    def has_paused(self, trial, result):
+        known = self.__dict__.setdefault("paused", set())
+        place = (trial.trial_id, result["training_iteration"])
+        is_known = place in known
+        known.add(place)
+        return is_known
+
+
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+scheduler = Pausing()
+tuner = tune.Tuner(
+    raydist.tune.trainable("digits.py", study="s", storage=sys.argv[1], seed=3, params={"pause_s": 0.5}),
+    param_space={"learning_rate": tune.grid_search([0.01, 0.1])},
+    tune_config=tune.TuneConfig(metric="val_accuracy", mode="max", scheduler=scheduler),
+    run_config=tune.RunConfig(storage_path=sys.argv[1] + "/tune", verbose=0),
+)
+grid = tuner.fit()
+assert not grid.errors, grid.errors
+ray.shutdown()
+print("paused", len(scheduler.paused))
+"""
+
+
+def test_trial_that_is_paused_equals_the_same_run_alone(shell: Shell, wait_until: WaitUntil) -> None:
+    (shell.folder / "pausing.py").write_text(PAUSING)
+    code, out, err = shell.finish(shell.start(sys.executable, "pausing.py", str(shell.storage)))
+    assert code == 0, err
+    assert "paused 4" in out
+    nothing_is_left(shell, wait_until)
+    for run in ("s-00000", "s-00001"):
+        record = record_of(shell.storage, run)
+        assert [record["state"], record["steps"]] == ["SUCCEEDED", 96]
+        assert record["attempts"] >= 3
+    check_equal_to_runs_alone(shell, {"s-00000": 0.01, "s-00001": 0.1})
+
+
+MENDED = """
+import time
+from pathlib import Path
+
+import raydist
+
+
+@raydist.job(params={"rate": 1.0, "mended": ""})
+def train(ctx):
+    if ctx.params["rate"] == 2 and not Path(ctx.params["mended"]).exists():
+        raise ValueError("no such rate")
+    for step in range(1, 13):
+        time.sleep(0.3)
+        ctx.report({"value": ctx.params["rate"] * step}, step=step)
+"""
+
+
+def test_trials_that_fail_are_told_and_resume_runs_them_again(shell: Shell, wait_until: WaitUntil) -> None:
+    (shell.folder / "mended.py").write_text(MENDED)
+    mended = shell.folder / "mended.txt"
+    command = [
+        *("search", "mended.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
+        *("-p", "rate=1,2,3", "-p", f"mended={mended}"),
+        *("--metric", "value", "--mode", "max", "--parallel", "1"),
+    ]
+    process = shell.raydist(*command, "--json")
+    wait_until(lambda: shell.states().get("s-00000") == "RUNNING", timeout_s=300)
+    os.kill(record_of(shell.storage, "s-00000")["driver"]["pid"], signal.SIGKILL)
+    code, out, err = shell.finish(process)
+    assert code == 3, err
+    assert "2 of 3 trials failed, first s-00000: the process that drove the run died" in err
+    assert "--study s --resume" in err
+    rows = {trial["run"]: trial for trial in json.loads(out)["trials"]}
+    assert {run: row["state"] for run, row in rows.items()} == {
+        "s-00000": "FAILED",
+        "s-00001": "FAILED",
+        "s-00002": "SUCCEEDED",
+    }
+    assert "no such rate" in rows["s-00001"]["error"]["message"]
+    nothing_is_left(shell, wait_until)
+    other = record_of(shell.storage, "s-00002")
+
+    mended.touch()
+    code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
+    assert code == 0, err
+    assert [(trial["run"], trial["state"], trial["value"]) for trial in json.loads(out)["trials"]] == [
+        ("s-00002", "SUCCEEDED", 36.0),
+        ("s-00001", "SUCCEEDED", 24.0),
+        ("s-00000", "SUCCEEDED", 12.0),
+    ]
+    assert shell.states() == dict.fromkeys(("s-00000", "s-00001", "s-00002"), "SUCCEEDED")
+    assert record_of(shell.storage, "s-00002") == other
+    nothing_is_left(shell, wait_until)
+
+
+def test_search_whose_state_is_lost_has_the_same_trials_with_the_best_of_all_values(
+    shell: Shell, wait_until: WaitUntil
+) -> None:
+    command = [
+        *("search", "paced.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
+        *(
+            "-p",
+            "rate=1.0..2.0",
+            "-p",
+            "steps=4",
+            "--num",
+            "2",
+            "--metric",
+            "value",
+            "--mode",
+            "min",
+            "--json",
+        ),
+    ]
+    found = []
+    for more in ([], ["--resume"]):
+        code, out, err = shell.finish(shell.raydist(*command, *more))
+        assert code == 0, err
+        trials = json.loads(out)["trials"]
+        found.append([(one["run"], one["state"], one["params"], one["value"]) for one in trials])
+        for path in (shell.storage / ".studies" / "s").glob("experiment_state-*"):
+            path.write_text(path.read_text()[:100])
+    assert found[0] == found[1]
+    # The values only grow, so that the best is the first and not the last.
+    assert {value / params["rate"] for _, _, params, value in found[0]} == {1.0}
+    nothing_is_left(shell, wait_until)
+
+
+def test_search_on_s3_is_interrupted_and_resumed(
+    tmp_path: Path, s3_endpoint: str, wait_until: WaitUntil
+) -> None:
+    (tmp_path / "paced.py").write_text(PACED)
+    shell = Shell(tmp_path, **s3_environ(s3_endpoint))
+    uri = f"s3://{new_bucket(s3_endpoint)}/some folder"
+    command = [
+        *("search", "paced.py", "--address", "local", "--study", "s", "--storage", uri),
+        *("-p", "rate=1,2", "-p", "steps=8", "--metric", "value", "--mode", "max", "--parallel", "1"),
+    ]
+
+    def states() -> dict[str, str]:
+        code, out, err = shell.finish(shell.raydist("list", "--study", "s", "--json", "--storage", uri))
+        assert code == 0, err
+        return {run["run"]: run["state"] for run in json.loads(out)["runs"]}
+
+    try:
+        process = shell.raydist(*command)
+        wait_until(lambda: states().get("s-00001") == "RUNNING", timeout_s=300)
+        process.send_signal(signal.SIGINT)
+        code, _, err = shell.finish(process)
+        assert code == 130, err
+        assert states()["s-00000"] == "SUCCEEDED"
+        code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
+        assert code == 0, err
+        study = json.loads(out)
+        assert [(trial["run"], trial["value"]) for trial in study["trials"]] == [
+            ("s-00001", 16.0),
+            ("s-00000", 8.0),
+        ]
+        assert study["best"] == "s-00001"
+        assert states() == {"s-00000": "SUCCEEDED", "s-00001": "SUCCEEDED"}
+        wait_until(lambda: not shell.living(), timeout_s=60)
+    finally:
+        shell.end()
 
 
 def drivers_of(supervisor: int) -> list[int]:
@@ -412,16 +617,8 @@ def test_search_whose_storage_is_full_says_so_and_goes_on_once_there_is_room(
 ) -> None:
     with mounted_disk(shell.storage, size="400k"):  # of the four trials one or two fit
         command = [
-            *(
-                "search",
-                "digits.py",
-                "--address",
-                "local",
-                "--storage",
-                str(shell.storage),
-                "--parallel",
-                "1",
-            ),
+            *("search", "digits.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
+            *("--parallel", "1"),
             *("-p", "learning_rate=1e-3,1e-2,0.1,0.2", "-p", "epochs=2", "--metric", "val_accuracy"),
         ]
         code, _, err = shell.finish(shell.raydist(*command))
@@ -433,4 +630,5 @@ def test_search_whose_storage_is_full_says_so_and_goes_on_once_there_is_room(
         code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
         assert code == 0, err
         assert [trial["state"] for trial in json.loads(out)["trials"]] == 4 * ["SUCCEEDED"]
+        assert shell.states() == {f"s-{number:05}": "SUCCEEDED" for number in range(4)}
         nothing_is_left(shell, wait_until)

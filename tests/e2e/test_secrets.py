@@ -13,7 +13,7 @@ import pytest
 
 from raydist.storage.filesystem import Storage
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, Ended
+from tests.e2e.conftest import BIN, Ended, start_command
 from tests.support.object_store import new_bucket, s3_server
 
 JOB = """
@@ -57,16 +57,7 @@ class Shell:
         self.printed = ""
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [str(BIN / "raydist"), *arguments]
-        return subprocess.Popen(
-            command,
-            cwd=self._folder,
-            env=self._environ,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        return start_command([BIN / "raydist", *arguments], folder=self._folder, environ=self._environ)
 
     def end(self, process: subprocess.Popen[str]) -> Ended:
         out, err = process.communicate(timeout=240)

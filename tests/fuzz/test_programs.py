@@ -7,6 +7,7 @@ import functools
 import pytest
 
 from tests.fuzz.comparison import Result, Verdict, compare
+from tests.support.selected import selected
 
 # All programs of a test's kind run for the first test that asks for one.
 pytestmark = pytest.mark.timeout(3600)
@@ -32,6 +33,8 @@ SEEDS = {
     "3": ("2", "3", "4", "loop10"),
     "legacy": ("12", "13", "14", "loop20"),
 }
+# How many run in one launch.
+TOGETHER = 10
 # With --exhaustive only.
 MORE_SEEDS = {
     "3": (
@@ -48,21 +51,12 @@ MORE_SEEDS = {
 }
 
 
-def groups(keras: str) -> list[tuple[str, ...]]:
-    """Returns the names of programs that run together: default ones, those of --runslow, ten of the rest."""
-    quick = QUICK if keras == "3" else ()
-    slow = tuple(name for name in (*FOUND[keras], *SEEDS[keras]) if name not in quick)
-    more = MORE_SEEDS[keras]
-    return [quick, slow, *(more[start : start + 10] for start in range(0, len(more), 10))]
-
-
 def cases() -> list[object]:
     """Returns names of programs, and the Keras that each runs with."""
     return [
-        pytest.param(name, keras, marks=() if number == 0 else pytest.mark.slow)
+        pytest.param(name, keras, marks=() if keras == "3" and name in QUICK else pytest.mark.slow)
         for keras in FOUND
-        for number, names in enumerate(groups(keras))
-        for name in names
+        for name in (*FOUND[keras], *SEEDS[keras], *MORE_SEEDS[keras])
     ]
 
 
@@ -72,9 +66,12 @@ def results(names: tuple[str, ...], keras: str) -> dict[str, Result]:
 
 
 @pytest.mark.parametrize(("name", "keras"), cases())
-def test_random_program_trains_what_one_device_trains(name: str, keras: str) -> None:
-    [names] = [group for group in groups(keras) if name in group]
-    result = results(names, keras)[name]
+def test_random_program_trains_what_one_device_trains(
+    request: pytest.FixtureRequest, name: str, keras: str
+) -> None:
+    names = selected(request, "name", keras=keras)
+    first = names.index(name) // TOGETHER * TOGETHER
+    result = results(names[first : first + TOGETHER], keras)[name]
     assert not result.verdict.is_defect, f"{result.program.describe()}\n{result.details}"
     if name in FOUND[keras]:
         assert result.verdict is (Verdict.TOLD if name == TOLD else Verdict.EQUAL), result.details

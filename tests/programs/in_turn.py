@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.programs.outcome import Outcome
 from tests.support.processes import PATIENCE, Cluster, TaskProcess, run_function, started
@@ -90,23 +89,6 @@ def run_programs(
                 results[rest[0]] = [_failed(place, rest[0], printed) for place in places]
             left = rest[1:]
     return results
-
-
-def selected(request: pytest.FixtureRequest, **parameters: object) -> tuple[str, ...]:
-    """Returns the programs of the selected tests of this module, in their order.
-
-    Args:
-      parameters: Filters the tests by parameter values.
-    """
-    cases = [
-        item.callspec.params
-        for item in request.session.items
-        if isinstance(item, pytest.Function)
-        and item.module is request.module
-        and hasattr(item, "callspec")
-        and item.get_closest_marker("skip") is None
-    ]
-    return tuple(dict.fromkeys(case["program"] for case in cases if parameters.items() <= dict(case).items()))
 
 
 def cluster_of(name: str, keras: str) -> Cluster:

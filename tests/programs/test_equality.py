@@ -10,7 +10,8 @@ import functools
 import pytest
 
 from tests.programs.catalog import BATCHNORM, PROGRAMS, RANDOM, Expected, names
-from tests.programs.in_turn import CLUSTERS, Done, cluster_of, run_programs, selected
+from tests.programs.in_turn import CLUSTERS, Done, cluster_of, run_programs
+from tests.support.selected import selected
 
 # All programs that are asked for, of a Keras and cluster, run for the first test that asks for one.
 pytestmark = pytest.mark.timeout(3600)
@@ -52,14 +53,14 @@ def run(programs: tuple[str, ...], cluster: str, keras: str) -> dict[str, list[D
 @pytest.fixture
 def one_device(request: pytest.FixtureRequest, program: str, keras: str) -> Done:
     """What one device makes of the program."""
-    [done] = run(selected(request, keras=keras), "one device", keras)[program]
+    [done] = run(selected(request, "program", keras=keras), "one device", keras)[program]
     return done
 
 
 @pytest.fixture
 def tasks(request: pytest.FixtureRequest, program: str, keras: str, cluster: str) -> list[Done]:
     """What each task of the cluster makes of it."""
-    return run(selected(request, keras=keras, cluster=cluster), cluster, keras)[program]
+    return run(selected(request, "program", keras=keras, cluster=cluster), cluster, keras)[program]
 
 
 @pytest.mark.parametrize(("program", "keras", "cluster"), cases())

@@ -7,7 +7,8 @@ import functools
 import pytest
 
 from tests.programs.catalog import PROGRAMS, Expected, names
-from tests.programs.in_turn import Done, cluster_of, run_programs, selected
+from tests.programs.in_turn import Done, cluster_of, run_programs
+from tests.support.selected import selected
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -35,7 +36,7 @@ def cases() -> list[object]:
 
 @pytest.mark.parametrize(("program", "keras"), cases())
 def test_what_cannot_be_equal_is_told(request: pytest.FixtureRequest, program: str, keras: str) -> None:
-    [done] = run(selected(request, keras=keras), keras)[program]
+    [done] = run(selected(request, "program", keras=keras), keras)[program]
     # Of an error what it says, without the lines of code that lead to it.
     said = [*done.notes, (done.error or "").rpartition('  File "')[2]]
     for piece in PROGRAMS[program].told:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.programs.catalog import PROGRAMS, Expected, names
-from tests.programs.in_turn import CLUSTERS, Done, cluster_of, killed, run_programs, selected
+from tests.programs.in_turn import CLUSTERS, Done, cluster_of, killed, run_programs
 from tests.programs.outcome import Outcome
+from tests.support.selected import selected
 
 # Three runs each.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -25,7 +26,7 @@ def run_undisturbed(programs: tuple[str, ...], keras: str) -> dict[str, list[Don
 @pytest.fixture
 def undisturbed(request: pytest.FixtureRequest, program: str, keras: str) -> Outcome:
     """The undisturbed run on one device."""
-    [done] = run_undisturbed(selected(request, keras=keras), keras)[program]
+    [done] = run_undisturbed(selected(request, "program", keras=keras), keras)[program]
     return done.trained
 
 

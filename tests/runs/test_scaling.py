@@ -48,6 +48,17 @@ def test_verdict_names_the_bound_and_a_remedy(largest: Measurement, bound: Bound
     assert piece in found.sentence
 
 
+def test_one_device_alone_says_nothing_of_workers() -> None:
+    found = verdict(ALONE, [ALONE])
+    assert found.bound is Bound.UNKNOWN
+    assert found.sentence.startswith("only the run on one device was measured")
+
+
+def test_one_worker_is_compared_with_one_device() -> None:
+    found = verdict(ALONE, [ALONE, run(1, 500.0)])
+    assert (found.bound, "1 worker trains 0.5 times" in found.sentence) == (Bound.COMPUTE, True)
+
+
 def test_speed_up_efficiency_and_cost() -> None:
     row = run(4, 2500.0).as_dict(ALONE)
     assert (row["speed_up"], row["efficiency"], row["worker_s_per_million_examples"]) == (2.5, 0.625, 1600.0)

@@ -16,7 +16,7 @@ S3 = "the same in a folder; tests/storage has each operation on S3"
 # Programs that are killed and resumed with --exhaustive only.
 RESUMED = "|".join(
     (
-        *("autoencoder", "mixed_float16", "returned_losses"),
+        *("autoencoder", "mixed_float16", "own_fit", "returned_losses"),
         *("bilstm", "captcha_ctc", "clipping", "convnet", "custom_loop", "distillation"),
         *("efficient_embeddings", "ema", "endpoint_layer", "graph_attention", "imbalanced", "issue_tickets"),
         *("masked_tagger", "miniature_gpt", "mixed_bfloat16", "rate_callbacks", "recommender", "schedules"),
@@ -27,6 +27,9 @@ RESUMED = "|".join(
 )
 
 EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
+    "cli/commands/runs/test_delete.py": {r"\[s3": S3},
+    "cli/commands/runs/test_kept_runs.py": {r"\[s3": S3},
+    "cli/commands/runs/test_list.py": {r"\[s3": S3},
     "cli/commands/runs/test_logs.py": {r"^test_follower_goes_on.*\[s3": S3},
     "cli/commands/runs/test_status.py": {r"^test_watch_shows.*\[s3": S3},
     "data/sources/test_faulty_store.py": {r"made_again\[images": "the other sources read by the same files"},
@@ -50,14 +53,20 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     },
     "e2e/test_embedding_jobs.py": {
         r"\[legacy": "[3], and tests/compat for tf_keras",
+        r"^test_imdb_learns": "recommender, whose tables are larger; tests/jobs/test_imdb.py reads its data",
         r"^test_workers_that_exchange": "programs/test_equality.py: recommender, efficient_embeddings",
     },
     "e2e/test_every_command.py": {
         r"\[s3": S3,
         r"^test_command\[.*-(finished|failed|damaged)\d?\]": "[live]; tests/cli/commands on kept runs",
     },
+    "e2e/test_kept_state.py": {
+        r"\[--strategy-(one_device|central_storage)": "[--strategy-mirrored---devices-2]",
+    },
+    "e2e/test_notebooks.py": {r"\[attached\]": "[local]; training/test_scripts.py: notebook_runs"},
     "e2e/test_hosts.py": {
-        r"^test_run_over_two": "the tests beside it kill one of two hosts; tests/deploying"
+        r"comes_back_on_another_one\[1": "[0]",
+        r"^test_run_over_two": "the tests beside it kill one of two hosts; tests/deploying",
     },
     "e2e/test_input_data.py": {
         r"\[parameter_server": "[multi_worker_mirrored]",
@@ -98,25 +107,32 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "e2e/test_virtual_replicas.py": {r"legacy": "the same with Keras 3; training/test_virtual_replicas.py"},
     "jobs/test_gallery.py": {r"\[2 devices": WORKERS},
     "fuzz/test_programs.py": {
-        r"\[(5|6|loop11|2[2-9]|3[0-6]|loop5[2-6])-3\]": "other seeds, and what was wrong once",
-        r"\[(1[5-7]|loop21|6[5-9]|7[0-6]|loop9[2-6])-legacy\]": "other seeds, and what was wrong once",
+        r"\[([3-6]|loop11|2[2-9]|3[0-6]|loop5[2-6])-3\]": "other seeds, and what was wrong once",
+        r"\[(1[3-7]|loop2[01]|6[5-9]|7[0-6]|loop9[2-6])-legacy\]": "other seeds, and what was wrong once",
+        r"^test_(mirrored_steps|losses_of_layers)": "training/test_sparse_gradients.py, test_shown_values.py",
         r"^test_parameter_servers.*\[legacy": "the same with Keras 3",
     },
     "programs/test_equality.py": {
         r"-keras legacy": "the same with Keras 3; tests/compat has four of them with tf_keras",
         r"-keras 3-(3 workers|2 devices)": WORKERS,
-        r"\[(autoencoder|bilstm|captcha_ctc|issue_tickets|timeseries_transformer|vision_transformer_ops)-": (
-            "convnet, text_transformer, vision_transformer and miniature_gpt, of the same layers"
+        r"\[(autoencoder|bilstm|captcha_ctc|issue_tickets|efficient_embeddings)-": (
+            "convnet, text_transformer, recommender and wide_deep, of the same layers"
         ),
+        r"\[(timeseries_transformer|vision_transformer|vision_transformer_ops)-": "miniature_gpt, convnet",
+        r"\[mixed_bfloat16-": "mixed_float16",
+        r"\[(clipping|schedules|weight_decay)-": "training/test_keras_patches.py, test_optimizers.py; fuzz",
+        r"\[(distillation|endpoint_layer|train_step_compiled)-": "train_step_guide; test_loss_rules.py",
+        r"\[imbalanced-": "training/test_fit_arguments.py: class_weight",
     },
     "programs/test_notes.py": {
         r"-keras legacy": "the same with Keras 3",
-        r"\[(attention_dropout|augmentation|dcgan_random|vae_random)-": "convnet_regularized, lstm_dropout",
+        r"\[(ner|lstm_dropout)-": "supervised_contrastive, convnet_regularized; training/test_loss_rules.py",
+        r"\[(attention_dropout|augmentation|dcgan_random|vae_random)-": "convnet_regularized",
         r"\[(ema_overwrite|gradient_accumulation)-": "training/test_keras_patches.py: what_cannot_work",
     },
     "programs/test_resume.py": {
         r"-keras legacy": "the same with Keras 3; tests/compat resumes two of them",
-        rf"\[({RESUMED})-keras 3-": "dcgan and own_fit; training/test_checkpoints.py",
+        rf"\[({RESUMED})-keras 3-": "dcgan; training/test_checkpoints.py; tests/compat",
     },
     "runs/test_detached.py": {r"submitter_ended.*\[(kill-0\.5|ctrl-c-0\.0)": "[kill-0.0], [ctrl-c-0.5]"},
     "runtime/cluster/test_connection.py": {
@@ -179,7 +195,22 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "training/test_late_build.py": {
         r"\[(multi_worker_mirrored|central_storage)-": "[mirrored-2-keras3]",
     },
-    "training/test_loss_rules.py": {r"2 workers(-3)?\]": DEVICES},
+    "training/test_loss_rules.py": {
+        r"2 workers(-3)?\]": DEVICES,
+        r"of_one_device\[(function, each|step, average loss|step, loss object and mean)-": (
+            "[function, sum], [step, divided by replicas], [step, mean]"
+        ),
+        r"or_told\[step, (loss object and mean|average loss|divided by replicas|random)-": (
+            "[step, mean], [step, divided by three], and the same losses in `fit`"
+        ),
+        r"or_told\[loop, number of its own-": "[loop, divided outside]",
+        r"nothing_else\[(a layer that draws|a sum and a dropout|a loss that draws)-": "[a dropout]",
+        r"nothing_else\[an? (pruned|averaged) layer and Keras's loss-": "the same with a loss of the user's",
+        r"nothing_else\[(a layer that slices|a model that compares|text under a mask)-": (
+            "[a layer that compares], [text as long as the longest]"
+        ),
+        r"nothing_else\[(a layer of the user's|Keras's layers)-": "[a model of Keras's layers]",
+    },
     "training/test_model_summaries.py": {
         r"\[(multi_worker_mirrored|parameter_server)-3": "[mirrored-3]",
     },
@@ -218,7 +249,12 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "training/test_slow_links.py": {
         r"\[(loss|two machines)": "[delay], [no slow link]; tests/stragglers",
     },
-    "training/test_sparse_gradients.py": {r"\[.*-multi_worker_mirrored-[23]-keras3": DEVICES},
+    "training/test_sparse_gradients.py": {
+        r"\[.*-multi_worker_mirrored-[23]-keras3": DEVICES,
+        r"\[(AMSGrad|AdamW|Adadelta|Adamax|RMSprop|Adafactor|clipvalue|clipnorm)-": (
+            "Adam, Adagrad, Nadam, Ftrl, SGD, global_clipnorm, EMA: rows are summed before any of them"
+        ),
+    },
     "training/test_train_data.py": {r"are_named\[auto": "[file]"},
     "training/test_unusual_batches.py": {
         r"TestAsOnOneDevice::.*mirrored-3": WORKERS,

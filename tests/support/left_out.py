@@ -140,6 +140,16 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     ),
     "runtime/cluster/test_datasets.py": ("split_of", "stop_leaves", "dataset_of_files", "each_worker"),
     "runtime/group/test_dead_ray.py": ALL,
+    "runtime/group/test_extra_roles.py": ("stopped_group_leaves_no_command[command", "role_whose_actor"),
+    "runtime/group/test_group.py": (
+        *(
+            f"dead_process_is_lost_and_its_log_is_salvaged[{how}"
+            for how in ("exit", "native", "segf", "abort")
+        ),
+        *("dead_process_is_lost_and_its_log_is_salvaged[sigterm", "stop_ends_tasks_that_hang[hang]"),
+        *("process_killed_from", "group_runs_inside", "worker_of_parameter", "stacks_are_dumped_into"),
+    ),
+    "runtime/group/test_kept_agents.py": ("agent_that_dies", "what_is_imported"),
     "runtime/group/test_other_hosts.py": (
         *("task_is_moved", "other_version", "host_with", "host_without", "elastic", "task_of_another"),
         *("stop_while", "worker_whose_node", "full_scratch", "TestBesideAnEqualNode"),
@@ -244,7 +254,6 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_worker_order.py": ("workers_that", "workers_whose", "comparing_a_generator"),
     # What a page might come to say that is wrong, and all snippets in a process with TensorFlow.
     "cli/test_guide_snippets.py": ALL,
-    "cli/commands/test_damaged_record.py": ("attach_and_revival",),
     "runs/test_expiry.py": ("run_deletes",),
     # A type checker that reads all of raydist.
     "test_signatures.py": ("type_checker",),

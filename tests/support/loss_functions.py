@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -595,7 +596,7 @@ def model_made_outside(ctx: Any) -> dict[str, Any]:
     }
 
 
-def optimizers_with_repeated_rows(ctx: Any) -> dict[str, Any]:
+def optimizers_with_repeated_rows(ctx: Any, *, names: Sequence[str]) -> dict[str, Any]:
     """Trains tables with each optimizer, of which a batch looks up some rows several times.
 
     On one device also without the strategy, where Keras is as it was installed.
@@ -623,7 +624,8 @@ def optimizers_with_repeated_rows(ctx: Any) -> dict[str, Any]:
         "EMA": optimizers.Adam(0.1, epsilon=1e-3, use_ema=True, ema_momentum=0.5),
     }
     tables, notes, refused = {}, {}, {}
-    for name, optimizer in made.items():
+    for name in names:
+        optimizer = made[name]
         before = progress_of(ctx).status().notes
         with ctx.strategy.scope():
             model = _tables(keras, optimizer)

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.environ import inherited
+from tests.support.processes import PATIENCE
 
 RAY = Path(sys.executable).with_name("ray")
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 120.0 * PATIENCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,7 @@ def wait_for_lost_nodes(left: int = 1) -> None:
     """Ray counts on the nodes of the test before until their heartbeats are missed."""
     import ray
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90 * PATIENCE
     while sum(node["Alive"] for node in ray.nodes()) > left:
         assert time.monotonic() < deadline, ray.nodes()
         time.sleep(0.1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict, decide
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
+from tests.support.selected import selected
 
 FUNCTIONS = "tests.support.loss_functions"
 SUMMED = ("function, sum", "function, each", "step, divided by replicas", "step, average loss")
@@ -72,11 +73,15 @@ CLUSTERS = {
 }
 
 
+Calls = dict[str, list[TaskProcess]]
+# The programs of the tests that have one each are chosen by `selected`; the others run in any case.
+ALWAYS = ("function, mean", "compute_loss", "step, mean", COMPARING, DRAWING)
+
+
 @functools.cache
-def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
-    kinds = {
-        kind: (f"{FUNCTIONS}:loss_written_as", {"kind": kind})
-        for kind in (*SUMMED, *AVERAGED, COMPARING, DRAWING)
+def _run(cluster: str, keras: str, kinds: tuple[str, ...], loops: tuple[str, ...]) -> Calls:
+    fits = {
+        kind: (f"{FUNCTIONS}:loss_written_as", {"kind": kind}) for kind in dict.fromkeys((*kinds, *ALWAYS))
     }
     slices = {
         f"{kind} of 3": (f"{FUNCTIONS}:loss_written_as", {"kind": kind, "batch_size": 3}) for kind in THREE
@@ -97,13 +102,9 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
         for name in NOTED
         if name != "reduces" or keras == "3"
     }
-    loops = {
-        f"loop of {kind}": (f"{FUNCTIONS}:loop_written_as", {"kind": kind})
-        for kind in (*LOOPS, "loop, divided by workers")
-    }
     calls = {
-        **kinds,
-        **loops,
+        **fits,
+        **{f"loop of {kind}": (f"{FUNCTIONS}:loop_written_as", {"kind": kind}) for kind in loops},
         **slices,
         **notes,
         **{name: (f"{FUNCTIONS}:{name}", {}) for name in others},
@@ -116,9 +117,25 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
 
 
 @functools.cache
-def run_models(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
-    calls = {kind: (f"{FUNCTIONS}:model_that_has", {"kind": kind}) for kind in MODELS}
+def _run_models(cluster: str, keras: str, models: tuple[str, ...]) -> Calls:
+    calls = {model: (f"{FUNCTIONS}:model_that_has", {"kind": model}) for model in models}
     return run_in_turn(calls, dataclasses.replace(CLUSTERS[cluster], keras=keras), timeout_s=480)
+
+
+Run = Callable[[str, str], Calls]
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Run:
+    """Returns what each program left on a cluster with a Keras."""
+    kinds, loops = selected(request, "kind"), selected(request, "loop")
+    return lambda cluster, keras: _run(cluster, keras, kinds, loops)
+
+
+@pytest.fixture
+def run_models(request: pytest.FixtureRequest) -> Run:
+    models = selected(request, "model")
+    return lambda cluster, keras: _run_models(cluster, keras, models)
 
 
 CASES = [
@@ -131,7 +148,7 @@ CASES = [
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("kind", [*SUMMED, *AVERAGED])
-def test_weights_and_losses_equal_those_of_one_device(kind: str, cluster: str, keras: str) -> None:
+def test_weights_and_losses_equal_those_of_one_device(run: Run, kind: str, cluster: str, keras: str) -> None:
     [expected] = run("one device", keras)[kind]
     for task in run(cluster, keras)[kind]:
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
@@ -139,10 +156,14 @@ def test_weights_and_losses_equal_those_of_one_device(kind: str, cluster: str, k
         is_shown = kind not in ("step, divided by replicas", "step, average loss")
         if is_shown and (kind, keras) != ("function, sum", "legacy"):
             np.testing.assert_allclose(task.values["loss"], expected.values["loss"], atol=1e-5)
+        if kind in SUMMED:
+            assert about_gradients(task) == []
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(cluster: str, keras: str) -> None:
+def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(
+    run: Run, cluster: str, keras: str
+) -> None:
     # One sentence for one function: of the steps, which are of one class, the first leaves it.
     for kind in ("function, mean", "compute_loss", "step, mean"):
         # tf_keras takes the mean of what a loss function returns, and scales it.
@@ -150,70 +171,68 @@ def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(cluster
         notes = run(cluster, keras)[kind][0].values["notes"]
         told = any("loss_functions.py:" in note and "averaged over the 2 replicas" in note for note in notes)
         assert told is not is_right_in_keras, (kind, notes)
-    for kind in SUMMED:
-        assert about_gradients(run(cluster, keras)[kind][0]) == []
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_loss_that_compares_examples_is_told(cluster: str, keras: str) -> None:
+def test_loss_that_compares_examples_is_told(run: Run, cluster: str, keras: str) -> None:
     [note] = run(cluster, keras)[COMPARING][0].values["notes"]
     assert "OwnStep.train_step (" in note
     assert "compares the examples of a batch, each replica those of its own part alone" in note
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_loss_that_draws_is_told_and_averaged_like_any_other(cluster: str, keras: str) -> None:
+def test_loss_that_draws_is_told_and_averaged_like_any_other(run: Run, cluster: str, keras: str) -> None:
     [drawn] = [note for note in run(cluster, keras)[DRAWING][0].values["notes"] if "draws random" in note]
     assert drawn.endswith("so results repeat only with the same number of replicas")
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-@pytest.mark.parametrize("kind", MODELS)
-def test_notes_name_their_cause_and_nothing_else(kind: str, cluster: str, keras: str) -> None:
-    notes = run_models(cluster, keras)[kind][0].values["notes"]
-    for piece in MODELS[kind]:
+@pytest.mark.parametrize("model", MODELS)
+def test_notes_name_their_cause_and_nothing_else(
+    run_models: Run, model: str, cluster: str, keras: str
+) -> None:
+    [task, *_] = run_models(cluster, keras)[model]
+    notes = task.values["notes"]
+    for piece in MODELS[model]:
         assert [note for note in notes if piece in note] != [], (piece, notes)
-    assert [note for note in notes if not any(piece in note for piece in (*MODELS[kind], AVERAGES))] == []
+    assert [note for note in notes if not any(piece in note for piece in (*MODELS[model], AVERAGES))] == []
+    assert task.values["checked"] is (model not in UNCHECKED)
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_models_of_layers_that_are_known_are_not_checked(cluster: str, keras: str) -> None:
-    runs = {kind: run_models(cluster, keras)[kind] for kind in MODELS}
-    assert {kind for kind, [task, *_] in runs.items() if not task.values["checked"]} == UNCHECKED
-
-
-@pytest.mark.parametrize(("cluster", "keras"), CASES)
-@pytest.mark.parametrize("kind", LOOPS)
-def test_steps_of_a_loop_are_those_of_one_device_or_told(kind: str, cluster: str, keras: str) -> None:
-    [expected] = run("one device", keras)[f"loop of {kind}"]
-    for task in run(cluster, keras)[f"loop of {kind}"]:
-        told = LOOPS[kind]
-        if kind not in (COMPARING, DRAWING):
+@pytest.mark.parametrize("loop", LOOPS)
+def test_steps_of_a_loop_are_those_of_one_device_or_told(
+    run: Run, loop: str, cluster: str, keras: str
+) -> None:
+    [expected] = run("one device", keras)[f"loop of {loop}"]
+    for task in run(cluster, keras)[f"loop of {loop}"]:
+        told = LOOPS[loop]
+        if loop not in (COMPARING, DRAWING):
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
         # One sentence for one function: of the steps, the first leaves it.
         notes = [note for note in task.values["notes"] if "ctx.restore" not in note]
-        notes = [note for note in notes if AVERAGES not in note or kind != DRAWING]
+        notes = [note for note in notes if AVERAGES not in note or loop != DRAWING]
         assert len(notes) <= (told is not None)
         assert all(told in note for note in notes if told)
-    if kind in ("step, mean", "loop, divided outside", COMPARING, DRAWING):
+    if loop in ("step, mean", "loop, divided outside", COMPARING, DRAWING):
         assert len(notes) == 1
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_nothing_is_said_of_a_loop_without_updates(cluster: str, keras: str) -> None:
+def test_nothing_is_said_of_a_loop_without_updates(run: Run, cluster: str, keras: str) -> None:
     for task in run(cluster, keras)["loop_that_evaluates"]:
         assert task.values["notes"] == []
 
 
-def test_step_that_divides_by_the_number_of_workers_is_told() -> None:
-    name = "loop of loop, divided by workers"
-    [expected] = run("one device", "3")[name]
-    for task in run("2 workers", "3")[name]:
+def test_loop_that_divides_by_the_number_of_workers_equals_one_device() -> None:
+    calls = {"loop": (f"{FUNCTIONS}:loop_written_as", {"kind": "loop, divided by workers"})}
+    [expected] = run_in_turn(calls, CLUSTERS["one device"])["loop"]
+    for task in run_in_turn(calls, CLUSTERS["2 workers"])["loop"]:
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_model_made_outside_of_the_strategy_trains_as_in_keras(cluster: str, keras: str) -> None:
+def test_model_made_outside_of_the_strategy_trains_as_in_keras(run: Run, cluster: str, keras: str) -> None:
     [expected] = run("one device", keras)["model_made_outside"]
     for task in run(cluster, keras)["model_made_outside"]:
         for name in ("weights", "predicted"):
@@ -222,76 +241,80 @@ def test_model_made_outside_of_the_strategy_trains_as_in_keras(cluster: str, ker
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_rule_is_found_anew_once_a_model_is_compiled_again(cluster: str, keras: str) -> None:
-    check_equal("compiled_twice", cluster, keras, atol=1e-5)
+def test_rule_is_found_anew_once_a_model_is_compiled_again(run: Run, cluster: str, keras: str) -> None:
+    check_equal(run, "compiled_twice", cluster, keras, atol=1e-5)
 
 
 @pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
-def test_losses_of_layers_are_scaled_in_a_bare_loop(cluster: str) -> None:
-    check_equal("layer_losses_in_a_loop", cluster, "3", atol=1e-5)
+def test_losses_of_layers_are_scaled_in_a_bare_loop(run: Run, cluster: str) -> None:
+    check_equal(run, "layer_losses_in_a_loop", cluster, "3", atol=1e-5)
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(cluster: str, keras: str) -> None:
+def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(
+    run: Run, cluster: str, keras: str
+) -> None:
     [expected] = run("one device", keras)["float16_sum_overflows"]
     assert expected.values["scale"] < 256.0 * 2**3  # which it is after 12 steps if none is skipped
-    for task in check_equal("float16_sum_overflows", cluster, keras, atol=2e-3):
+    for task in check_equal(run, "float16_sum_overflows", cluster, keras, atol=2e-3):
         assert task.values == expected.values
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-@pytest.mark.parametrize("kind", THREE)
+@pytest.mark.parametrize("step", THREE)
 def test_workers_take_one_rule_where_one_has_too_few_rows_to_look(
-    kind: str, cluster: str, keras: str
+    run: Run, step: str, cluster: str, keras: str
 ) -> None:
-    check_equal(f"{kind} of 3", cluster, keras, atol=1e-5)
+    check_equal(run, f"{step} of 3", cluster, keras, atol=1e-5)
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_scaled_term_whose_weight_begins_at_zero_is_taken_as_scaled(cluster: str, keras: str) -> None:
-    check_equal("term_that_begins_at_zero", cluster, keras, atol=1e-5)
+def test_scaled_term_whose_weight_begins_at_zero_is_taken_as_scaled(
+    run: Run, cluster: str, keras: str
+) -> None:
+    check_equal(run, "term_that_begins_at_zero", cluster, keras, atol=1e-5)
 
 
 @pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
-def test_gradients_that_overflow_in_the_first_step_are_told(cluster: str) -> None:
-    for task in check_equal("first_step_overflows", cluster, "3", atol=2e-3):
+def test_gradients_that_overflow_in_the_first_step_are_told(run: Run, cluster: str) -> None:
+    for task in check_equal(run, "first_step_overflows", cluster, "3", atol=2e-3):
         [note] = task.values["notes"]
         assert "its first gradients are zero or not finite" in note
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-def test_check_leaves_the_models_own_counters_alone(cluster: str, keras: str) -> None:
+def test_check_leaves_the_models_own_counters_alone(run: Run, cluster: str, keras: str) -> None:
     for task in run(cluster, keras)["step_that_counts_its_calls"]:
         assert task.values["calls"] == 10
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-@pytest.mark.parametrize("kind", NOTED)
-def test_what_each_replica_does_by_itself_is_told(kind: str, cluster: str, keras: str) -> None:
-    if kind == "reduces" and keras == "legacy":
+@pytest.mark.parametrize("deed", NOTED)
+def test_what_each_replica_does_by_itself_is_told(run: Run, deed: str, cluster: str, keras: str) -> None:
+    if deed == "reduces" and keras == "legacy":
         pytest.skip("tf_keras has skip_gradients_aggregation, which another test is about")
-    for task in run(cluster, keras)[kind]:
-        notes, piece = task.values["notes"], NOTED[kind]
+    for task in run(cluster, keras)[deed]:
+        notes, piece = task.values["notes"], NOTED[deed]
         if piece is None:
             assert [note for note in notes if "assigns to" in note] == []
         else:
             assert [note for note in notes if piece in note] != [], notes
 
 
-def test_accumulating_optimizer_is_refused_where_it_is_an_attribute_too() -> None:
+def test_accumulating_optimizer_is_refused_where_it_is_an_attribute_too(run: Run) -> None:
     [task] = run("2 devices", "3")["optimizer_that_accumulates_as_an_attribute"]
     assert task.values["error"].startswith("UnsupportedError: optimizer")
     assert "gradient_accumulation_steps" in task.values["error"]
 
 
-def test_every_layer_of_keras_that_draws_has_a_note() -> None:
+def test_every_layer_of_keras_that_draws_has_a_note(run: Run) -> None:
     [task] = run("2 devices", "3")["keras_layers_that_draw"]
     assert task.values["unnamed"] == []
 
 
 @pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
-def test_step_that_sums_its_gradients_itself_has_to_divide_its_losses(cluster: str) -> None:
-    for task in check_equal("sums, divided", cluster, "legacy", atol=1e-5):
+def test_step_that_sums_its_gradients_itself_has_to_divide_its_losses(run: Run, cluster: str) -> None:
+    for task in check_equal(run, "sums, divided", cluster, "legacy", atol=1e-5):
         assert about_gradients(task) == []
     for task in run(cluster, "legacy")["sums, not divided"]:
         [note] = task.values["notes"]
@@ -303,7 +326,7 @@ def about_gradients(task: TaskProcess) -> list[str]:
     return [note for note in task.values["notes"] if "may differ from one device's" not in note]
 
 
-def check_equal(name: str, cluster: str, keras: str, *, atol: float) -> list[TaskProcess]:
+def check_equal(run: Run, name: str, cluster: str, keras: str, *, atol: float) -> list[TaskProcess]:
     [expected] = run("one device", keras)[name]
     tasks = run(cluster, keras)[name]
     for task in tasks:
@@ -312,7 +335,7 @@ def check_equal(name: str, cluster: str, keras: str, *, atol: float) -> list[Tas
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
-def test_without_the_check_gradients_are_summed(keras: str) -> None:
+def test_without_the_check_gradients_are_summed(run: Run, keras: str) -> None:
     function = f"{FUNCTIONS}:loss_written_as"
     calls = {"step": (function, {"kind": "step, mean"})}
     options = {"check_equality": False}
@@ -321,29 +344,3 @@ def test_without_the_check_gradients_are_summed(keras: str) -> None:
     [expected] = run("one device", keras)["step, mean"]
     assert np.abs(task.arrays["weights"] - expected.arrays["weights"]).max() > 1e-2
     assert task.values["notes"] == []
-
-
-@pytest.mark.parametrize(
-    ("errors", "options", "verdict", "rule"),
-    [
-        ((1e-7, 1e-6, 1.0), {}, LossVerdict.EITHER, LossRule.LOCAL_MEAN),
-        ((1e-7, 0.5, 1.0), {}, LossVerdict.SCALED, LossRule.SCALED),
-        ((1.0, 1e-7, 1.0), {}, LossVerdict.LOCAL_MEAN, LossRule.LOCAL_MEAN),
-        ((0.5, 0.5, 1e-7), {}, LossVerdict.SUM, LossRule.SUM),
-        ((1.1, 0.2, 1.1), {}, LossVerdict.UNEQUAL, LossRule.LOCAL_MEAN),
-        ((0.75, 0.75, 0.5), {}, LossVerdict.UNEQUAL, LossRule.SUM),
-        ((0.2, 0.6, 1.1), {}, LossVerdict.UNEQUAL, LossRule.SCALED),
-        ((0.9, 0.8, 1.1), {"asks_for_replicas": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
-        ((1.1, 0.2, 1.1), {"asks_for_replicas": True}, LossVerdict.UNEQUAL, LossRule.LOCAL_MEAN),
-        ((1e-7, 1e-6, 1.0), {"asks_for_replicas": True}, LossVerdict.SCALED, LossRule.SCALED),
-        ((1e-7, 0.5, 1.0), {"reduces_itself": True}, LossVerdict.SCALED, LossRule.SCALED),
-        ((1.0, 1e-7, 1.0), {"reduces_itself": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
-        ((UNKNOWN, UNKNOWN, UNKNOWN), {}, LossVerdict.UNKNOWN, LossRule.LOCAL_MEAN),
-        ((UNKNOWN, UNKNOWN, UNKNOWN), {"asks_for_replicas": True}, LossVerdict.UNKNOWN, LossRule.SCALED),
-    ],
-)
-def test_decision(
-    errors: tuple[float, float, float], options: dict[str, bool], verdict: LossVerdict, rule: LossRule
-) -> None:
-    finding = decide(errors, **options)
-    assert (finding.verdict, finding.rule) == (verdict, rule)

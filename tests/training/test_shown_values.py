@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
+from tests.support.selected import selected
 
 EQUAL = ("compiled outside", "sum in compute_loss", "evaluated", "sum in a layer", "renamed", "zero")
 # By program the value that cannot be put together from the replicas'.
@@ -16,16 +17,21 @@ KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
 
 
 @functools.cache
-def run(keras: str, *, workers: int) -> list[TaskProcess]:
+def run(names: tuple[str, ...], keras: str, *, workers: int) -> list[TaskProcess]:
     strategy = "multi_worker_mirrored" if workers > 1 else "one_device"
     cluster = Cluster(strategy=strategy, workers=workers, keras=keras)
-    return run_function("tests.support.shown_functions:shown", cluster)
+    return run_function("tests.support.shown_functions:shown", cluster, names=names)
 
 
-def shown(name: str, keras: str) -> tuple[Any, list[tuple[Any, list[str]]]]:
-    """Returns what one device shows, and what each of two workers shows and notes."""
-    [one] = run(keras, workers=1)
-    tasks = run(keras, workers=2)
+Shown = tuple[Any, list[tuple[Any, list[str]]]]
+
+
+@pytest.fixture
+def shown(request: pytest.FixtureRequest, name: str, keras: str) -> Shown:
+    """What one device shows, and what each of two workers shows and notes."""
+    names = selected(request, "name", keras=keras)
+    [one] = run(names, keras, workers=1)
+    tasks = run(names, keras, workers=2)
     return one.values["values"][name], [
         (task.values["values"][name], task.values["notes"][name]) for task in tasks
     ]
@@ -33,10 +39,10 @@ def shown(name: str, keras: str) -> tuple[Any, list[tuple[Any, list[str]]]]:
 
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", EQUAL)
-def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str) -> None:
+def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str, shown: Shown) -> None:
     if (name, keras) == ("sum in a layer", "legacy"):
         pytest.skip("tf_keras cannot make a functional model of such a layer in a scope")
-    expected, found = shown(name, keras)
+    expected, found = shown
     assert "error" not in expected
     for values, notes in found:
         assert values.keys() == expected.keys()
@@ -47,8 +53,8 @@ def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str) -> None
 
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", NOTED)
-def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, keras: str) -> None:
-    expected, found = shown(name, keras)
+def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, shown: Shown) -> None:
+    expected, found = shown
     for values, notes in found:
         [note] = [one for one in notes if "depends on how a batch is divided over the 2 replicas" in one]
         assert "train_step (" in note
@@ -57,7 +63,7 @@ def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, keras
 
 
 def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
-    for task in run("3", workers=2):
+    for task in run(("normed", "normed, mean in a layer"), "3", workers=2):
         values, notes = task.values["values"], task.values["notes"]
         found = dict(values["normed, mean in a layer"])
         assert {"activity", "val_activity"} <= found.keys()
@@ -67,10 +73,11 @@ def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("name", ["worked out"])
 def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those_of_one_device(
-    keras: str,
+    shown: Shown,
 ) -> None:
-    expected, found = shown("worked out", keras)
+    expected, found = shown
     for values, notes in found:
         assert [one.partition(" (")[0] for one in notes if "works out perplexity from" in one] == [
             "ShowsMetrics.train_step",
@@ -94,8 +101,9 @@ def test_parameter_servers_show_results_of_metrics_by_other_names(keras: str) ->
 
 
 @pytest.mark.parametrize("keras", KERASES)
-def test_metric_that_was_made_outside_of_the_scope_is_refused(keras: str) -> None:
-    expected, found = shown("metric from outside", keras)
+@pytest.mark.parametrize("name", ["metric from outside"])
+def test_metric_that_was_made_outside_of_the_scope_is_refused(keras: str, shown: Shown) -> None:
+    expected, found = shown
     assert ("error" in expected) is (keras == "legacy")  # tf_keras refuses it on one device, too
     for values, _ in found:
         assert "outside" in values["error"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
+from tests.support.selected import selected
 
 FUNCTIONS = "tests.support.loss_functions"
 OPTIMIZERS = (
@@ -18,8 +19,8 @@ TWO_DEVICES = Cluster(strategy="mirrored", devices=2)
 
 
 @functools.cache
-def run(cluster: Cluster) -> list[TaskProcess]:
-    return run_function(f"{FUNCTIONS}:optimizers_with_repeated_rows", cluster)
+def run(cluster: Cluster, optimizers: tuple[str, ...]) -> list[TaskProcess]:
+    return run_function(f"{FUNCTIONS}:optimizers_with_repeated_rows", cluster, names=optimizers)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,12 @@ def run(cluster: Cluster) -> list[TaskProcess]:
     ids=str,
 )
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_tables_are_those_of_keras_without_raydist(optimizer: str, cluster: Cluster) -> None:
-    [plain] = run(Cluster(keras=cluster.keras))
-    for task in run(cluster):
+def test_tables_are_those_of_keras_without_raydist(
+    request: pytest.FixtureRequest, optimizer: str, cluster: Cluster
+) -> None:
+    optimizers = selected(request, "optimizer")
+    [plain] = run(Cluster(keras=cluster.keras), optimizers)
+    for task in run(cluster, optimizers):
         if optimizer == "Nadam" and cluster.keras == "legacy" and cluster.devices:
             assert task.values["refused"][optimizer].startswith("tf_keras's Nadam trains embeddings to wrong")
             continue
@@ -49,8 +53,10 @@ def test_tables_are_those_of_keras_without_raydist(optimizer: str, cluster: Clus
 
 
 @pytest.mark.parametrize("cluster", [Cluster(), TWO_DEVICES], ids=str)
-def test_positions_that_are_looked_up_in_eager_steps_are_noted(cluster: Cluster) -> None:
-    [task] = run(cluster)
+def test_positions_that_are_looked_up_in_eager_steps_are_noted(
+    request: pytest.FixtureRequest, cluster: Cluster
+) -> None:
+    [task] = run(cluster, selected(request, "optimizer"))
     [sgd, adam] = (task.values["notes"][f"{name}, eager"] for name in ("SGD without momentum", "Adam"))
     told = [note for note in adam if note.startswith("embeddings are looked up in an eager step")]
     assert len(told) == (cluster == TWO_DEVICES)
@@ -58,7 +64,7 @@ def test_positions_that_are_looked_up_in_eager_steps_are_noted(cluster: Cluster)
 
 
 def test_option_sums_equal_rows_and_is_noted() -> None:
-    [plain] = run(Cluster())
+    [plain] = run(Cluster(), ("Adam",))
     options = {"sum_embedding_rows": True}
     [one, two] = [
         run_function(f"{FUNCTIONS}:rows_summed_by_option", cluster, job_options=options)[0]

@@ -40,11 +40,29 @@ def test_study_without_a_value_has_no_best() -> None:
     assert study().best is None
 
 
-def test_study_has_failed_if_all_its_trials_have() -> None:
-    bad = trial("a", error=FAILURE)
-    assert study(bad, trial("b", 1.0)).failure is None
-    assert study(bad, bad).failure == FAILURE
-    assert study().failure is None
+@pytest.mark.parametrize(
+    ("facts", "has_ended", "is_complete"),
+    [
+        ({"state": "SUCCEEDED"}, True, True),
+        ({"state": "CANCELLED"}, True, True),
+        ({"state": "FAILED", "error": FAILURE}, True, False),
+        # Its run was stopped because Tune failed.
+        ({"state": "CANCELLED", "error": FAILURE}, True, False),
+        ({"state": "RUNNING"}, False, False),
+        ({}, False, False),
+    ],
+)
+def test_trial_is_complete_if_it_succeeded_or_was_stopped_early(
+    facts: dict[str, Any], has_ended: bool, is_complete: bool
+) -> None:
+    found = trial("a", **facts)
+    assert (found.has_ended, found.is_complete) == (has_ended, is_complete)
+
+
+def test_study_knows_which_trials_failed() -> None:
+    bad = trial("b", error=FAILURE)
+    assert study(trial("a", 1.0), bad).failed == (bad,)
+    assert study().failed == ()
 
 
 def test_spread_is_that_of_the_trials_with_the_same_params() -> None:

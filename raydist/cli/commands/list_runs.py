@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import duration
 from raydist.errors import MistakeError
@@ -55,14 +55,7 @@ _NOT_COLUMNS = ("metrics", "params", "error", "created_at_s", "duration_s")
 )
 @click.option("--job", metavar="JOB", help="Runs of this job: cifar, cifar.py, cifar.py:train or a pattern.")
 @click.option("--study", metavar="NAME", help="Runs of this study, such as the trials of a search.")
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=_LIMIT,
-    show_default=True,
-    help="How many at most; 0 for all.",
-)
+@count_option("--limit", "How many at most; 0 for all.", minimum=0, default=_LIMIT)
 @click.option("--params", "with_params", is_flag=True, help="Add a column for each param.")
 @click.option(
     "--columns",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import DurationType, json_option, storage_option, timeout_option
+from raydist.cli.job_options import DurationType, count_option, json_option, storage_option, timeout_option
 from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output
 from raydist.errors import ClusterError, MistakeError, SpecError
@@ -109,14 +109,7 @@ _MAX_STEPS = 1000
 @click.option(
     "--task", "task_name", metavar="TASK", help="The task, such as worker/1; the chief when omitted."
 )
-@click.option(
-    "--steps",
-    metavar="N",
-    type=click.IntRange(min=1, max=_MAX_STEPS),
-    default=20,
-    show_default=True,
-    help="How many steps to profile, at least.",
-)
+@count_option("--steps", "How many steps to profile, at least.", maximum=_MAX_STEPS, default=20)
 @timeout_option("2m")
 @storage_option
 @json_option

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError, SpecError, StorageError
@@ -107,11 +107,9 @@ class _SinceType(click.ParamType[float]):
 @click.command("logs", epilog="More: `raydist guide commands`.")
 @run_argument
 @click.option("--task", metavar="TASK", help="One task, such as worker/1; all of them when omitted.")
-@click.option(
-    "--attempt", metavar="N", type=click.IntRange(min=0), help="An attempt; the last one when omitted."
-)
+@count_option("--attempt", "An attempt; the last one when omitted.", minimum=0)
 @click.option("-f", "--follow", is_flag=True, help="Continue printing until the run has ended.")
-@click.option("--tail", metavar="N", type=click.IntRange(min=0), help="The last N lines.")
+@count_option("--tail", "The last N lines.", minimum=0)
 @click.option(
     "--since",
     "since_s",

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from raydist import __version__
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.run_argument import complete_run, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import MistakeError
@@ -87,11 +87,11 @@ def _write(target: Path, page: str) -> int:
 
 @click.command("ui", epilog="More: `raydist guide page`.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
+@count_option(
     "--port",
-    metavar="N",
-    type=click.IntRange(min=0, max=65535),
-    help="The port; 7788 when omitted, or a free one if that is taken.",
+    "The port; 7788 when omitted, or a free one if that is taken.",
+    minimum=0,
+    maximum=65535,
 )
 @click.option("--no-token", is_flag=True, help="Allow anyone who can reach the port.")
 @storage_option
@@ -130,11 +130,11 @@ def _take_interrupts() -> None:
 @click.command("tensorboard", epilog="More: `raydist guide tensorboard`.")
 @click.argument("runs", metavar="[RUN…]", nargs=-1, shell_complete=complete_run)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
+@count_option(
     "--port",
-    metavar="N",
-    type=click.IntRange(min=1, max=65535),
-    help="The port; 6006 when omitted, or a free one if that is taken.",
+    "The port; 6006 when omitted, or a free one if that is taken.",
+    minimum=1,
+    maximum=65535,
 )
 @storage_option
 @json_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import json_option, names_in, storage_option
+from raydist.cli.job_options import count_option, json_option, names_in, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.spec.settings.options import find_option
@@ -17,13 +17,10 @@ _FORMATS = ("parquet", "tfrecord", "images")
 @run_argument
 @click.argument("data", metavar="DATA")
 @click.option("-o", "--out", metavar="OUT", required=True, help="Folder for the predictions, or its URI.")
-@click.option(
+@count_option(
     "--workers",
-    metavar="N",
-    type=click.IntRange(min=1),
+    "Actors that hold the model; each takes a CPU, and a GPU or a share of one where Ray has some.",
     default=1,
-    show_default=True,
-    help="Actors that hold the model; each takes a CPU, and a GPU or a share of one where Ray has some.",
 )
 @click.option(
     "--features",
@@ -40,9 +37,7 @@ _FORMATS = ("parquet", "tfrecord", "images")
     metavar="|".join(_FORMATS),
     help="Format of the data; found out by the names of the files when omitted.",
 )
-@click.option(
-    "--batch-size", metavar="ROWS", type=click.IntRange(min=1), help="Rows that the model gets at once."
-)
+@count_option("--batch-size", "Rows that the model gets at once.", metavar="ROWS")
 @click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
 @storage_option
 @json_option

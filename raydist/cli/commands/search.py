@@ -14,6 +14,7 @@ import click
 from raydist.cli.job_options import (
     GROUPS,
     RunCommand,
+    count_option,
     given_options,
     job_options,
     json_option,
@@ -23,6 +24,7 @@ from raydist.cli.job_options import (
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import RaydistError, SpecError
 from raydist.spec.best import Direction, direction_of
+from raydist.spec.text import counted
 from raydist.tune.space import Space, parse_space
 from raydist.tune.trainable import check_installed
 
@@ -46,7 +48,7 @@ class _SearchCommand(RunCommand):
 @click.command("search", cls=_SearchCommand, epilog="More: `raydist guide search`.")
 @click.argument("job", metavar="JOB")
 @module_option
-@click.option("--num", metavar="N", type=click.IntRange(min=1), help="Trials with random params.")
+@count_option("--num", "Trials with random params.")
 @click.option("--metric", metavar="NAME", help="Metric by which trials are compared, such as val_accuracy.")
 @click.option(
     "--mode",
@@ -60,25 +62,12 @@ class _SearchCommand(RunCommand):
     show_default=True,
     help="What stops trials early: asha stops those that are behind the others after as many epochs.",
 )
-@click.option(
-    "--grace",
-    metavar="EPOCHS",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Epochs that each trial gets before asha may stop it.",
-)
-@click.option(
-    "--parallel",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Trials at a time; as many as have a core for each logical CPU when omitted.",
-)
-@click.option(
+@count_option("--grace", "Epochs that each trial gets before asha may stop it.", metavar="EPOCHS", default=1)
+@count_option("--parallel", "Trials at a time; as many as have a core for each logical CPU when omitted.")
+@count_option(
     "--seeds",
-    metavar="N",
-    type=click.IntRange(min=2),
-    help="Train each combination with N seeds, from --seed on, and show mean and spread of each metric.",
+    "Train each combination with N seeds, from --seed on, and show mean and spread of each metric.",
+    minimum=2,
 )
 @click.option(
     "--resume",
@@ -271,8 +260,11 @@ def _spread_table(study: Study) -> tuple[list[str], list[list[Any]]]:
 def _exit_code(study: Study) -> int:
     if study.is_interrupted:
         return INTERRUPTED
-    failure = study.failure
-    if failure is None:
+    if not study.failed:
         return 0
-    error: RaydistError = failure.raised_as(failure.message)
+    first = study.failed[0]
+    assert first.error is not None
+    count = f"{len(study.failed)} of {counted(len(study.trials), 'trial')} failed, first {first.run}"
+    again = f"the same command with --study {study.name} --resume runs what failed again"
+    error: RaydistError = first.error.raised_as(f"{count}: {first.error.message}; {again}")
     return output.print_raydist_error(error, is_json=False) or 1

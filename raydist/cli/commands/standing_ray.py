@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import json_option
+from raydist.cli.job_options import count_option, json_option
 from raydist.cli.screen import output
 from raydist.spec.job import KerasFlavour
 
 
 @click.command("up", epilog="More: `raydist guide on-a-cluster`.")
-@click.option(
-    "--num-cpus", metavar="N", type=click.IntRange(min=1), help="Logical CPUs; the cores if omitted."
-)
+@count_option("--num-cpus", "Logical CPUs; the cores if omitted.")
 @click.option(
     "--keras",
     type=click.Choice(["3", "legacy"]),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raydist.cli import running
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.kept_job import (
     check_roles,
     kept_code,
@@ -54,26 +54,14 @@ _WITHOUT: dict[str, Any] = {
 
 @click.command("verify", epilog="More: `raydist guide strategies`.")
 @run_argument
-@click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(min=1),
-    required=True,
-    help="Workers of the second repetition; the first one has as many as the run.",
+@count_option(
+    "--workers", "Workers of the second repetition; the first one has as many as the run.", is_required=True
 )
-@click.option(
-    "--steps",
-    metavar="STEPS",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    help="Steps to repeat.",
-)
-@click.option(
+@count_option("--steps", "Steps to repeat.", metavar="STEPS", default=50)
+@count_option(
     "--from-step",
+    "Begin after the run's checkpoint of this step; at the run's beginning when omitted.",
     metavar="STEP",
-    type=click.IntRange(min=1),
-    help="Begin after the run's checkpoint of this step; at the run's beginning when omitted.",
 )
 @click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
 @storage_option

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import json
@@ -106,22 +105,40 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-PLACES = [pytest.param(place, id=".".join(map(str, place))) for place in places(as_plain(whole_record()))]
+FIELDS = as_plain(whole_record())
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("field", FIELDS)
 def test_no_field_of_another_type_ends_in_a_traceback(
-    raydist: Run, file: Path, record: dict[str, Any], place: Place
+    raydist: Run, file: Path, record: dict[str, Any], field: str
 ) -> None:
-    for damage in DAMAGES:
-        file.write_text(json.dumps(replaced(record, place, damage)))
-        for more in ([], ["--json"]):
-            code, out, err = raydist("status", "digits-1", *more)
-            assert code in (0, 4), (damage, err)
-            if code:
-                assert (err.count("\n"), "run.json is damaged: " in err) == (1, True)
-                assert str(place[0]) in err
-                assert out == "" or json.loads(out)["error"]["type"] == "StorageError"
+    storage = open_run(str(file.parents[1]), run="digits-1")
+    for place in places(record):
+        if place[0] != field:
+            continue
+        refused: set[str] = set()
+        for damage in DAMAGES:
+            file.write_text(json.dumps(replaced(record, place, damage)))
+            try:
+                stored = read_record(storage)
+            except StorageError as error:
+                refused.add(str(error))
+                if len(refused) > 1:
+                    continue
+                expected = 4
+            else:
+                expected = 0
+                found = package.attach("digits-1", storage=str(file.parents[1])).status()
+                assert isinstance(found.steps, int)
+                revival = Revival.of(stored, history=stored.failures, spent_s=1.0)
+                assert revival.first_attempt == found.attempts
+            for more in ([], ["--json"]):
+                code, out, err = raydist("status", "digits-1", *more)
+                assert code == expected, (place, damage, err)
+                if code:
+                    assert (err.count("\n"), "run.json is damaged: " in err) == (1, True)
+                    assert out == "" or json.loads(out)["error"]["type"] == "StorageError"
+        assert all(field in sentence for sentence in refused)
 
 
 COMMANDS = {
@@ -147,18 +164,6 @@ def test_every_command_takes_a_damaged_record(
         code, _, err = raydist(*arguments.get(command, [command, "digits-1"]))
         assert code in COMMANDS[command], (place, damage, err)
         assert "Traceback" not in err
-
-
-def test_attach_and_revival_take_what_was_read(record: dict[str, Any], file: Path) -> None:
-    for place in places(record):
-        for damage in DAMAGES:
-            file.write_text(json.dumps(replaced(record, place, damage)))
-            with contextlib.suppress(StorageError):
-                found = package.attach("digits-1", storage=str(file.parents[1])).status()
-                assert isinstance(found.steps, int)
-                stored = read_record(open_run(str(file.parents[1]), run="digits-1"))
-                revival = Revival.of(stored, history=stored.failures, spent_s=1.0)
-                assert revival.first_attempt == found.attempts
 
 
 @pytest.mark.parametrize(

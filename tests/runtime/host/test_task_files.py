@@ -217,9 +217,12 @@ def test_process_that_had_none_leaves_none(tmp_path: Path, state: bytes | None) 
     assert TaskFiles.left_in(folder, target(str(tmp_path))) is None
 
 
-def test_name_that_is_not_utf8_does_not_keep_the_others_from_being_stored(tmp_path: Path) -> None:
+def test_name_that_is_not_utf8_does_not_keep_the_others_from_being_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = TaskFiles(scratch(tmp_path), target(str(tmp_path / "runs")), is_chief=True)
     write(files.output_dir, {"log.csv": "epoch"})
     Path(os.fsdecode(os.fsencode(files.output_dir) + b"/\xff")).write_text("x")
     files.store_output()
     assert set(read(open_run(str(tmp_path / "runs"), run="run"))) == {"log.csv"}
+    assert "'\\udcff' is not kept: its name is not UTF-8" in caplog.messages

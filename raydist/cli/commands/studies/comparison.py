@@ -15,7 +15,7 @@ import click
 
 from raydist.cli import running
 from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun
-from raydist.cli.job_options import job_options, json_option, module_option
+from raydist.cli.job_options import count_option, job_options, json_option, module_option
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RaydistError
 from raydist.spec.result import CANCELLED_EXIT_CODE
@@ -33,13 +33,11 @@ def study_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Func
             click.option(
                 "--csv", "csv_path", metavar="FILE", type=click.Path(path_type=Path), help="Also write a CSV."
             ),
-            click.option(
+            count_option(
                 "--steps",
+                "Steps after which each run is stopped, once it has trained for 10 s.",
                 metavar="STEPS",
-                type=click.IntRange(min=1),
                 default=200,
-                show_default=True,
-                help="Steps after which each run is stopped, once it has trained for 10 s.",
             ),
             module_option,
             click.argument("job", metavar="JOB"),

@@ -1,0 +1,33 @@
+"""What the errors of a step's gradients say of its loss, and which rule follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict, decide
+
+
+@pytest.mark.parametrize(
+    ("errors", "options", "verdict", "rule"),
+    [
+        ((1e-7, 1e-6, 1.0), {}, LossVerdict.EITHER, LossRule.LOCAL_MEAN),
+        ((1e-7, 0.5, 1.0), {}, LossVerdict.SCALED, LossRule.SCALED),
+        ((1.0, 1e-7, 1.0), {}, LossVerdict.LOCAL_MEAN, LossRule.LOCAL_MEAN),
+        ((0.5, 0.5, 1e-7), {}, LossVerdict.SUM, LossRule.SUM),
+        ((1.1, 0.2, 1.1), {}, LossVerdict.UNEQUAL, LossRule.LOCAL_MEAN),
+        ((0.75, 0.75, 0.5), {}, LossVerdict.UNEQUAL, LossRule.SUM),
+        ((0.2, 0.6, 1.1), {}, LossVerdict.UNEQUAL, LossRule.SCALED),
+        ((0.9, 0.8, 1.1), {"asks_for_replicas": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
+        ((1.1, 0.2, 1.1), {"asks_for_replicas": True}, LossVerdict.UNEQUAL, LossRule.LOCAL_MEAN),
+        ((1e-7, 1e-6, 1.0), {"asks_for_replicas": True}, LossVerdict.SCALED, LossRule.SCALED),
+        ((1e-7, 0.5, 1.0), {"reduces_itself": True}, LossVerdict.SCALED, LossRule.SCALED),
+        ((1.0, 1e-7, 1.0), {"reduces_itself": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
+        ((UNKNOWN, UNKNOWN, UNKNOWN), {}, LossVerdict.UNKNOWN, LossRule.LOCAL_MEAN),
+        ((UNKNOWN, UNKNOWN, UNKNOWN), {"asks_for_replicas": True}, LossVerdict.UNKNOWN, LossRule.SCALED),
+    ],
+)
+def test_decision(
+    errors: tuple[float, float, float], options: dict[str, bool], verdict: LossVerdict, rule: LossRule
+) -> None:
+    finding = decide(errors, **options)
+    assert (finding.verdict, finding.rule) == (verdict, rule)
