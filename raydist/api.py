@@ -38,7 +38,7 @@ from raydist.spec.secrecy import redact
 from raydist.spec.settings.decorator import RunOptions, shows_options
 from raydist.spec.settings.options import find_option
 from raydist.spec.status import RunState
-from raydist.storage.evidence import CodeRecord
+from raydist.storage.provenance import CodeRecord
 from raydist.watch.watcher import DrivenRun, watched
 
 if sys.version_info >= (3, 11):

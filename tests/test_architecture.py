@@ -139,8 +139,8 @@ ROOMS: dict[str, set[str]] = {
     },
     # Runs as trials of Ray Tune.
     "tune": {
-        *("errors", "spec", "spec.settings", "spec.entry", "planning", "storage", "metrics"),
-        *("runtime.host", "runtime.cluster", "watch", "api"),
+        *("errors", "spec", "spec.settings", "spec.entry", "planning", "storage", "metrics", "runtime.host"),
+        *("runtime.cluster", "watch", "api"),
     },
     "tune.__init__": {"tune"},
     "__init__": {

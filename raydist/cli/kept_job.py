@@ -16,7 +16,7 @@ from raydist.spec.quantities import write_age
 from raydist.spec.secrecy import REDACTED, holds_redacted
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS, PARAMS
-from raydist.storage.evidence import read_kept_code
+from raydist.storage.provenance import read_kept_code
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord

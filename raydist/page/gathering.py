@@ -14,7 +14,7 @@ from raydist.metrics.reading import read_scopes
 from raydist.page.curves import attempt_starts, later_trainings, pack_curves, with_step_times, workers
 from raydist.page.failures import failures_of, with_log_ends
 from raydist.page.timeline import timeline
-from raydist.spec.plain import as_plain
+from raydist.spec.codec import as_plain
 from raydist.spec.status import RunState, Scope
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_record import decode_record, read_record

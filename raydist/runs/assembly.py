@@ -27,7 +27,7 @@ from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.job import JobSpec
 from raydist.spec.result import RunResult
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.evidence import CodeRecord
+from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import open_run

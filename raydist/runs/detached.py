@@ -28,7 +28,7 @@ from raydist.runtime.host.software import describe_difference, installed_version
 from raydist.spec.result import RunError
 from raydist.spec.status import RunState
 from raydist.storage.claims import this_process
-from raydist.storage.evidence import CodeRecord
+from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecord
 

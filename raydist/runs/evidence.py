@@ -16,7 +16,7 @@ from raydist.runtime.host.git import GitQuestion
 from raydist.runtime.task.code_archive import omitted_from_copy, without
 from raydist.spec.job import JobSpec
 from raydist.spec.tasks import TaskType
-from raydist.storage.evidence import CodeRecord, Environment
+from raydist.storage.provenance import CodeRecord, Environment
 
 if TYPE_CHECKING:
     from raydist.runtime.task.greeting import Hello

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 
 from raydist import errors
 from raydist.spec.best import Best
-from raydist.spec.plain import NOT_KEPT, as_plain, nan_where_null
+from raydist.spec.codec import NOT_KEPT, as_plain, nan_where_null
 from raydist.spec.status import RunState, TaskState
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import facts_html, metrics_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.spec.best import Best
-from raydist.spec.plain import NOT_KEPT
+from raydist.spec.codec import NOT_KEPT
 from raydist.spec.tasks import TaskId
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.plain import as_plain, from_plain
+from raydist.spec.codec import as_plain, from_plain
 from raydist.spec.result import Pid, RunResult
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.status import AttemptEnd, RunState
-from raydist.storage.evidence import CodeRecord, Environment, Versions
+from raydist.storage.provenance import CodeRecord, Environment, Versions
 from raydist.storage.run_names import no_such_run
 from raydist.storage.run_storage import RunStorage
 

@@ -43,8 +43,8 @@ from raydist.training.cluster.strategy import (
 )
 from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.keras_patches.keras3 import patches
+from raydist.training.parameter_server.chief import ParameterServerTrainer
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.trainer import ParameterServerTrainer
 from raydist.training.replicas import all_reduce, gradients, loss_rules
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.profiler import Profiler, XlaDump

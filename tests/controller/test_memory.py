@@ -12,7 +12,7 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.reached import Revival
 from raydist.controller.task_group import GroupUpdate
 from raydist.planning.plan import Plan
-from raydist.spec.plain import as_plain, from_plain
+from raydist.spec.codec import as_plain, from_plain
 from raydist.spec.status import AttemptEnd, FailureKind, TaskState
 from raydist.spec.tasks import Resources, TaskType
 from tests.support.fakes import make_failure, make_plan, make_status

@@ -14,7 +14,7 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.reached import Revival
 from raydist.errors import ClusterError
 from raydist.planning.plan import Plan
-from raydist.spec.plain import as_plain, from_plain
+from raydist.spec.codec import as_plain, from_plain
 from raydist.spec.result import RunResult
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.status import FailureKind, RunState

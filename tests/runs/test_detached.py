@@ -25,11 +25,11 @@ from raydist.errors import ClusterError, MistakeError, SpecError, StorageError, 
 from raydist.planning.plan import Plan
 from raydist.runs.attached import AttachedRun
 from raydist.runtime.cluster.connection import Connection
-from raydist.spec.plain import as_plain
+from raydist.spec.codec import as_plain
 from raydist.spec.status import RunState
 from raydist.storage.claims import Claim, ClaimStore, this_process
-from raydist.storage.evidence import CodeRecord
 from raydist.storage.filesystem import Storage
+from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.conftest import WaitUntil

@@ -6,7 +6,7 @@ from typing import Any
 
 from raydist.runs.evidence import Evidence
 from raydist.runtime.task.greeting import Hello
-from raydist.storage.evidence import Environment, Machine
+from raydist.storage.provenance import Environment, Machine
 from tests.support.fakes import task
 
 MACHINE = Machine(system="Linux", cpu="Some CPU", num_cpus=8, memory_bytes=None, gpus=())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from raydist.errors import StorageError
-from raydist.spec.plain import as_plain
+from raydist.spec.codec import as_plain
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.value import MAX_BYTES, NotKeptError, decode_value, encode_value
 from raydist.storage.run_record import RunRecordStore, decode_record, read_record

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.plain import as_plain
+from raydist.spec.codec import as_plain
 from raydist.spec.status import RunState
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_names import run_names

@@ -20,8 +20,8 @@ from raydist.planning.assignment import (
     static_environment,
 )
 from raydist.spec import EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
+from raydist.spec.codec import as_plain
 from raydist.spec.job import RunOn
-from raydist.spec.plain import as_plain
 from raydist.spec.settings.options import find_option
 from tests.support.parcels import FolderParcels
 

@@ -22,7 +22,7 @@ from raydist.errors import MistakeError, SpecError
 from raydist.spec.result import TaskRecord
 from raydist.spec.status import RunState, Scope, TaskState
 from raydist.spec.tasks import TaskId
-from raydist.storage.evidence import CodeRecord
+from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.tracking.mlflow_client import check_tracking_uri, metric_name

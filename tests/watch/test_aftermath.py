@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from raydist.runtime.host.scratch import scratch_root
-from raydist.spec.plain import as_plain
+from raydist.spec.codec import as_plain
 from raydist.storage.claims import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecordStore, read_record

@@ -17,9 +17,9 @@ from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output
 from raydist.cli.screen.run_view import duration_s, job_text
 from raydist.errors import MistakeError, StorageError
+from raydist.spec.codec import as_plain
 from raydist.spec.params import PARAM_TYPES, shown_params
-from raydist.spec.plain import as_plain
-from raydist.storage.evidence import read_kept_code
+from raydist.storage.provenance import read_kept_code
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord

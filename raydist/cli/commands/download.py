@@ -13,7 +13,7 @@ from raydist.cli.screen import output
 from raydist.errors import CheckpointError, MistakeError
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.quantities import size_text
-from raydist.storage.evidence import read_kept_code
+from raydist.storage.provenance import read_kept_code
 
 if TYPE_CHECKING:
     from raydist.storage.checkpoint_marker import Checkpoint

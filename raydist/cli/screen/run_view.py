@@ -15,7 +15,7 @@ from raydist.cli.job_options import default_storage
 from raydist.cli.screen import guide_pages, output
 from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
 from raydist.spec.best import Best
-from raydist.spec.plain import as_plain
+from raydist.spec.codec import as_plain
 from raydist.spec.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
 from raydist.spec.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 

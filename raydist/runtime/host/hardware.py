@@ -7,7 +7,7 @@ import platform
 import re
 from pathlib import Path
 
-from raydist.storage.evidence import Machine
+from raydist.storage.provenance import Machine
 
 _GIB = 2**30
 

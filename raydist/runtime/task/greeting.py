@@ -10,8 +10,8 @@ from pathlib import Path
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.spec.job import KerasFlavour, PortRange
 from raydist.spec.tasks import Resources, TaskId
-from raydist.storage.evidence import Machine
 from raydist.storage.proof import StorageProof
+from raydist.storage.provenance import Machine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from raydist.controller.reached import Revival
 from raydist.errors import StorageError
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.spec.best import Best
-from raydist.spec.plain import as_plain
+from raydist.spec.codec import as_plain
 from raydist.spec.result import Evaluation, RunError, RunProgress, RunResult, TaskRecord
 from raydist.spec.status import FailureKind, GroupLoss, RunState, TaskState
 from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
