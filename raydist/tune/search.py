@@ -23,7 +23,7 @@ from raydist import api, errors
 from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError, StorageError
 from raydist.metrics.curves import series_of
 from raydist.metrics.reading import read_columns
-from raydist.metrics.records import Scope
+from raydist.metrics.series import Scope
 from raydist.planning.capacity import describe_roles, num_at_once
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
