@@ -20,9 +20,9 @@ from raydist.planning.inventory import SIMULATED, simulated_inventory
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
-from raydist.runs.event_hook import GuardedHook
 from raydist.runs.evidence import traced_code
 from raydist.runs.handle import RunHandle, ThreadedRun, checked
+from raydist.runs.hooks import GuardedHook
 from raydist.runs.notebook import display_in_cell, hide_advice
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize

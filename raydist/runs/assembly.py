@@ -16,9 +16,9 @@ from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import SystemClock
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
-from raydist.runs.end_hook import end_hook
 from raydist.runs.evidence import Evidence
 from raydist.runs.expiry import expiry_hook
+from raydist.runs.hooks import end_hook
 from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets

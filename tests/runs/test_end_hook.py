@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.runs.end_hook import run_command
+from raydist.runs.hooks import run_command
 from raydist.spec.result import RunResult
 from raydist.spec.status import RunState
 from tests.conftest import WaitUntil

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raydist.errors import RunCancelledError
-from raydist.runs.event_hook import GuardedHook
+from raydist.runs.hooks import GuardedHook
 
 
 def test_events_are_passed_on() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from raydist.errors import UnsupportedError
-from raydist.training.checkpointing import saved_state
+from raydist.training.checkpointing import callback_state
 
 
 class EarlyStopping:
@@ -47,8 +47,8 @@ class Stateless:
 
 
 def through_json(callbacks: list[Any]) -> Any:
-    packed, arrays = saved_state.pack(saved_state.states_of(callbacks))
-    return saved_state.unpack(json.loads(json.dumps(packed)), arrays)
+    packed, arrays = callback_state.pack(callback_state.states_of(callbacks))
+    return callback_state.unpack(json.loads(json.dumps(packed)), arrays)
 
 
 def test_early_stopping_goes_on_waiting_with_its_best_weights() -> None:
@@ -57,12 +57,12 @@ def test_early_stopping_goes_on_waiting_with_its_best_weights() -> None:
     before.best_weights = [np.ones((2, 3)), np.zeros(1)]
     states = through_json([before])
     before.best_weights[0][:] = 7  # what was saved is a copy
-    assert saved_state.restore([after], states) == []
+    assert callback_state.restore([after], states) == []
     assert (after.wait, after.best, after.best_epoch) == (1, 0.5, 3)
     np.testing.assert_array_equal(after.best_weights[0], np.ones((2, 3)))
-    assert not saved_state.has_stopped([after, Stateless()])
+    assert not callback_state.has_stopped([after, Stateless()])
     after.stopped_epoch = 4
-    assert saved_state.has_stopped([Stateless(), after])
+    assert callback_state.has_stopped([Stateless(), after])
 
 
 def test_users_state_comes_back_to_its_own_instance() -> None:
@@ -71,14 +71,14 @@ def test_users_state_comes_back_to_its_own_instance() -> None:
     second.state = [np.arange(3)]
     states = through_json([Stateless(), first, second])
     restored = [Counting(), Counting()]
-    assert saved_state.restore(restored, states) == []
+    assert callback_state.restore(restored, states) == []
     assert restored[0].state == {"losses": [1.0, float("inf")], "note": None, "seen": 3}
     np.testing.assert_array_equal(restored[1].state[0], np.arange(3))
 
 
 def test_changed_list_of_callbacks_is_told() -> None:
     states = through_json([Counting(), EarlyStopping()])
-    notes = saved_state.restore([Stateless(), EarlyStopping(), EarlyStopping()], states)
+    notes = callback_state.restore([Stateless(), EarlyStopping(), EarlyStopping()], states)
     assert notes == [
         "the checkpoint has a state of callback Counting/0, which is not in the list any more",
         "callback EarlyStopping/1 begins anew: the checkpoint has no state of it",
@@ -86,7 +86,7 @@ def test_changed_list_of_callbacks_is_told() -> None:
 
 
 def test_class_of_the_users_own_with_a_name_of_keras_is_left_alone() -> None:
-    assert saved_state.states_of([Namesake()]) == {}
+    assert callback_state.states_of([Namesake()]) == {}
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, np.array(["a"]), lambda: None])
@@ -94,4 +94,4 @@ def test_what_is_no_json_is_named(value: Any) -> None:
     callback = Counting()
     callback.state = {"inner": [value]}
     with pytest.raises(UnsupportedError, match="the state of callback Counting/0 holds"):
-        saved_state.pack(saved_state.states_of([callback]))
+        callback_state.pack(callback_state.states_of([callback]))

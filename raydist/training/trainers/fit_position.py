@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.checkpointing import saved_state
+from raydist.training.checkpointing import callback_state
 from raydist.training.checkpointing.saved_state import FitLength, rate_of
 from raydist.training.input import resume
 from raydist.training.keras_patches import adapters
@@ -128,8 +128,8 @@ class FitPosition:
         """Gives the user's callbacks their states back. A `fit` that is done has them from its own time."""
         if self.state is None or self.is_done:
             return
-        states = saved_state.unpack(dict(self.state.callbacks), self.state.arrays())
-        sentences = saved_state.restore(callbacks, states)
+        states = callback_state.unpack(dict(self.state.callbacks), self.state.arrays())
+        sentences = callback_state.restore(callbacks, states)
         if self.run.assignment.is_chief:  # others may have fewer callbacks, and the checkpoint is the chief's
             for sentence in sentences:
                 self.run.reporter.note(sentence)
@@ -158,15 +158,15 @@ class FitPosition:
         if self.step_in_epoch:
             trackables["metrics"] = list(model.metrics)
         # Asked in every task, because a callback may read a metric for it, which is a collective.
-        states = saved_state.states_of(callbacks)
-        packed, arrays = saved_state.pack(states) if self.run.assignment.is_chief else ({}, {})
+        states = callback_state.states_of(callbacks)
+        packed, arrays = callback_state.pack(states) if self.run.assignment.is_chief else ({}, {})
         return trackables, {
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
             "history": tuple(self.history),
             "fit": self.number,
             "accumulate": self._accumulate,
-            "is_stopped": saved_state.has_stopped(callbacks),
+            "is_stopped": callback_state.has_stopped(callbacks),
             "callbacks": packed,
             "arrays": arrays,
             "eager_seeds": tf_private.eager_seeds(),
