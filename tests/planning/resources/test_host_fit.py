@@ -59,6 +59,12 @@ def test_host_fits_what_it_has(
     assert (why_not(BIG, resources) is None) is (num_big > 0)
 
 
+def test_rounding_of_fractions_lacks_nothing() -> None:
+    host = Host(name="h", num_cpus=0.7 + 0.1)
+    assert host.num_cpus < 0.8
+    assert why_not(host, Resources(num_cpus=0.8)) is None
+
+
 def test_each_role_asks_for_its_own() -> None:
     made = plan(
         BOTH,
