@@ -94,12 +94,15 @@ class Examples(abc.ABC):
       group_sizes: For examples that are cheap to read only in groups, the examples of each, int64
         `[groups]`; None where any of them is as cheap as any other.
       files: What they are read from, where that is files.
+      most_at_once: How many are read by one call at most, where each takes long. The order does not depend on
+        it.
     """
 
     fields: tuple[Field, ...]
     structure: Any
     group_sizes: np.ndarray | None = None
     files: Files | None = None
+    most_at_once: int | None = None
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -163,6 +166,7 @@ class CachedExamples(Examples):
         self.structure = source.structure
         self.group_sizes = source.group_sizes
         self.files = source.files
+        self.most_at_once = source.most_at_once
         self._lock = threading.Lock()
         self._groups: dict[int, list[np.ndarray]] = {}
         self._taken: list[np.ndarray] = []  # each field of all examples, once the first are read

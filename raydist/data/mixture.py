@@ -28,6 +28,7 @@ class Mixture(Examples):
         self.sources = tuple(sources)
         self.schedule = schedule
         self.files = _AllFiles.of(self.sources)
+        self.most_at_once = min((one.most_at_once for one in sources if one.most_at_once), default=None)
         first, *others = self.sources
         self.is_shared = not any(one.decodes for one in self.sources)
         if self.is_shared:

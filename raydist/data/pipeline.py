@@ -55,6 +55,8 @@ class Blocks:
     def of(cls, recipe: Recipe, part: Part) -> Blocks:
         rows = -(-recipe.global_batch_size * part.num_local // part.num_replicas)
         size = int(_BLOCK_BYTES // (rows * recipe.source.num_bytes))
+        if recipe.source.most_at_once is not None:
+            size = min(size, recipe.source.most_at_once // rows)
         return cls(recipe.steps, max(1, min(size, _MAX_BLOCK_STEPS, recipe.steps.num_full)))
 
     @property

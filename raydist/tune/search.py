@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
-import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -16,8 +13,6 @@ from typing import Any, ClassVar
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import AUTO_RESULT_KEYS
-from ray.tune.schedulers import ASHAScheduler
-from ray.tune.search import BasicVariantGenerator
 
 from raydist import api, errors
 from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError, StorageError
@@ -38,69 +33,9 @@ from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.studies import StudyStore
 from raydist.tune.run_trainable import OWN_KEYS, SEED, run_name, trainable_of
-from raydist.tune.space import Choice, Dimension, Range, Space
 from raydist.tune.study import Study, TrialRow, missing_metric
+from raydist.tune.tuner import Search, new_tuner, param_space, quiet_tune
 from raydist.watch.watcher import DrivenRun, watched
-
-# More epochs than any trial has: no trial is ended for having trained long enough.
-_MAX_EPOCHS = 1_000_000
-_TUNE_SETTINGS = {
-    # No output of Tune's own, no files for programs that read Tune's, and no refusal of a result that lacks
-    # the metric, which a job may report at its end only.
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    # What a search that is killed has lost of Tune's view of it; its runs lose nothing.
-    "TUNE_GLOBAL_CHECKPOINT_S": "2",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """What to search.
-
-    Attributes:
-      packed: The job, with the params that all trials have.
-      num: Trials of random params; 0 for each combination of the values once.
-      metric: None where only seeds are tried.
-      grace: Epochs that each trial gets before a scheduler may stop it.
-      parallel: Trials at a time; None for as many as have a core for each logical CPU.
-      seeds: Seeds that each combination is tried with; 0 for the one of the job.
-      study: None makes a name.
-    """
-
-    packed: api.PackedJob
-    space: Space
-    num: int
-    metric: str | None
-    direction: Direction
-    scheduler: str
-    grace: int
-    parallel: int | None
-    seeds: int
-    study: str | None
-    is_resumed: bool
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What has to be the same for a search to be continued, by the names of the options."""
-        job = self.packed.request.job
-        return {
-            "job": str(job.entry_point),
-            "-p": {key: str(one) for key, one in {**self.space.dimensions, **self.space.fixed}.items()},
-            "--num": self.num,
-            "--metric": self.metric,
-            "--mode": self.direction.value,
-            "--scheduler": self.scheduler,
-            "--grace": self.grace,
-            "--seeds": self.seeds,
-            "--seed": job.seed,
-        }
-
-    @property
-    def num_trials(self) -> int:
-        points = self.num or self.space.num_points or 1
-        return points * max(1, self.seeds)
 
 
 def check_parallel(plan: Plan, asked: int | None) -> int:
@@ -170,7 +105,7 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
             )
         )
         state = _Searching(search, study=study, storage=storage, show=show)
-        with _quiet_tune(), state.current():
+        with quiet_tune(), state.current():
             trials = _fit(search, packed, study, storage, store, parallel)
         # Ray is still there: a trial that was stopped has stored its last record by now.
         rows = tuple(state.row_of(trial) for trial in trials)
@@ -217,81 +152,18 @@ def _fit(
     if not state.is_done:
         # The same trials are made again, and those whose runs have succeeded end at once.
         state.fit(
-            _new_tuner(
-                search, trainable, space, study=study, filesystem=filesystem, folder=folder, parallel=parallel
+            new_tuner(
+                search,
+                trainable,
+                space,
+                study=study,
+                filesystem=filesystem,
+                folder=folder,
+                parallel=parallel,
+                watch=_Watch(),
             )
         )
     return state.trials
-
-
-def _new_tuner(
-    search: Search,
-    trainable: Any,
-    space: Mapping[str, Any],
-    *,
-    study: str,
-    filesystem: Any,
-    folder: str,
-    parallel: int,
-) -> tune.Tuner:
-    seed = search.packed.request.job.seed
-    scheduler = (
-        ASHAScheduler(
-            time_attr="training_iteration",
-            metric=search.metric,
-            mode=search.direction.value,
-            max_t=_MAX_EPOCHS,
-            grace_period=search.grace,
-        )
-        if search.scheduler == "asha"
-        else None
-    )
-    return tune.Tuner(
-        trainable,
-        param_space=dict(space),
-        tune_config=tune.TuneConfig(
-            num_samples=search.num or 1,
-            search_alg=BasicVariantGenerator(
-                max_concurrent=parallel,
-                constant_grid_search=True,  # all seeds of one combination, then the next
-                random_state=seed,
-            ),
-            scheduler=scheduler,
-            reuse_actors=True,
-        ),
-        run_config=tune.RunConfig(
-            name=study,
-            storage_path=folder,
-            storage_filesystem=filesystem,
-            callbacks=[_Watch()],
-            verbose=0,
-        ),
-    )
-
-
-def param_space(space: Space, *, seeds: int, first_seed: int) -> dict[str, Any]:
-    """Returns a space as Tune has it."""
-    choices: dict[str, Any] = {key: _domain(one) for key, one in space.dimensions.items()}
-    if space.num_points is not None:
-        choices = {
-            key: tune.grid_search(list(one.values))
-            for key, one in space.dimensions.items()
-            if isinstance(one, Choice)
-        }
-    if seeds:
-        choices[SEED] = tune.grid_search([first_seed + number for number in range(seeds)])
-    return choices
-
-
-def _domain(dimension: Dimension) -> Any:
-    match dimension:
-        case Choice(values=values):
-            return tune.choice(list(values))
-        case Range(low=low, high=high, is_log=is_log, is_integer=True):
-            # Tune leaves the upper end out.
-            return (tune.lograndint if is_log else tune.randint)(int(low), int(high) + 1)
-        case Range(low=low, high=high, is_log=is_log):
-            return (tune.loguniform if is_log else tune.uniform)(low, high)
 
 
 class _Searching:
@@ -378,7 +250,6 @@ class _Searching:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
 
         self._stop = stop
-
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(signal.SIGTERM, interrupt)
 
@@ -492,22 +363,3 @@ def error_of(text: str) -> RaydistError:
         return kind(sentence)
     said = f": {name}: {sentence}" if name else ""
     return ClusterError(f"the process of the trial in Ray has died{said}")
-
-
-@contextlib.contextmanager
-def _quiet_tune() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _TUNE_SETTINGS}
-    os.environ.update(_TUNE_SETTINGS)
-    loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.air", "ray.train")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from raydist.metrics.curves import Series
-from raydist.page.curves import attempt_starts, later_trainings, pack_curves, with_step_times, workers
-from raydist.page.packing import Packer
+from raydist.page.curves import Packer, attempt_starts, later_trainings, pack_curves, with_step_times, workers
 from raydist.spec.status import Scope
 
 

@@ -12,9 +12,10 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster.placement import group_of
 from raydist.spec.job import WorkerRange
 from raydist.tune.run_trainable import SEED, has_fixed_room, run_name
-from raydist.tune.search import check_parallel, error_of, param_space
+from raydist.tune.search import check_parallel, error_of
 from raydist.tune.space import parse_space
 from raydist.tune.trainable import trainable
+from raydist.tune.tuner import param_space
 from tests.planning.plans import LAPTOP, cluster, plan
 
 PARAMS = {"rate": 1e-3, "units": 64}

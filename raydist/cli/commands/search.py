@@ -119,7 +119,8 @@ def command(
     direction = _direction(metric, mode)
     _check(space, num=num, metric=metric, scheduler=scheduler, seeds=seeds)
     standard_streams.tolerate_failures()
-    from raydist.tune.search import Search, run_search
+    from raydist.tune.search import run_search
+    from raydist.tune.tuner import Search
 
     search = Search(
         packed=packed,

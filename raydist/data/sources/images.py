@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import zlib
 from collections.abc import Sequence
@@ -23,6 +22,8 @@ _MAGIC = {b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"}
 _READ_THREADS = 8
 # Of so many files, each within this time: they are in this host's memory.
 _NUM_TRIED, _QUICK_S = 4, 200e-6
+# From this host's disks: the first batch comes soon. From a store, as many requests as can be wait together.
+_MOST_AT_ONCE = 128
 _BMP_HEADER_BYTES = 32
 
 
@@ -64,6 +65,7 @@ class ImageSource(TakenSource):
             raise DataError(
                 f"from_images got the file {self.files.uri(0)}; give a folder that holds one for each class"
             )
+        self.most_at_once = None if self.files.are_remote else _MOST_AT_ONCE
         self._size = size
         self._channels = channels
         self._antialias = antialias
@@ -80,11 +82,7 @@ class ImageSource(TakenSource):
 
     @property
     def num_bytes(self) -> int:
-        if self._size is None or self.files.are_remote:
-            # Of encoded images many fit into one reading, and so do many requests at once.
-            return max(1, self.files.num_bytes // len(self))
-        # From the host's own disk a few are read at a time, so that the first batch comes soon.
-        return math.prod(self._size) * self._channels
+        return max(1, self.files.num_bytes // len(self))
 
     def fingerprint(self) -> int:
         return self.files.fingerprint()
@@ -236,8 +234,8 @@ def from_images(
         BMP files; the labels number the folders by their sorted names.
       size: Height and width to which each image is resized, bilinearly; None where all have one size.
       antialias: False skips the filter before an image is made smaller, as Keras's
-        `image_dataset_from_directory` does. Resizing takes a fifth of the time then, but patterns finer than
-        a pixel of the result turn into false ones.
+        `image_dataset_from_directory` does. That is faster, but patterns finer than a pixel of the result
+        turn into false ones.
 
     Raises:
       DataError: There are no such files, or `size` is no pair of ints.

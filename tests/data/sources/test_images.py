@@ -34,6 +34,11 @@ def test_folders_are_classes(folder: Path) -> None:
     assert contents[0] == (folder / "dog/2.png").read_bytes()
 
 
+def test_order_of_a_mixture_depends_on_no_size_that_images_get(folder: Path) -> None:
+    whole, small = data.from_images(folder), data.from_images(folder, size=(2, 2))
+    assert whole.num_bytes == small.num_bytes  # decides the windows of other sources in a mixture
+
+
 def test_s3(s3_uri: str) -> None:
     from raydist.storage.filesystem import Storage
 
