@@ -28,8 +28,8 @@ from raydist.storage.kept_state import HandedState
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
+from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
-from raydist.training.checkpointing.uploads import StateKeeper
 from raydist.training.cluster import collective_clock, strategy
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.equal_workers import Gather

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raydist.training.replicas import compilation
+from raydist.training.replicas import clustering
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,7 @@ from raydist.training.replicas import compilation
     ],
 )
 def test_xla_on_several_replicas_with_gpus_is_noted(facts: dict[str, Any], is_told: bool) -> None:
-    sentence = compilation.note_on_clustering(
-        **{"num_replicas": 2, "num_gpus": 1, "jit": "", "flags": "", **facts}
-    )
+    sentence = clustering.note_on(**{"num_replicas": 2, "num_gpus": 1, "jit": "", "flags": "", **facts})
     assert (sentence is not None and "#120580, #120989, #121429" in sentence) == is_told
 
 

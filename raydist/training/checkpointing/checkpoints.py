@@ -17,6 +17,7 @@ from raydist.spec.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore, Evaluations, EvaluationStore
 from raydist.training.checkpointing import saved_state, variables
+from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays, packed_history
 from raydist.training.checkpointing.schedule import (
     age,
@@ -26,7 +27,7 @@ from raydist.training.checkpointing.schedule import (
     best_steps,
     with_evaluations,
 )
-from raydist.training.checkpointing.uploads import StateKeeper, Uploads
+from raydist.training.checkpointing.uploads import Uploads
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import inconsistent_workers
 from raydist.training.cluster.equal_workers import Gather, statistics_of

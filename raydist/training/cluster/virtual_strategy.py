@@ -22,7 +22,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import replica_tree
-from raydist.training.cluster.replica_tree import TreeSums
+from raydist.training.cluster.tree_sums import TreeSums
 
 
 class VirtualReplicasStrategy(tf.distribute.Strategy):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
-
-import tensorflow as tf
 
 _PACKAGES = ("keras", "tf_keras", "tensorflow", "builtins")
 # What a layer has besides what it does to a batch.
@@ -142,10 +140,21 @@ def _own_losses(model: Any) -> Iterator[Any]:
 
 
 def _compiled_losses(model: Any) -> Iterator[Any]:
-    for loss in tf.nest.flatten(model.loss if not inspect.ismethod(model.loss) else None):
+    for loss in _ends(model.loss if not inspect.ismethod(model.loss) else None):
         if loss is None or isinstance(loss, str):
             continue
         yield loss if inspect.isroutine(loss) else type(loss)
+
+
+def _ends(losses: Any) -> Iterator[Any]:
+    """Yields what `compile(loss=)` has for each output: of a list or dict, nested or not, or of the one."""
+    if isinstance(losses, Mapping):
+        losses = list(losses.values())
+    if isinstance(losses, (list, tuple)):
+        for one in losses:
+            yield from _ends(one)
+    else:
+        yield losses
 
 
 def _adds_losses(cls: type) -> bool:
