@@ -48,7 +48,7 @@ _LOST = {
     _STDOUT: "Ray's own messages of dead processes appear on stdout, also with --json",
     _NODE: "embedded Rays: start one with `ray start --head` and give --address auto",
     _FREE: "hosts that are busy are taken for free ones when tasks are placed",
-    _STATE: "tasks may be placed on nodes that are about to be drained",
+    _STATE: "tasks may be placed on nodes that are about to be drained; a stop at a start may leave folders",
     _AUTO_INIT: "a run whose embedded Ray was ended may start another one while it stops",
     _KEY_VALUES: "an autoscaling cluster is not recognized: what does not fit is refused, not waited for",
 }
@@ -259,6 +259,20 @@ def draining_nodes() -> frozenset[str]:
     """Returns the ids of the nodes that are about to be taken away, which ray.nodes() does not return."""
     state = _part(_STATE)
     return frozenset(state.get_draining_nodes() if hasattr(state, "get_draining_nodes") else ())
+
+
+def pid_of(actor: Any, *, node_id: str) -> int | None:
+    """Returns the process of an actor on that node; None where it is on another one or never had one.
+
+    Known of dead actors too. The state API returns it as well, but needs Ray's dashboard.
+    """
+    state = _part(_STATE)
+    if not hasattr(state, "actor_table"):
+        return None
+    known = state.actor_table(actor._actor_id.hex())
+    if known.get("Address", {}).get("NodeID") != node_id:
+        return None
+    return known.get("Pid") or None
 
 
 def kill_split_coordinator(share: Any) -> None:

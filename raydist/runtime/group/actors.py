@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -75,6 +75,10 @@ class ActorSet:
         self._standbys = Standbys(plan.job.standby, create=self._create_actor)
         self._nodes: dict[TaskId, str] = {}  # where the tasks of the attempt before were
         self._is_stuck = False  # whether a thread still stops it
+        self._replaced: dict[
+            TaskId, Remnant
+        ] = {}  # what their agents clear away, unless they are killed first
+        self._unheard: list[int] = []  # processes of this host that were killed before they sent a hello
 
     def adapt_to(self, plan: Plan) -> bool:
         """Has the agents be those of another plan, with a standby or other room for those of a lost host.
@@ -147,6 +151,7 @@ class ActorSet:
         """
         self._setups = {setup.task: setup for setup in setups}
         self._is_stop_begun, self.last_statuses = False, ()
+        self._replaced, self._unheard = {}, []
         self.extras = ExtraActors(roles)
         resources: dict[AnyTask, Resources] = {setup.task: setup.resources for setup in setups}
         resources |= self.extras.resources
@@ -185,7 +190,9 @@ class ActorSet:
         """
         before = self._setups[task]
         self._setups[task] = before.for_next_life(address=address)
-        if is_agent_gone:
+        if not is_agent_gone:
+            self._replaced[task] = Remnant(setup=before, hello=dead)
+        else:
             assert self._placement is not None
             killed = self.handles.pop(task)
             if is_host_gone and dead is not None:
@@ -243,7 +250,9 @@ class ActorSet:
                 self._is_stop_begun = True
                 ending = [task for task in hellos if task not in gone]
                 departed.extend(self._end_lives(ending, for_another=for_another))
+            unheard = [self.handles[task] for task in self.handles if task not in hellos]
             self._kill_tasks([task for task in self.handles if not for_another or task not in departed])
+            self._unheard += self._pids_here(unheard)
             self._nodes = {task: hello.node_id for task, hello in hellos.items()}
             extras.stop()  # the tasks may have needed them to their end
             self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
@@ -255,6 +264,8 @@ class ActorSet:
         # Any call to a Ray that was shut down would start a new one.
         by_ray = ray.is_initialized() and self._call_ray(stop_by_ray)
         self._is_stuck = not by_ray
+        for pid in self._unheard:  # one that still lives may be about to make its folder
+            wait_until_gone(pid)
         self._remains.gather_here(self._remnants(hellos, departed), by_ray=by_ray)
         for task, hello in hellos.items():
             if hello.node_id == self.home and not (for_another and task in departed):
@@ -299,12 +310,9 @@ class ActorSet:
         return not thread.is_alive()
 
     def _remnants(self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId]) -> list[Remnant]:
-        """The newest process of each task that has not cleared up after itself."""
-        return [
-            Remnant(setup=setup, hello=hellos.get(task))
-            for task, setup in self._setups.items()
-            if task not in departed
-        ]
+        """Returns the newest process, and the one before it, of each task whose agent has not cleared up."""
+        newest = [Remnant(setup=setup, hello=hellos.get(task)) for task, setup in self._setups.items()]
+        return [each for each in (*self._replaced.values(), *newest) if each.setup.task not in departed]
 
     def _end_lives(self, tasks: list[TaskId], *, for_another: bool) -> list[TaskId]:
         """Has the agents end their processes; returns the tasks of those that have."""
@@ -334,6 +342,12 @@ class ActorSet:
             ray.wait(deaths, num_returns=len(deaths), timeout=_KILL_TIMEOUT_S)
         for task in tasks:
             self.handles.pop(task, None)
+
+    def _pids_here(self, agents: Iterable[Any]) -> list[int]:
+        if self.home is None:
+            return []
+        found = (ray_internals.pid_of(agent, node_id=self.home) for agent in agents)
+        return [pid for pid in found if pid is not None]
 
     def _remove_placement(self) -> None:
         if self._placement is not None:

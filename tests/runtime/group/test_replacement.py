@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import ray
 
+from raydist.runtime.cluster import ray_internals
 from raydist.runtime.host.scratch import scratch_root
 from raydist.spec import Command, FailureKind, PortRange, TaskId, TaskState, TaskStatus
 from tests.conftest import WaitUntil
@@ -196,6 +198,23 @@ def test_stop_during_a_replacement_leaves_nothing(
     drive.poll(timeout_s=delay_s)
     for _ in range(num_stops):
         drive.group.stop()
+
+
+def test_agent_that_is_killed_before_it_begins_anew_leaves_nothing(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    drive = start(make_ps_plan(1))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))
+    kill(drive, "worker/0")
+    wait_until(lambda: is_lost(drive, "worker/0"))
+    agent = ray_internals.pid_of(
+        drive.group.kept.handles[TaskId.parse("worker/0")], node_id=ray.get_runtime_context().get_node_id()
+    )
+    assert agent is not None
+    os.kill(agent, signal.SIGSTOP)
+    drive.group.replace(TaskId.parse("worker/0"))
+    drive.group.stop()
+    assert not Path(f"/proc/{agent}").exists()
 
 
 def test_stop_that_is_cut_off_during_a_replacement_is_taken_up_again(
