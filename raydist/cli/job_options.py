@@ -12,7 +12,7 @@ from raydist.errors import MistakeError, SpecError
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.quantities import parse_duration
 from raydist.spec.settings.option import Option, OptionKind
-from raydist.spec.settings.options import OPTIONS, find_option
+from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
 from raydist.spec.text import suggest
 
 ARGS = find_option("args")  # see grouped_help.RunCommand
@@ -170,58 +170,12 @@ def _click_option(option: Option) -> Callable[[_Function], _Function]:
 
 REST = ARGS.flag
 
+# Those that stand before the options of the same heading, and those that only some commands have.
+_BESIDE = ("param_texts", "args", "is_module", "config")
 # What no heading names is listed under the first one.
-GROUPS: Mapping[str, Sequence[str]] = {
-    "Run": (
-        "param_texts",
-        "args",
-        "is_module",
-        "config",
-        "name",
-        "study",
-        "working_dir",
-        "storage",
-        "resume",
-        "on_end",
-        "mlflow",
-        "keep_runs",
-        "detach",
-    ),
-    "Cluster": ("address", "ports", "allow_public_ports", "fence", "keep_warm"),
-    "Environment of the tasks": ("env", "env_file", "runtime_env"),
-    "Strategy and roles": (
-        *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker"),
-        *("virtual_replicas", "threads_per_replica", "reduce_order"),
-        *(
-            "gpus_per_evaluator",
-            "cpus_per_worker",
-            "cpus_per_ps",
-            "cpus_per_chief",
-            "cpus_per_evaluator",
-            "run_on",
-        ),
-    ),
-    "Memory, custom resources and labels": (
-        *("memory_per_worker", "memory_per_ps", "memory_per_chief", "memory_per_evaluator"),
-        *("memory_per_data_worker", "memory_retry", "resources_per_worker", "resources_per_ps"),
-        *("resources_per_chief", "resources_per_evaluator", "resources_per_data_worker"),
-        *("accelerator_type", "label_selector"),
-    ),
-    "Model": (
-        *("keras", "patch_keras", "check_equality", "sync_batchnorm", "sum_embedding_rows", "seed"),
-        *("partitioner", "ps_staleness"),
-    ),
-    "Data": ("auto_shard", "data_workers", "cpus_per_data_worker"),
-    "Communication": (
-        *("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "compress_gradients"),
-    ),
-    "Checkpoints and export": ("checkpoint_every", "survivor_memory", "keep", "keep_best", "export"),
-    "What is recorded": (
-        *("tensorboard_histograms", "tensorboard_graph", "log_device_placement", "dump_xla"),
-    ),
-    "Failures and time limits (a DURATION is seconds, or 90s, 5m, 2h)": (
-        *("max_failures", "standby", "timeout", "start_timeout", "stall_timeout", "stop_on_nan"),
-    ),
+_HEADINGS: Mapping[str, Sequence[str]] = {
+    title: (*(_BESIDE if title == "Run" else ()), *(option.name for option in options))
+    for title, options in GROUPS.items()
 }
 
 
@@ -232,7 +186,7 @@ class RunCommand(click.Command):
       groups: The names of the options below each heading.
     """
 
-    groups: ClassVar[Mapping[str, Sequence[str]]] = GROUPS
+    groups: ClassVar[Mapping[str, Sequence[str]]] = _HEADINGS
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index(REST) if REST in args else len(args)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raydist.errors import MistakeError, SpecError
+from raydist.errors import MistakeError
 from raydist.spec.environment import variable_names
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.params import kept_params, number_text
@@ -21,11 +21,6 @@ from raydist.storage.provenance import read_kept_code
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
     from raydist.storage.run_storage import RunStorage
-
-# Kept as seconds, and read with a unit only.
-_AGES = ("keep_runs",)
-# The command line's words for None.
-_NONE_WORDS = ("none", "auto", "any", "all")
 
 
 def submit_line(job: str, settings: Mapping[str, Any], *, defaults: Mapping[str, Any]) -> str:
@@ -62,29 +57,12 @@ def _written(option: Option, value: Any) -> list[str]:
     on, _, off = option.flag.partition("/")
     if option.kind is OptionKind.WORD and value == option.metavar:
         return [on, value]
+    none = [] if option.parser.none is None else [on, option.parser.none]
     if option.kind is OptionKind.REPEATED:
-        if not value:
-            return [on, "none"] if option.parse(("none",)) == {} else []
-        return [word for key, text in value.items() for word in (on, f"{key}={text}")]
+        return [word for key, text in value.items() for word in (on, f"{key}={text}")] or none
     if option.kind is not OptionKind.VALUE:
         return [on] if value else [off]
-    if value is None:  # each option that a job may set, and a person may unset, has a word for it
-        word = next((word for word in _NONE_WORDS if _reads_as_none(option, word)), None)
-        return [] if word is None else [on, word]
-    return [on, _option_text(option, value)]
-
-
-def _option_text(option: Option, value: Any) -> str:
-    if option.name in _AGES:
-        return write_age(value)
-    return json.dumps(value) if isinstance(value, Mapping) else str(value)
-
-
-def _reads_as_none(option: Option, word: str) -> bool:
-    try:
-        return option.parse(word) is None
-    except SpecError:
-        return False
+    return none if value is None else [on, option.parser.write(value)]
 
 
 def _param_text(value: Any, default: Any) -> str:

@@ -177,6 +177,14 @@ class EntryPoint:
         return f"{self.file or self.module}:{self.function}"
 
 
+def _at_least(lowest: int, *, default: Any) -> Any:
+    return field(default=default, metadata={"lowest": lowest})
+
+
+def _time_limit(default: float | None) -> Any:
+    return field(default=default, metadata={"above": 0})
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """One run of a job. Field names are the command line's options with `_`, except the first three.
@@ -288,19 +296,19 @@ class JobSpec:
     address: str | None = None
     strategy: Strategy = Strategy.AUTO
     workers: WorkerRange = WorkerRange()
-    ps: int = 0
+    ps: int = _at_least(0, default=0)
     evaluator: bool = False
-    data_workers: int = 0
-    cpus_per_worker: float = 1.0
-    cpus_per_ps: float = 1.0
-    cpus_per_chief: float = 1.0
-    cpus_per_evaluator: float = 1.0
-    cpus_per_data_worker: float = 1.0
-    memory_per_worker: int | None = None
-    memory_per_ps: int | None = None
-    memory_per_chief: int | None = None
-    memory_per_evaluator: int | None = None
-    memory_per_data_worker: int | None = None
+    data_workers: int = _at_least(0, default=0)
+    cpus_per_worker: float = _at_least(0, default=1.0)
+    cpus_per_ps: float = _at_least(0, default=1.0)
+    cpus_per_chief: float = _at_least(0, default=1.0)
+    cpus_per_evaluator: float = _at_least(0, default=1.0)
+    cpus_per_data_worker: float = _at_least(0, default=1.0)
+    memory_per_worker: int | None = _at_least(1, default=None)
+    memory_per_ps: int | None = _at_least(1, default=None)
+    memory_per_chief: int | None = _at_least(1, default=None)
+    memory_per_evaluator: int | None = _at_least(1, default=None)
+    memory_per_data_worker: int | None = _at_least(1, default=None)
     memory_retry: float | None = None
     resources_per_worker: Mapping[str, float] = field(default_factory=dict)
     resources_per_ps: Mapping[str, float] = field(default_factory=dict)
@@ -310,11 +318,11 @@ class JobSpec:
     accelerator_type: str | None = None
     label_selector: Mapping[str, str] = field(default_factory=dict)
     roles: ExtraRoles = field(default_factory=dict)
-    gpus_per_worker: int | None = None
-    gpus_per_evaluator: int = 0
-    devices: int | None = None
-    virtual_replicas: int | None = None
-    threads_per_replica: int = 1
+    gpus_per_worker: int | None = _at_least(0, default=None)
+    gpus_per_evaluator: int = _at_least(0, default=0)
+    devices: int | None = _at_least(1, default=None)
+    virtual_replicas: int | None = _at_least(1, default=None)
+    threads_per_replica: int = _at_least(1, default=1)
     reduce_order: str = "fixed"
     ports: PortRange | None = None
     allow_public_ports: bool = False
@@ -324,36 +332,36 @@ class JobSpec:
     check_equality: bool = True
     sync_batchnorm: bool = False
     sum_embedding_rows: bool = False
-    seed: int = 0
+    seed: int = _at_least(0, default=0)
     storage: str = "./raydist_runs"
-    max_failures: int = 3
-    timeout: float | None = None
-    start_timeout: float = 300.0
-    stall_timeout: float = 600.0
-    keep_warm: float = 300.0
-    standby: int = 0
-    survivor_memory: int = 1 << 30
+    max_failures: int = _at_least(0, default=3)
+    timeout: float | None = _time_limit(None)
+    start_timeout: float = _time_limit(300.0)
+    stall_timeout: float = _time_limit(600.0)
+    keep_warm: float = _at_least(0, default=300.0)
+    standby: int = _at_least(0, default=0)
+    survivor_memory: int = _at_least(0, default=1 << 30)
     stop_on_nan: bool = False
     resume: Resume = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()
-    keep: int | None = 3
+    keep: int | None = _at_least(1, default=3)
     keep_best: str | None = None
     export: bool = True
     partitioner: Partitioner | None = None
-    ps_staleness: int = 0
+    ps_staleness: int = _at_least(0, default=0)
     auto_shard: str = "data"
     collective: str = "auto"
-    collective_timeout: float | None = None
-    bytes_per_pack: int | None = None
+    collective_timeout: float | None = _time_limit(None)
+    bytes_per_pack: int | None = _at_least(1, default=None)
     cross_device_ops: str = "auto"
     compress_gradients: str = "none"
-    tensorboard_histograms: int | None = None
+    tensorboard_histograms: int | None = _at_least(1, default=None)
     tensorboard_graph: bool = False
     log_device_placement: bool = False
     dump_xla: bool = False
     on_end: str | None = None
     mlflow: str | None = None
-    keep_runs: float | None = None
+    keep_runs: float | None = _time_limit(None)
     detach: bool = False
 
     def __post_init__(self) -> None:
@@ -361,35 +369,7 @@ class JobSpec:
             check_field(spec_field.name, getattr(self, spec_field.name))
 
 
-_LOWEST: Mapping[str, int] = {
-    "ps": 0,
-    "data_workers": 0,
-    "max_failures": 0,
-    "keep_warm": 0,
-    "standby": 0,
-    "ps_staleness": 0,
-    "survivor_memory": 0,
-    "seed": 0,
-    "gpus_per_worker": 0,
-    "gpus_per_evaluator": 0,
-    "cpus_per_worker": 0,
-    "cpus_per_ps": 0,
-    "cpus_per_chief": 0,
-    "cpus_per_evaluator": 0,
-    "cpus_per_data_worker": 0,
-    "memory_per_worker": 1,
-    "memory_per_ps": 1,
-    "memory_per_chief": 1,
-    "memory_per_evaluator": 1,
-    "memory_per_data_worker": 1,
-    "devices": 1,
-    "virtual_replicas": 1,
-    "threads_per_replica": 1,
-    "keep": 1,
-    "bytes_per_pack": 1,
-    "tensorboard_histograms": 1,
-}
-_TIME_LIMITS = ("timeout", "start_timeout", "stall_timeout", "collective_timeout", "keep_runs")
+_LIMITS = {spec_field.name: spec_field.metadata for spec_field in fields(JobSpec)}
 _HIGHEST_SEED = 2**32 - 1  # NumPy takes no more
 
 
@@ -399,11 +379,12 @@ def check_field(field_name: str, value: Any) -> None:
         return
     if field_name in ("name", "study"):
         check_run_name(value, of=field_name)
-    if field_name in _LOWEST and value < _LOWEST[field_name]:
-        raise SpecError(f"{field_name} is {value}; need at least {_LOWEST[field_name]}")
+    limits = _LIMITS[field_name]
+    if "lowest" in limits and value < limits["lowest"]:
+        raise SpecError(f"{field_name} is {value}; need at least {limits['lowest']}")
     if field_name in ("ps", "data_workers") and value > MAX_TASKS:
         raise SpecError(f"{field_name} is {value}; at most {MAX_TASKS} are supported")
-    if field_name in _TIME_LIMITS and value <= 0:
+    if "above" in limits and value <= limits["above"]:
         raise SpecError(f"{field_name} is {value:g}; need more than 0 seconds")
     if field_name == "memory_retry" and not 1 < value <= MAX_MEMORY_RETRY:
         raise SpecError(

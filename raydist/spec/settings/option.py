@@ -26,22 +26,25 @@ class OptionKind(enum.Enum):
     MAPPING = "mapping"  # not at all: only a config file and Python code have it
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Option:
     """One field of JobSpec that a user may set.
 
     Attributes:
       name: The field of JobSpec; also the key in a config file and the keyword of `raydist.run`.
-      metavar: What stands for the value in the help; empty for switches and flags. The one word of a WORD.
+      parser: Checks and types what was written, and writes it again.
       summary: What it sets, with its unit, and what happens when it is omitted where that is no value.
-      parser: Checks and types what was written.
+      metavar: What stands for the value in the help, the parser's when omitted. The one word of a WORD.
     """
 
     name: str
-    metavar: str
-    summary: str
     parser: values.Parser
+    summary: str
+    metavar: str = ""
     kind: OptionKind = OptionKind.VALUE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metavar", self.metavar or self.parser.metavar)
 
     @property
     def flag(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 import os
 import re
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from raydist.errors import SpecError
 from raydist.spec.environment import parse_variables
-from raydist.spec.quantities import ByteSize, Duration, parse_age, parse_bytes, parse_duration
+from raydist.spec.quantities import ByteSize, Duration, parse_age, parse_bytes, parse_duration, write_age
 from raydist.spec.tasks import ExtraRole, Resources
 from raydist.spec.text import suggest
 
@@ -45,17 +46,25 @@ class Parser:
     Attributes:
       read: Takes the option's name and what was written; returns the typed value or raises SpecError.
       takes: The type of what Python code gives. The command line's text for it is read, too.
+      metavar: What stands for the value in the help.
+      write: Returns the command line's text for a value; what `read` makes of it is the value.
+      none: The command line's word for no value, which takes back what a config or the job says.
     """
 
     read: _Read
     takes: Any
+    metavar: str = ""
+    write: Callable[[Any], str] = str
+    none: str | None = None
 
     def __call__(self, name: str, value: object) -> Any:
         return self.read(name, value)
 
 
-def _takes(kind: Any) -> Callable[[_Read], Parser]:
-    return lambda read: Parser(read, kind)
+def _takes(
+    kind: Any, metavar: str = "", *, write: Callable[[Any], str] = str, none: str | None = None
+) -> Callable[[_Read], Parser]:
+    return lambda read: Parser(read, kind, metavar, write, none)
 
 
 @_takes(str)
@@ -92,7 +101,7 @@ def boolean(name: str, value: object) -> bool:
 
 
 def boolean_or(word: str) -> Parser:
-    @_takes(bool | Literal[word])
+    @_takes(bool | Literal[word], word)
     def parse(name: str, value: object) -> bool | str:
         if value == word:
             return word
@@ -105,7 +114,7 @@ def boolean_or(word: str) -> Parser:
     return parse
 
 
-@_takes(int)
+@_takes(int, "N")
 def whole_number(name: str, value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", value):
         return int(value)
@@ -115,7 +124,7 @@ def whole_number(name: str, value: object) -> int:
     return value
 
 
-@_takes(float)
+@_takes(float, "N")
 def number(name: str, value: object) -> float:
     try:
         if isinstance(value, str | int | float) and not isinstance(value, bool):
@@ -127,22 +136,31 @@ def number(name: str, value: object) -> float:
     raise SpecError(f"{name} is {value!r}; write a number")
 
 
-duration = Parser(parse_duration, Duration)
-
-age = Parser(parse_age, str)
-
-byte_size = Parser(parse_bytes, ByteSize)
-
-variables = Parser(parse_variables, Mapping[str, str | None] | Sequence[str])
+duration = Parser(parse_duration, Duration, "DURATION")
 
 
-@_takes(str | os.PathLike[str] | Mapping[str, Any])
+def _write_age(value: str | float) -> str:
+    return value if isinstance(value, str) else write_age(value)
+
+
+age = Parser(parse_age, str, "AGE", _write_age)
+
+byte_size = Parser(parse_bytes, ByteSize, "SIZE")
+
+variables = Parser(parse_variables, Mapping[str, str | None] | Sequence[str], "KEY=VALUE")
+
+
+def _write_environment(value: str | Mapping[str, Any]) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@_takes(str | os.PathLike[str] | Mapping[str, Any], "FILE", write=_write_environment)
 def runtime_env(name: str, value: object) -> str | Mapping[str, Any]:
     """A mapping is kept as it is; text is a file, or a mapping in JSON."""
     return value if isinstance(value, Mapping) else path(name, value)
 
 
-@_takes(float | str)
+@_takes(float | str, "FACTOR")
 def factor(name: str, value: object) -> float:
     """Takes `1.5x`, and 1.5."""
     written = value.removesuffix("x") if isinstance(value, str) else value
@@ -152,7 +170,7 @@ def factor(name: str, value: object) -> float:
         raise SpecError(f"{name} is {value!r}; write a factor such as 1.5x") from None
 
 
-@_takes(Mapping[str, float] | Sequence[str])
+@_takes(Mapping[str, float] | Sequence[str], "KEY=N", none="none")
 def amounts(name: str, value: object) -> dict[str, float]:
     """Takes a mapping, or a list of `KEY=N`."""
     found = {key: number(f"{name}.{key}", amount) for key, amount in _pairs(name, value, "KEY=N")}
@@ -164,7 +182,7 @@ def amounts(name: str, value: object) -> dict[str, float]:
     return found
 
 
-@_takes(Mapping[str, str] | Sequence[str])
+@_takes(Mapping[str, str] | Sequence[str], "[ROLE:]KEY=VALUE", none="none")
 def label_selector(name: str, value: object) -> dict[str, str]:
     """Takes a mapping, or a list of `KEY=VALUE`; a key may begin with a role and `:`."""
     found: dict[str, str] = {}
@@ -192,7 +210,7 @@ def _pairs(name: str, value: object, example: str) -> list[tuple[str, Any]]:
     return [(key, text) for _, key, _, text in parted]
 
 
-@_takes(str)
+@_takes(str, "ADDRESS")
 def address(name: str, value: object) -> str:
     written: str = text(name, value)
     if not _ADDRESS_PATTERN.fullmatch(written):
@@ -200,7 +218,7 @@ def address(name: str, value: object) -> str:
     return written
 
 
-@_takes(str)
+@_takes(str, "URI")
 def tracking_uri(name: str, value: object) -> str:
     written: str = text(name, value)
     if not _TRACKING_PATTERN.fullmatch(written):
@@ -211,7 +229,7 @@ def tracking_uri(name: str, value: object) -> str:
 def optional(parser: Parser, *, none: str | None = None) -> Parser:
     """Also takes None, and the word `none` for it where the command line needs one."""
 
-    @_takes(parser.takes | None)
+    @_takes(parser.takes | None, parser.metavar, write=parser.write, none=none)
     def parse(name: str, value: object) -> Any:
         return None if value is None or (none is not None and value == none) else parser(name, value)
 
@@ -222,7 +240,7 @@ def choice(kind: type[enum.Enum]) -> Parser:
     """Takes a member of `kind`, or its value as text (or as a number, where YAML made it one)."""
     by_text = {str(member.value): member for member in kind}
 
-    @_takes(kind | Literal[tuple(by_text)])
+    @_takes(kind | Literal[tuple(by_text)], "|".join(by_text))
     def parse(name: str, value: object) -> enum.Enum:
         if isinstance(value, kind):
             return value
@@ -235,7 +253,7 @@ def choice(kind: type[enum.Enum]) -> Parser:
 
 
 def one_of(*words: str) -> Parser:
-    @_takes(Literal[words])
+    @_takes(Literal[words], "|".join(words))
     def parse(name: str, value: object) -> str:
         if not isinstance(value, str) or value not in words:
             raise SpecError(f"{name} is {value!r}; {suggest(str(value), words)}")
