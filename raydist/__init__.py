@@ -31,12 +31,12 @@ if TYPE_CHECKING:
         TrainingError as TrainingError,
         UnsupportedError as UnsupportedError,
     )
+    from raydist.outcome.result import RunResult as RunResult
+    from raydist.outcome.status import RunState as RunState
     from raydist.planning.plan import Plan as Plan
     from raydist.runs.handle import RunHandle as RunHandle
     from raydist.spec.job import JobSpec as JobSpec
-    from raydist.spec.result import RunResult as RunResult
     from raydist.spec.settings.decorator import Job as Job, job as job
-    from raydist.spec.status import RunState as RunState
     from raydist.train_context import TrainContext as TrainContext, context as context
 
     __version__: str
@@ -82,8 +82,8 @@ _MODULES = {
     "JobSpec": "raydist.spec.job",
     "Plan": "raydist.planning.plan",
     "RunHandle": "raydist.runs.handle",
-    "RunResult": "raydist.spec.result",
-    "RunState": "raydist.spec.status",
+    "RunResult": "raydist.outcome.result",
+    "RunState": "raydist.outcome.status",
     "TrainContext": "raydist.train_context",
     "attach": "raydist.api",
     "context": "raydist.train_context",

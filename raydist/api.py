@@ -14,7 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raydist.entry.request import Config, JobLike, Request, read_request
 from raydist.errors import MistakeError, RaydistError, SpecError, StorageError
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import RunState
 from raydist.planning.fitting import with_data_room
 from raydist.planning.inventory import SIMULATED, simulated_inventory
 from raydist.planning.make_plan import make_plan
@@ -30,14 +33,11 @@ from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.salvage import new_owner
 from raydist.runtime.task.code_archive import pack, size_note
 from raydist.runtime.task.fork_client import started_ahead, started_beside
-from raydist.spec.entry.request import Config, JobLike, Request, read_request
 from raydist.spec.job import JobSpec
 from raydist.spec.params import check_params, merge_params
-from raydist.spec.result import RunResult
 from raydist.spec.secrecy import redact
 from raydist.spec.settings.decorator import RunOptions, shows_options
 from raydist.spec.settings.options import find_option
-from raydist.spec.status import RunState
 from raydist.storage.provenance import CodeRecord
 from raydist.watch.watcher import DrivenRun, watched
 

@@ -16,6 +16,9 @@ from types import TracebackType
 from typing import NoReturn, Protocol
 
 from raydist.data.failures import data_error_in
+from raydist.entry import entry_point
+from raydist.entry.entry_point import load_function, run_script
+from raydist.entry.keras2_names import advice_on
 from raydist.errors import (
     ClusterError,
     DeviceError,
@@ -26,13 +29,10 @@ from raydist.errors import (
     UnsupportedError,
 )
 from raydist.known_versions import KNOWN
+from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.entry import entry_point
-from raydist.spec.entry.entry_point import load_function, run_script
-from raydist.spec.entry.keras2_names import advice_on
 from raydist.spec.job import KerasFlavour
 from raydist.spec.secrecy import Secrets, secrets_of
-from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import without_colours
 from raydist.training.cluster.gpus import check_gpus

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import raydist
+from raydist.outcome.result import RunError, RunResult, TaskRecord
+from raydist.outcome.status import RunState, TaskState
 from raydist.runs.handle import RunHandle, ThreadedRun
 from raydist.spec.job import Strategy
-from raydist.spec.result import RunError, RunResult, TaskRecord
-from raydist.spec.status import RunState, TaskState
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run

@@ -30,23 +30,25 @@ ROOMS: dict[str, set[str]] = {
     # Pure data, and how a person's words become it.
     "spec": {"errors"},
     "spec.settings": {"errors", "spec"},
-    "spec.entry": {"errors", "spec", "spec.settings"},
+    "outcome": {"errors", "spec"},
+    # Reads the user's files.
+    "entry": {"errors", "spec", "spec.settings"},
     "planning": {"errors", "spec", "spec.settings"},
-    "stragglers": {"spec"},
-    "storage": {"errors", "spec"},
-    "metrics": {"errors", "spec", "storage"},
+    "stragglers": {"spec", "outcome"},
+    "storage": {"errors", "spec", "outcome"},
+    "metrics": {"errors", "spec", "outcome", "storage"},
     "data.order": set(),
     "data": {"errors", "data.order"},
     "data.sources": {"errors", "spec", "storage", "data.order", "data"},
     "data.__init__": {"data", "data.sources"},
-    "page": {"errors", "spec", "stragglers", "storage", "metrics"},
+    "page": {"errors", "spec", "outcome", "stragglers", "storage", "metrics"},
     "board": {"errors", "storage"},
-    "tracking": {"errors", "spec", "storage", "metrics"},
+    "tracking": {"errors", "spec", "outcome", "storage", "metrics"},
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
     "training.tf_private": {"errors", "known_versions", "spec"},
-    "training.reporting": {"errors", "spec", "planning", "storage", "metrics"},
+    "training.reporting": {"errors", "spec", "outcome", "planning", "storage", "metrics"},
     "training.cluster": {"errors", "spec", "planning", "data.order", "data", "training.tf_private"},
     "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
     "training.input": {
@@ -54,11 +56,12 @@ ROOMS: dict[str, set[str]] = {
         "training.replicas",
     },
     "training.stepping": {
-        *("errors", "spec", "training.tf_private", "training.reporting", "training.cluster"),
+        *("errors", "spec", "outcome", "training.tf_private", "training.reporting", "training.cluster"),
         *("training.replicas", "training.input"),
     },
     "training.checkpointing": {
-        *("errors", "spec", "storage", "training.tf_private", "training.reporting", "training.cluster"),
+        *("errors", "spec", "outcome", "storage", "training.tf_private", "training.reporting"),
+        "training.cluster",
         "training.replicas",
     },
     "training.keras_patches.replacement": {"errors", "known_versions"},
@@ -81,7 +84,7 @@ ROOMS: dict[str, set[str]] = {
         *("training.tf_private", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
     },
     "training.trainers": {
-        *("errors", "spec", "planning", "storage", "data", "training.tf_private", "training.reporting"),
+        *("errors", "outcome", "planning", "storage", "data", "training.tf_private", "training.reporting"),
         *("training.cluster", "training.replicas", "training.input", "training.stepping"),
         *("training.checkpointing", "training.keras_patches.keras3", "training.keras_patches"),
     },
@@ -95,26 +98,27 @@ ROOMS: dict[str, set[str]] = {
         *("training.input", "training.trainers"),
     },
     "training.session": {
-        *("errors", "spec", "planning", "storage", "metrics", "data", "train_context"),
+        *("errors", "spec", "outcome", "planning", "storage", "metrics", "data", "train_context"),
         *("training.tf_private", "training.reporting", "training.cluster", "training.replicas"),
         *("training.stepping", "training.checkpointing", "training.self_check.verdicts"),
         *("training.keras_patches.keras3", "training.keras_patches.tf_keras", "training.trainers"),
         *("training.parameter_server", "training.context"),
     },
     "task": {
-        *("errors", "known_versions", "spec", "spec.entry", "planning", "data", "training.lazy_imports"),
+        *("errors", "known_versions", "spec", "entry", "outcome", "planning", "data"),
+        "training.lazy_imports",
         *("training.reporting", "training.cluster", "training.parameter_server", "training.session"),
     },
     # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
-    "controller.task_group": {"spec", "planning"},
-    "controller": {"errors", "spec", "planning", "stragglers", "controller.task_group"},
+    "controller.task_group": {"spec", "outcome", "planning"},
+    "controller": {"errors", "spec", "outcome", "planning", "stragglers", "controller.task_group"},
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
     "runtime.host": {"errors", "known_versions", "spec", "storage"},
     "runtime.cluster": {"errors", "spec", "planning", "runtime.host"},
     "runtime.doctor": {"errors", "known_versions", "storage", "runtime.host", "runtime.cluster"},
-    "runtime.task": {"errors", "spec", "planning", "storage", "runtime.host"},
+    "runtime.task": {"errors", "spec", "outcome", "planning", "storage", "runtime.host"},
     "runtime.group": {
-        *("errors", "spec", "planning", "storage", "controller.task_group", "runtime.host"),
+        *("errors", "spec", "outcome", "planning", "storage", "controller.task_group", "runtime.host"),
         *("runtime.cluster", "runtime.doctor", "runtime.task"),
     },
     "runtime.detach": {
@@ -125,37 +129,41 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "storage", "data.order", "data", "data.sources", "runtime.cluster", "inference.parts"),
     },
     # Stays when Ray is gone.
-    "watch": {"errors", "spec", "storage", "runtime.host"},
-    "runs.handle": {"errors", "spec", "storage", "controller"},
+    "watch": {"errors", "spec", "outcome", "storage", "runtime.host"},
+    "runs.handle": {"errors", "spec", "outcome", "storage", "controller"},
     # Joins what decides with what acts.
     "runs": {
-        *("errors", "spec", "planning", "storage", "tracking", "controller.task_group", "controller"),
+        *("errors", "spec", "outcome", "planning", "storage", "tracking", "controller.task_group"),
+        "controller",
         *("runtime.host", "runtime.cluster", "runtime.task", "runtime.group", "runtime.detach"),
     },
     "api": {
-        *("errors", "spec", "spec.settings", "spec.entry", "planning", "storage", "tracking", "controller"),
+        *("errors", "spec", "spec.settings", "entry", "outcome", "planning", "storage", "tracking"),
+        "controller",
         *("runtime.host", "runtime.cluster", "runtime.task", "runtime.detach", "watch", "runs.handle"),
         "runs",
     },
     # Runs as trials of Ray Tune.
     "tune": {
-        *("errors", "spec", "spec.settings", "spec.entry", "planning", "storage", "metrics", "runtime.host"),
+        *("errors", "spec", "spec.settings", "entry", "outcome", "planning", "storage", "metrics"),
+        "runtime.host",
         *("runtime.cluster", "watch", "api"),
     },
     "tune.__init__": {"tune"},
     "__init__": {
-        *("errors", "spec", "spec.settings", "planning", "data.__init__", "train_context", "runs.handle"),
+        *("errors", "spec", "spec.settings", "outcome", "planning", "data.__init__", "train_context"),
+        "runs.handle",
         *("api", "tune.__init__"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
-    "cli.screen": {"errors", "spec", "storage", "cli.job_options"},
+    "cli.screen": {"errors", "spec", "outcome", "storage", "cli.job_options"},
     "cli.run_argument": {"errors", "storage", "cli.job_options", "cli.screen"},
     "cli": {
-        *("errors", "spec", "spec.settings", "spec.entry", "storage", "runtime.host", "watch", "api"),
+        *("errors", "spec", "spec.settings", "entry", "outcome", "storage", "runtime.host", "watch", "api"),
         *("__init__", "cli.screen"),
     },
     "cli.commands": {
-        *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "planning", "storage"),
+        *("errors", "known_versions", "spec", "spec.settings", "entry", "outcome", "planning", "storage"),
         *("metrics", "page", "board", "runtime.host", "runtime.doctor", "runtime.task", "runtime.detach"),
         *("inference", "runs", "api", "tune", "__init__", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli"),
@@ -190,7 +198,7 @@ UNPICKLING: dict[str, str] = {
     "runtime.task.fork_server": "requests of agents, whose user the kernel has named",
     "training.parameter_server.sources": "recipes, which come from the chief through Ray",
     "runs.detached": "the launch, which comes from the submitter through Ray",
-    "spec.entry.entry_point": "a function from a notebook, which comes from the driver through Ray",
+    "entry.entry_point": "a function from a notebook, which comes from the driver through Ray",
 }
 
 # Who may import the heavy or the replaceable ones.
@@ -204,7 +212,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "mlflow": {"tracking"},
     "tensorboard": {"board"},
     "wrapt": {"training"},
-    "yaml": {"spec"},
+    "yaml": {"spec", "entry"},
     "click": {"cli"},
     "rich": {"cli"},
 }

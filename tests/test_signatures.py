@@ -36,7 +36,7 @@ raydist.submit(train, strategy="miror")  # Argument "strategy" to "submit" has i
 raydist.plan(train, ps="many")  # Argument "ps" to "plan" has incompatible type "str"; expected "int"
 raydist.plan(train, param_texts=["a=1"])  # Unexpected keyword argument "param_texts" for "plan"
 raydist.job(wokers=2)  # Unexpected keyword argument "wokers" for overloaded function "job"
-reveal_type(raydist.run(train).state)  # Revealed type is "raydist.spec.status.RunState"
+reveal_type(raydist.run(train).state)  # Revealed type is "raydist.outcome.status.RunState"
 reveal_type(raydist.submit(train))  # Revealed type is "raydist.runs.handle.RunHandle"
 reveal_type(raydist.data.from_arrays)  # Revealed type is "def (
 raydist.InvalidTransitionError  # Module has no attribute "InvalidTransitionError"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raydist.entry.environment import variable_names
 from raydist.errors import MistakeError
-from raydist.spec.environment import variable_names
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.params import kept_params, number_text
 from raydist.spec.quantities import write_age

@@ -19,9 +19,9 @@ import raydist
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import MistakeError, RaydistError
+from raydist.outcome.status import RunState
 from raydist.runtime.host.session import sweep_host
 from raydist.spec.secrecy import redact_arguments
-from raydist.spec.status import RunState
 
 INTERRUPTED = 130
 

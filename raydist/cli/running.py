@@ -13,7 +13,7 @@ from raydist.cli.screen import output, run_view, standard_streams
 from raydist.cli.screen.progress import Progress, ProgressView, open_view
 
 if TYPE_CHECKING:
-    from raydist.spec.entry.request import Config
+    from raydist.entry.request import Config
     from raydist.spec.params import ParamTexts
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.status import BEFORE_SERVICE, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.job import Strategy
-from raydist.spec.status import BEFORE_SERVICE, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 # How many tasks of a type are in a state.

@@ -39,8 +39,8 @@ from raydist.controller.reached import Revival
 from raydist.controller.result import RunPlaces, result_of
 from raydist.controller.task_group import Clock, GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
-from raydist.spec.result import RunResult
-from raydist.spec.status import RunState
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import RunState
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import RaydistError
+from raydist.outcome.status import Command, TaskStatus
 from raydist.planning.plan import Plan
-from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from raydist.controller.machine import RunMachine
-from raydist.spec.status import RunState, TaskState, TaskStatus
+from raydist.outcome.status import RunState, TaskState, TaskStatus
 from raydist.spec.tasks import TaskType
 from raydist.stragglers.step_times import StepTimes
 

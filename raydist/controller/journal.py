@@ -18,8 +18,8 @@ from raydist.controller.attempt import Attempt
 from raydist.controller.machine import RunMachine
 from raydist.controller.replacement import Death, Deaths
 from raydist.controller.restarts import Restart
-from raydist.spec.result import RunError, Straggler
-from raydist.spec.status import (
+from raydist.outcome.result import RunError, Straggler
+from raydist.outcome.status import (
     BEFORE_SERVICE,
     Report,
     RunState,

@@ -14,8 +14,8 @@ from raydist import errors
 from raydist.controller.attempt import Attempt
 from raydist.controller.root_cause import RootCause
 from raydist.errors import RaydistError
-from raydist.spec.result import ErrorClass, RunError, error_class
-from raydist.spec.status import AttemptEnd, FailureKind, GroupLoss, TaskFailure
+from raydist.outcome.result import ErrorClass, RunError, error_class
+from raydist.outcome.status import AttemptEnd, FailureKind, GroupLoss, TaskFailure
 from raydist.spec.tasks import TaskType
 
 # What the same code raises again on the same data: mistakes of programs, and TensorFlow's error for values

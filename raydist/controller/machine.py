@@ -39,11 +39,11 @@ from raydist.controller.root_cause import RootCause, find_root_cause, is_decisiv
 from raydist.controller.task_group import GroupUpdate
 from raydist.controller.watchdog import Watchdog
 from raydist.errors import ClusterError, RaydistError, TaskFailedError, TrainingError
+from raydist.outcome.result import RunError
+from raydist.outcome.status import AttemptEnd, Command, FailureKind, RunState, TaskState, TaskStatus
 from raydist.planning.fitting import describe_growth
 from raydist.planning.plan import Plan
 from raydist.spec.best import Best
-from raydist.spec.result import RunError
-from raydist.spec.status import AttemptEnd, Command, FailureKind, RunState, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.stragglers.watch import StragglerWatch
 

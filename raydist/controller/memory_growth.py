@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raydist.outcome.status import TaskState, TaskStatus
 from raydist.spec.quantities import write_bytes
-from raydist.spec.status import TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
 SAMPLE_S = 30.0

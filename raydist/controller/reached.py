@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raydist.outcome.result import Evaluation, RunResult
+from raydist.outcome.status import AttemptEnd, TaskStatus
 from raydist.spec.best import Best, better, is_of_validation
-from raydist.spec.result import Evaluation, RunResult
-from raydist.spec.status import AttemptEnd, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.controller.attempt import Attempt
+from raydist.outcome.status import FailureKind, TaskFailure
 from raydist.planning.roles import outlives_death_of
 from raydist.spec.job import Strategy
-from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId, TaskType
 
 # A task that dies this often in a row, each time this soon after it was back, is given up.

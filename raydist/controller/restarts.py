@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from raydist.controller.attempt import Attempt, name_tasks
+from raydist.outcome.status import TaskState, TaskStatus
 from raydist.planning.roles import outlives_death_of
 from raydist.spec.job import Strategy
-from raydist.spec.status import TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from raydist.controller.attempt import Attempt
 from raydist.controller.machine import RunMachine
-from raydist.spec.result import RunProgress, RunResult, TaskRecord
-from raydist.spec.status import RunState, TaskStatus
+from raydist.outcome.result import RunProgress, RunResult, TaskRecord
+from raydist.outcome.status import RunState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.stragglers.step_times import StepTimes
 

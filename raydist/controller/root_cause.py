@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from raydist.controller.attempt import Attempt, name_tasks
 from raydist.errors import StartTimeoutError
+from raydist.outcome.status import CodePlace, FailureKind, TaskFailure, TaskState
 from raydist.planning.capacity import describe_amount
 from raydist.planning.plan import Plan
-from raydist.spec.status import CodePlace, FailureKind, TaskFailure, TaskState
 from raydist.spec.tasks import TaskId, TaskType
 
 # TensorFlow's messages in a task whose peer failed; the error's class varies.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from raydist.outcome.status import Command, TaskStatus
 from raydist.planning.plan import Plan
-from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 

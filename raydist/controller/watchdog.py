@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raydist.controller.attempt import Attempt
-from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.outcome.status import FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
 # A task sends a heartbeat twice a second, from a thread of its own. None comes for this many seconds only if

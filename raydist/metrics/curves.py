@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 
 Numbers = npt.NDArray[Any]

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raydist.spec.status import MetricRow, Scope
+from raydist.outcome.status import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SegmentWriter, next_seq

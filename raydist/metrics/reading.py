@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from raydist.errors import SpecError, StorageError
 from raydist.metrics.parquet import SCHEMA
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from isal import isal_zlib
 
 from raydist.metrics.curves import Series, thinned
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.stragglers.step_times import find_stragglers
 
 Numbers = npt.NDArray[Any]

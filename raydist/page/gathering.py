@@ -11,11 +11,11 @@ from typing import Any
 from raydist.errors import StorageError
 from raydist.metrics.curves import series_of
 from raydist.metrics.reading import read_scopes
+from raydist.outcome.codec import as_plain
+from raydist.outcome.status import RunState, Scope
 from raydist.page.curves import attempt_starts, later_trainings, pack_curves, with_step_times, workers
 from raydist.page.failures import failures_of, with_log_ends
 from raydist.page.timeline import timeline
-from raydist.spec.codec import as_plain
-from raydist.spec.status import RunState, Scope
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_record import decode_record, read_record
 from raydist.storage.run_storage import RunStorage

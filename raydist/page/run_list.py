@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from raydist.errors import SpecError, StorageError
+from raydist.outcome.codec import as_plain
 from raydist.page.gathering import Problems
 from raydist.spec.best import Direction, direction_of
-from raydist.spec.codec import as_plain
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_removal import DamagedRecord, list_runs

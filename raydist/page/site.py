@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from raydist.errors import MistakeError, RaydistError, SpecError, StorageError
+from raydist.outcome.status import Scope
 from raydist.page.gathering import Problems, gather_curves, gather_facts
 from raydist.page.html import live_html, page_json, script, style
 from raydist.page.run_list import run_list, study_list
 from raydist.spec.job import check_run_name
-from raydist.spec.status import Scope
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
 

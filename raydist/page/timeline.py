@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raydist.spec.status import RunState, TaskState
+from raydist.outcome.status import RunState, TaskState
 
 Event = Mapping[str, Any]
 

@@ -14,6 +14,7 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.reached import Revival
 from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import SystemClock
+from raydist.outcome.result import RunResult
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runs.evidence import Evidence
@@ -25,7 +26,6 @@ from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.job import JobSpec
-from raydist.spec.result import RunResult
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_folder import RunFolder

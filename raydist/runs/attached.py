@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raydist.errors import ClusterError, MistakeError
+from raydist.outcome.result import RunResult
 from raydist.runtime.cluster.connection import connect
 from raydist.runtime.host.address import CLIENT_PREFIX
-from raydist.spec.result import RunResult
 from raydist.storage.claims import LIVES_WITHIN_S, is_alive, is_this_host
 from raydist.storage.run_record import Driver, RunRecord, read_record
 from raydist.storage.run_storage import RunStorage

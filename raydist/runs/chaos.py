@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.errors import ClusterError, MistakeError
+from raydist.outcome.result import TaskRecord
+from raydist.outcome.status import RunState
 from raydist.runtime.cluster.signals import signal_task
-from raydist.spec.result import TaskRecord
-from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecord, read_record
 from raydist.storage.run_storage import RunStorage, open_run

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from raydist.controller.controller import Controller
 from raydist.controller.reached import Revival
 from raydist.errors import ClusterError, RaydistError, StorageError, TrainingError
+from raydist.outcome.result import RunError
+from raydist.outcome.status import RunState
 from raydist.planning.plan import Plan
 from raydist.runs.assembly import make_controller
 from raydist.runtime.cluster.connection import connect
@@ -25,8 +27,6 @@ from raydist.runtime.cluster.runtime_env import pickle_by_value
 from raydist.runtime.detach import cluster_leftovers, controller_actor
 from raydist.runtime.host import salvage
 from raydist.runtime.host.software import describe_difference, installed_versions
-from raydist.spec.result import RunError
-from raydist.spec.status import RunState
 from raydist.storage.claims import this_process
 from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_folder import RunFolder

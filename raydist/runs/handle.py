@@ -7,8 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from raydist.errors import RaydistError
+from raydist.outcome.result import RunResult
 from raydist.spec.quantities import Duration, parse_duration
-from raydist.spec.result import RunResult
 from raydist.spec.tasks import chief_of, parse_any_task
 from raydist.spec.text import as_submitted, facts_html
 

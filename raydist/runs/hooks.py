@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from raydist.errors import RunCancelledError
+from raydist.outcome.result import RunResult
 from raydist.spec.job import JobSpec
-from raydist.spec.result import RunResult
 from raydist.spec.secrecy import dump_plain_json
 
 logger = logging.getLogger(__name__)

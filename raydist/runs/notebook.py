@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from raydist.spec.result import RunResult
+from raydist.outcome.result import RunResult
 from raydist.spec.text import facts_html, metrics_text
 
 logger = logging.getLogger(__name__)

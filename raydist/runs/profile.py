@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 
 from raydist.errors import ClusterError, MistakeError, RaydistError, StorageError
+from raydist.outcome.result import TaskRecord
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.job import Strategy
-from raydist.spec.result import TaskRecord
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage import profile_mail
 from raydist.storage.profile_mail import ProfileAnswer, ProfileRequest

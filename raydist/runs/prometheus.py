@@ -7,7 +7,7 @@ from typing import Protocol
 from raydist.controller.gauges import GAUGES, samples
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import Clock
-from raydist.spec.status import RunState
+from raydist.outcome.status import RunState
 
 # Ray takes the values less often.
 PUBLISH_EVERY_S = 5.0

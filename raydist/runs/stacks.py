@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from raydist.errors import ClusterError, MistakeError
+from raydist.outcome.result import TaskRecord
 from raydist.runtime.cluster.signals import signal_task
-from raydist.spec.result import TaskRecord
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import as_submitted
 from raydist.storage.logs import read_log

@@ -1,7 +1,6 @@
-"""What a job and its run are, as plain data, and the words in which people write them.
+"""What a job is, as plain data, and the words in which people write it: options, params, roles, secrets.
 
-`settings` reads options and params, `entry` finds the train function. Nothing here decides, starts a run, or
-reads storage.
+`settings` has the options. Nothing here reads a file; `raydist.entry` does.
 """
 
 from raydist.spec.job import (
@@ -15,14 +14,6 @@ from raydist.spec.job import (
     WorkerRange as WorkerRange,
 )
 from raydist.spec.partitioner import Partitioner as Partitioner
-from raydist.spec.status import (
-    Command as Command,
-    FailureKind as FailureKind,
-    RunState as RunState,
-    TaskFailure as TaskFailure,
-    TaskState as TaskState,
-    TaskStatus as TaskStatus,
-)
 from raydist.spec.tasks import (
     ClusterSpec as ClusterSpec,
     Resources as Resources,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from raydist.errors import CheckpointError
-from raydist.spec.status import RunState
+from raydist.outcome.status import RunState
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.layout import RunLayout

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from raydist.errors import StorageError
-from raydist.spec.codec import as_plain, from_plain
+from raydist.outcome.codec import as_plain, from_plain
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage
 

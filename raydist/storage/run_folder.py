@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from raydist.errors import ClusterError, SpecError, StorageError
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import RunState
 from raydist.spec.best import Best
 from raydist.spec.job import JobSpec, Resume
-from raydist.spec.result import RunResult
-from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskId
 from raydist.storage.claims import (
     LIVES_WITHIN_S,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.codec import as_plain, from_plain
-from raydist.spec.result import Pid, RunResult
+from raydist.outcome.codec import as_plain, from_plain
+from raydist.outcome.result import Pid, RunResult
+from raydist.outcome.status import AttemptEnd, RunState
 from raydist.spec.secrecy import dump_plain_json
-from raydist.spec.status import AttemptEnd, RunState
 from raydist.storage.provenance import CodeRecord, Environment, Versions
 from raydist.storage.run_names import no_such_run
 from raydist.storage.run_storage import RunStorage

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.result import RunError
+from raydist.outcome.result import RunError
 from raydist.storage.claims import ClaimStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import INDEX

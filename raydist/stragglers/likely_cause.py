@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raydist.spec.result import StragglerCause
+from raydist.outcome.result import StragglerCause
 from raydist.stragglers.step_times import LIMIT, StepTimes
 
 # A cause has to explain so much of the time that a task takes more than the others.

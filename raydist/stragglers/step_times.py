@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from raydist.spec.status import TaskPace
+from raydist.outcome.status import TaskPace
 
 
 @dataclass(frozen=True, kw_only=True)

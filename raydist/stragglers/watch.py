@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raydist.spec.result import Straggler, StragglerCause
-from raydist.spec.status import TaskLink, TaskPace, TaskState, TaskStatus
+from raydist.outcome.result import Straggler, StragglerCause
+from raydist.outcome.status import TaskLink, TaskPace, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.stragglers.likely_cause import likely_cause, seconds_text
 from raydist.stragglers.step_times import StepTimes, find_stragglers, step_times

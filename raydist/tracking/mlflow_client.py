@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from raydist.errors import MistakeError, StorageError
 from raydist.metrics.reading import read_new
+from raydist.outcome.status import RunState, Scope
 from raydist.spec.secrecy import redact, redact_text
-from raydist.spec.status import RunState, Scope
 from raydist.storage.run_storage import RunStorage
 
 _EVALUATOR = "evaluator/"

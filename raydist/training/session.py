@@ -18,10 +18,10 @@ from raydist import train_context
 from raydist.data import shared
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
+from raydist.outcome.status import SHOW_PROGRESS
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.best import is_of_validation
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
-from raydist.spec.status import SHOW_PROGRESS
 from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore, EvaluationStore
 from raydist.storage.kept_state import HandedState

@@ -18,14 +18,14 @@ from raydist import api, errors
 from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError, StorageError
 from raydist.metrics.curves import series_of
 from raydist.metrics.reading import read_columns
+from raydist.outcome.result import RunError
+from raydist.outcome.status import RunState, Scope
 from raydist.planning.capacity import describe_roles, num_at_once
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.host.address import CLIENT_PREFIX
 from raydist.runtime.host.salvage import new_owner
 from raydist.spec.best import Direction
-from raydist.spec.result import RunError
-from raydist.spec.status import RunState, Scope
 from raydist.storage.claims import this_process
 from raydist.storage.failures import is_full_disk
 from raydist.storage.filesystem import Storage

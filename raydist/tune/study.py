@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raydist.outcome.result import RunError
+from raydist.outcome.status import RunState
 from raydist.spec.best import Direction
-from raydist.spec.result import RunError
-from raydist.spec.status import RunState
 from raydist.spec.text import suggest
 
 

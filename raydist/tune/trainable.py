@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from raydist import api
+from raydist.entry.request import Config, JobLike
 from raydist.errors import MistakeError, SpecError
 from raydist.planning.capacity import num_at_once
-from raydist.spec.entry.request import Config, JobLike
 from raydist.spec.settings.decorator import RunOptions, shows_options
 
 if sys.version_info >= (3, 11):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raydist.errors import RaydistError
-from raydist.spec.result import RunResult
-from raydist.spec.status import RunState
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import RunState
 
 Event = Mapping[str, Any]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import ClusterError
+from raydist.outcome.result import RunError, RunResult, TaskRecord
+from raydist.outcome.status import RunState, TaskState
 from raydist.runtime.host.salvage import clear_here
 from raydist.runtime.host.session import end_session
-from raydist.spec.result import RunError, RunResult, TaskRecord
-from raydist.spec.status import RunState, TaskState
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter

@@ -129,7 +129,7 @@ def wait(ctx: Any) -> None:
 
 def measure_reporting(seconds: float, rounds: int, folder: str) -> None:
     import raydist
-    from raydist.spec.status import Scope
+    from raydist.outcome.status import Scope
     from raydist.storage.run_storage import open_run
     from tests.benchmarks.figures.printing import figure
     from tests.support.metric_rows import read_rows

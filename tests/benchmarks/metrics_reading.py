@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from raydist.metrics import parquet
 from raydist.metrics.parquet import MetricsWriter
-from raydist.spec.status import MetricRow, Scope
+from raydist.outcome.status import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run

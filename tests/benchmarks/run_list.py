@@ -22,9 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from raydist.outcome.codec import as_plain
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.runtime.host.software import package_versions
-from raydist.spec.codec import as_plain
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import INDEX
 from raydist.storage.run_record import RunRecordStore

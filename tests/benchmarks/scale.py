@@ -38,13 +38,13 @@ from raydist.controller.controller import Controller, record_every_s
 from raydist.controller.journal import PROGRESS
 from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import GroupUpdate, SystemClock
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import Command, RunState, TaskState, TaskStatus
 from raydist.planning.assignment import make_assignments
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection, connect
 from raydist.runtime.group.launcher import RayLauncher
-from raydist.spec.result import RunResult
-from raydist.spec.status import Command, RunState, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run

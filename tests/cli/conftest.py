@@ -64,7 +64,7 @@ def runs_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def stored_run(tmp_path: Path) -> dict[str, Any]:
     """A run of two workers on `./raydist_runs`, in its second attempt, with logs, metrics and checkpoints."""
     from raydist.metrics.parquet import MetricsWriter
-    from raydist.spec.status import Scope
+    from raydist.outcome.status import Scope
     from raydist.spec.tasks import TaskId
     from raydist.storage.checkpoints import CheckpointStore
     from raydist.storage.run_record import RunRecordStore
@@ -104,7 +104,7 @@ def stored_run(tmp_path: Path) -> dict[str, Any]:
 
 
 def _row(*, attempt: int, step: int, value: float, scope: Any) -> Any:
-    from raydist.spec.status import MetricRow
+    from raydist.outcome.status import MetricRow
     from raydist.spec.tasks import TaskId
 
     return MetricRow(

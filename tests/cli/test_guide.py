@@ -17,7 +17,7 @@ from raydist import errors
 from raydist.cli import main
 from raydist.cli.commands import guide
 from raydist.cli.screen import guide_pages, output, run_view
-from raydist.spec.result import RunError
+from raydist.outcome.result import RunError
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS
 from raydist.train_context import TrainContext

@@ -11,10 +11,10 @@ from raydist.controller.controller import GRACE_S, POLL_S, ROOM_EVERY_S, SAVE_S,
 from raydist.controller.events import StoredCheckpoint
 from raydist.controller.machine import RunMachine
 from raydist.errors import ClusterError, RaydistError, StorageError
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import Command, FailureKind, RunState, TaskState
 from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, Strategy, WorkerRange
-from raydist.spec.result import RunResult
-from raydist.spec.status import Command, FailureKind, RunState, TaskState
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.fakes import (

@@ -6,7 +6,7 @@ from raydist.controller.events import GroupStopped, GroupUpdated, ReplaceTask, S
 from raydist.controller.machine import RunMachine
 from raydist.controller.replacement import MAX_QUICK_DEATHS
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import Command, FailureKind, RunState, TaskState, TaskStatus
+from raydist.outcome.status import Command, FailureKind, RunState, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 FINISH = SendCommand(Command.FINISH, (task("evaluator/0"),))

@@ -19,8 +19,8 @@ from raydist.controller.events import (
 from raydist.controller.machine import InvalidTransitionError, RunMachine
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError, TaskFailedError
+from raydist.outcome.status import FailureKind, RunState, TaskState, TaskStatus
 from raydist.spec.job import Strategy
-from raydist.spec.status import FailureKind, RunState, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status
 
 

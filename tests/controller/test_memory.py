@@ -11,9 +11,9 @@ from raydist.controller.events import AttemptPlanned, GroupStopped, GroupUpdated
 from raydist.controller.machine import RunMachine
 from raydist.controller.reached import Revival
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.codec import as_plain, from_plain
+from raydist.outcome.status import AttemptEnd, FailureKind, TaskState
 from raydist.planning.plan import Plan
-from raydist.spec.codec import as_plain, from_plain
-from raydist.spec.status import AttemptEnd, FailureKind, TaskState
 from raydist.spec.tasks import Resources, TaskType
 from tests.support.fakes import make_failure, make_plan, make_status
 

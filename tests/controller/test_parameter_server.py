@@ -22,8 +22,8 @@ from raydist.controller.events import (
 from raydist.controller.machine import RunMachine
 from raydist.controller.replacement import MAX_QUICK_DEATHS
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.status import Command, FailureKind, RunState, TaskState, TaskStatus
 from raydist.spec.job import Strategy
-from raydist.spec.status import Command, FailureKind, RunState, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 STARTING, RUNNING, FINISHED = TaskState.STARTING, TaskState.RUNNING, TaskState.FINISHED

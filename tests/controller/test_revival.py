@@ -13,11 +13,11 @@ from raydist.controller.controller import Controller
 from raydist.controller.machine import RunMachine
 from raydist.controller.reached import Revival
 from raydist.errors import ClusterError
+from raydist.outcome.codec import as_plain, from_plain
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import FailureKind, RunState
 from raydist.planning.plan import Plan
-from raydist.spec.codec import as_plain, from_plain
-from raydist.spec.result import RunResult
 from raydist.spec.secrecy import dump_plain_json
-from raydist.spec.status import FailureKind, RunState
 from raydist.storage.run_record import RunRecord
 from tests.support.fakes import PLACES, FakeClock, FakeLauncher, FakeTaskGroup, Moment, make_plan
 

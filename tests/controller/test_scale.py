@@ -11,7 +11,7 @@ from raydist.controller.controller import record_every_s
 from raydist.controller.events import GroupStopped, StopGroup
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import result_of
-from raydist.spec.status import FailureKind, RunState, TaskState, TaskStatus
+from raydist.outcome.status import FailureKind, RunState, TaskState, TaskStatus
 from raydist.storage.claims import LIVES_WITHIN_S
 from tests.support.counting import num_calls
 from tests.support.fakes import PLACES, make_failure

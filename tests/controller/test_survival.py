@@ -26,10 +26,10 @@ from raydist.controller.events import (
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate
 from raydist.controller.watchdog import SILENCE_S
+from raydist.outcome.status import CodePlace, Command, FailureKind, RunState, TaskState, TaskStatus
 from raydist.planning.fitting import resized
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
-from raydist.spec.status import CodePlace, Command, FailureKind, RunState, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 IN_FIT = CodePlace(where="bad.py:9 (train)", is_waiting=True, stack="...")

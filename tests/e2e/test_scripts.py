@@ -48,7 +48,7 @@ def submit(raydist: Submit, tmp_path: Path, name: str, *arguments: str) -> dict[
 def test_script_gives_the_losses_of_two_bare_processes(
     raydist: Submit, tmp_path: Path, name: str, keras: str
 ) -> None:
-    from raydist.spec.status import Scope
+    from raydist.outcome.status import Scope
     from raydist.storage.run_storage import open_run
 
     out, bare = folder(tmp_path / "out"), folder(tmp_path / "bare")

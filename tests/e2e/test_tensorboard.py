@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.storage.run_storage import open_run
 from tests.conftest import WaitUntil
 from tests.support.metric_rows import read_rows

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raydist.spec.entry.definition import read_job
+from raydist.entry.definition import read_job
 from tests.support.gallery_functions import JOBS
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn, started
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raydist.metrics.reading import read_columns
-from raydist.spec.status import MetricRow, Scope
+from raydist.outcome.status import MetricRow, Scope
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.metric_rows import store_rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raydist.metrics.curves import as_table, merge
-from raydist.spec.status import MetricRow, Scope
+from raydist.outcome.status import MetricRow, Scope
 from tests.metrics.conftest import Columns
 from tests.support.metric_rows import lines_of, row
 

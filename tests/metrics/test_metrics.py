@@ -14,7 +14,7 @@ from raydist.errors import StorageError
 from raydist.metrics.curves import merge
 from raydist.metrics.parquet import JOINED_AT, SCHEMA, MetricsWriter
 from raydist.metrics.reading import read_columns
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage
 from tests.support.metric_rows import read_rows, row

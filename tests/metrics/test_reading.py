@@ -9,7 +9,7 @@ import pytest
 from raydist.errors import StorageError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.reading import COLUMNS, read_columns
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage
 from tests.support.metric_rows import row

@@ -4,7 +4,7 @@ import numpy as np
 
 from raydist.metrics.curves import Series, series_of, thinned
 from raydist.metrics.reading import read_columns
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.storage.run_storage import RunStorage
 from tests.support.metric_rows import row, store_rows
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from raydist.metrics.curves import Series
+from raydist.outcome.status import Scope
 from raydist.page.curves import Packer, attempt_starts, later_trainings, pack_curves, with_step_times, workers
-from raydist.spec.status import Scope
 
 
 def series(values: Any, *, task: str = "worker/0", name: str = "loss", step_s: float = 0.1) -> Series:

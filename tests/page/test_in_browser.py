@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from raydist.metrics.curves import Series
+from raydist.outcome.status import Scope
 from raydist.page.curves import pack_curves
 from raydist.page.gathering import Problems, gather_curves, gather_facts
 from raydist.page.html import report_html
-from raydist.spec.status import Scope
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support import browser as browsers
 from tests.support.browser import Browser

@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 
 from raydist.errors import ClusterError, MistakeError, SpecError, StorageError, TrainingError
+from raydist.outcome.codec import as_plain
+from raydist.outcome.status import RunState
 from raydist.planning.plan import Plan
 from raydist.runs.attached import AttachedRun
 from raydist.runtime.cluster.connection import Connection
-from raydist.spec.codec import as_plain
-from raydist.spec.status import RunState
 from raydist.storage.claims import Claim, ClaimStore, this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.provenance import CodeRecord

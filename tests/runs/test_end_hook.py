@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import RunState
 from raydist.runs.hooks import run_command
-from raydist.spec.result import RunResult
-from raydist.spec.status import RunState
 from tests.conftest import WaitUntil
 
 RESULT = RunResult(

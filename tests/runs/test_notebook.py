@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from raydist.errors import StorageError
+from raydist.outcome.result import RunError, RunProgress, RunResult
+from raydist.outcome.status import RunState
 from raydist.runs.handle import RunHandle
 from raydist.runs.notebook import LiveDisplay, display_in_cell
-from raydist.spec.result import RunError, RunProgress, RunResult
-from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskId
 from tests.support.fakes import make_plan
 

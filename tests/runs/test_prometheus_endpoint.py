@@ -7,10 +7,10 @@ import pytest
 from raydist.controller.events import GroupUpdated
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate, SystemClock
+from raydist.outcome.status import TaskPace
 from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.host.software import has_metrics_agent
-from raydist.spec.status import TaskPace
 from tests.conftest import WaitUntil
 from tests.support.fakes import make_plan, make_status
 from tests.support.prometheus import Endpoint

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.status import TaskState, TaskStatus
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.spec import (
@@ -20,8 +21,6 @@ from raydist.spec import (
     Role,
     Strategy,
     TaskId,
-    TaskState,
-    TaskStatus,
     TaskType,
     WorkerRange,
 )

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from raydist.entry.environment import read_env_file
 from raydist.errors import SpecError
-from raydist.spec.environment import at_start, parse_variables, read_env_file, with_own_values
+from raydist.spec.variables import at_start, parse_variables, with_own_values
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raydist.errors import StorageError
-from raydist.spec.status import RunState
+from raydist.outcome.status import RunState
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage

@@ -11,7 +11,7 @@ import pytest
 
 from raydist.errors import StorageError
 from raydist.metrics.parquet import MetricsWriter
-from raydist.spec.status import MetricRow, Scope
+from raydist.outcome.status import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raydist.spec.entry.entry_point import EntryPoint
+from raydist.entry.entry_point import EntryPoint
 from raydist.spec.job import JobSpec
 from raydist.spec.secrecy import secrets_of
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.codec import as_plain
-from raydist.spec.status import RunState
+from raydist.outcome.codec import as_plain
+from raydist.outcome.status import RunState
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_names import run_names
 from raydist.storage.run_record import RunRecord, RunRecordStore, read_record

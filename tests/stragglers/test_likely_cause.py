@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raydist.spec.result import StragglerCause
+from raydist.outcome.result import StragglerCause
 from raydist.stragglers.likely_cause import likely_cause
 from raydist.stragglers.step_times import StepTimes
 

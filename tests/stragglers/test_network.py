@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from raydist.spec.status import TaskLink, TaskPace
+from raydist.outcome.status import TaskLink, TaskPace
 from raydist.stragglers.step_times import StepTimes
 from raydist.stragglers.watch import HostLink, find_slow_links, host_links, is_network_bound
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raydist.spec.result import StragglerCause
-from raydist.spec.status import TaskPace, TaskState
+from raydist.outcome.result import StragglerCause
+from raydist.outcome.status import TaskPace, TaskState
 from raydist.stragglers.watch import NUM_SAMPLES, SAMPLE_S, StragglerWatch
 from tests.support.fakes import make_status, task
 

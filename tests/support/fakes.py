@@ -9,11 +9,11 @@ from typing import Any
 
 from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.planning.fitting import resized
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy, WorkerRange
-from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import Role, TaskId, TaskType
 
 UNIX_AT_START_S = 1_000_000.0

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from raydist.entry.entry_point import load_object
 from raydist.errors import RaydistError
 from raydist.spec import EntryPoint
-from raydist.spec.entry.entry_point import load_object
 
 JOBS = Path(__file__).parents[2] / "jobs"
 

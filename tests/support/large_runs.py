@@ -9,8 +9,8 @@ from raydist.controller import journal
 from raydist.controller.events import GroupUpdated
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.status import TaskPace, TaskState, TaskStatus
 from raydist.spec.job import Strategy
-from raydist.spec.status import TaskPace, TaskState, TaskStatus
 from tests.support.fakes import make_plan
 
 TASKS_PER_HOST = 8

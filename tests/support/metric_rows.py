@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raydist.metrics.parquet import SCHEMA, MetricsWriter
-from raydist.spec.status import MetricRow, Scope
+from raydist.outcome.status import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raydist.spec.result import Straggler
-from raydist.spec.status import TaskLink, TaskPace
+from raydist.outcome.result import Straggler
+from raydist.outcome.status import TaskLink, TaskPace
 from raydist.stragglers.watch import StragglerWatch
 from tests.support.fakes import make_status
 

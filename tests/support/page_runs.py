@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.metrics.parquet import MetricsWriter
-from raydist.spec.status import MetricRow, Scope
+from raydist.outcome.status import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage

@@ -110,7 +110,7 @@ def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
     """A callback ends a fit; returns what is awaited then, and the step that a failure would name."""
     import tensorflow as tf
 
-    from raydist.spec.status import FailureKind, TaskFailure
+    from raydist.outcome.status import FailureKind, TaskFailure
 
     class Crash(tf.keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -13,9 +13,9 @@ import time
 import traceback
 from pathlib import Path
 
+from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.task.ports import PortLease
-from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
 

@@ -28,8 +28,8 @@ import ray.data
 import tensorflow as tf
 
 import raydist
+from raydist.entry.request import read_request
 from raydist.runs.handle import RunHandle
-from raydist.spec.entry.request import read_request
 from raydist.spec.tasks import TaskId
 
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raydist.outcome.codec import as_plain
 from raydist.planning.assignment import (
     TaskAssignment,
     assignment_environment,
@@ -20,7 +21,6 @@ from raydist.planning.assignment import (
     static_environment,
 )
 from raydist.spec import EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
-from raydist.spec.codec import as_plain
 from raydist.spec.job import RunOn
 from raydist.spec.settings.options import find_option
 from tests.support.parcels import FolderParcels

@@ -19,8 +19,8 @@ import pytest
 
 from raydist import api
 from raydist.errors import MistakeError, SpecError
-from raydist.spec.result import TaskRecord
-from raydist.spec.status import RunState, Scope, TaskState
+from raydist.outcome.result import TaskRecord
+from raydist.outcome.status import RunState, Scope, TaskState
 from raydist.spec.tasks import TaskId
 from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_record import RunRecord

@@ -7,7 +7,7 @@ import pytest
 
 from raydist.metrics import reading
 from raydist.metrics.parquet import JOINED_AT, MetricsWriter
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.tracking.mlflow_client import NewValues, Value

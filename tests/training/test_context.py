@@ -81,7 +81,7 @@ def test_chief_alone_writes_and_keeps_three(undisturbed: Undisturbed) -> None:
 
 
 def test_metrics_hold_one_global_value_per_epoch(undisturbed: Undisturbed) -> None:
-    from raydist.spec.status import Scope
+    from raydist.outcome.status import Scope
     from tests.support.metric_rows import merge_rows, read_rows
 
     [first, _], storage = undisturbed(Cluster(**TWO_WORKERS))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from raydist.errors import DeviceError
-from raydist.spec.status import FailureKind
+from raydist.outcome.status import FailureKind
 from raydist.spec.tasks import TaskId
 from raydist.task import failure_of
 from raydist.training.cluster import gpus

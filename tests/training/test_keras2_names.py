@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.spec.entry.keras2_names import MISSING_METHODS, MISSING_NAMES, is_missing
+from raydist.entry.keras2_names import MISSING_METHODS, MISSING_NAMES, is_missing
 from tests.support.keras2_functions import MISTAKES, OTHERS
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 

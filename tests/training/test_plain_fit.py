@@ -68,7 +68,7 @@ def test_plain_fit_of_tf_keras_is_counted_at_the_end_of_epochs_under_parameter_s
 
 
 def global_losses(storage: Path) -> list[float]:
-    from raydist.spec.status import Scope
+    from raydist.outcome.status import Scope
     from tests.support.metric_rows import merge_rows, read_rows
 
     rows = merge_rows(read_rows(open_run(str(storage), run="test")))

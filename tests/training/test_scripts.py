@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raydist.spec.entry.definition import read_job
+from raydist.entry.definition import read_job
 from tests.support.processes import Cluster, run_function, run_in_turn
 from tests.support.scripts import FOLDER, results, run_bare, run_script, write_script
 from tests.training.test_plain_fit import global_losses

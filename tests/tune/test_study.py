@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from raydist.outcome.result import RunError
 from raydist.spec.best import Direction
-from raydist.spec.result import RunError
 from raydist.tune.study import Spread, Study, TrialRow, missing_metric
 
 FAILURE = RunError(type="ValueError", message="no such rate", exit_code=1)

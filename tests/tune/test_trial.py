@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from raydist.errors import TaskFailedError
-from raydist.spec.result import RunResult
-from raydist.spec.status import RunState
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import RunState
 from raydist.tune.trial import TrialRun
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from raydist.outcome.codec import as_plain
 from raydist.runtime.host.scratch import scratch_root
-from raydist.spec.codec import as_plain
 from raydist.storage.claims import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecordStore, read_record

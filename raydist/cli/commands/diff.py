@@ -17,7 +17,7 @@ from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output
 from raydist.cli.screen.run_view import duration_s, job_text
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.codec import as_plain
+from raydist.outcome.codec import as_plain
 from raydist.spec.params import PARAM_TYPES, shown_params
 from raydist.storage.provenance import read_kept_code
 

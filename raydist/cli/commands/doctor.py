@@ -10,6 +10,7 @@ import click
 
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output
+from raydist.entry.request import absolute_storage
 from raydist.errors import RaydistError, StorageError
 from raydist.known_versions import KNOWN
 from raydist.planning.this_machine import this_machine
@@ -23,7 +24,6 @@ from raydist.runtime.host.address import (
 )
 from raydist.runtime.host.software import has_metrics_agent, installed_versions, lost_parts
 from raydist.runtime.task.fork_server import servers_here
-from raydist.spec.entry.request import absolute_storage
 from raydist.spec.quantities import size_text
 from raydist.spec.settings.options import find_option
 

@@ -13,9 +13,9 @@ from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import duration
 from raydist.errors import MistakeError
-from raydist.spec.codec import as_plain
+from raydist.outcome.codec import as_plain
+from raydist.outcome.status import RunState
 from raydist.spec.params import shown_params
-from raydist.spec.status import RunState
 from raydist.spec.text import suggest
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import StorageError
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 
 if TYPE_CHECKING:
     from raydist.metrics.curves import MetricTable

@@ -31,10 +31,10 @@ from raydist.cli.kept_job import (
 )
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
+from raydist.entry.definition import read_job
+from raydist.entry.environment import ENV, variable_names
 from raydist.runtime.host.software import package_versions
 from raydist.runtime.task.code_archive import unpack
-from raydist.spec.entry.definition import read_job
-from raydist.spec.environment import ENV, variable_names
 from raydist.spec.params import ParamTexts
 from raydist.spec.secrecy import redact
 from raydist.spec.settings.options import PARAMS
@@ -61,7 +61,7 @@ def resume(
     Example:
       raydist resume cifar-20261121-093012-1f3a --workers 2 --max-failures 10
     """
-    from raydist.spec.settings.config_file import read_config
+    from raydist.entry.config_file import read_config
     from raydist.storage.run_record import read_record
 
     given, params = given_options(options), ParamTexts.parse(param_texts)

@@ -17,7 +17,7 @@ from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import PlainView
 from raydist.cli.screen.run_view import Incident, incidents_of
 from raydist.errors import CheckpointError, ClusterError, StorageError
-from raydist.spec.codec import as_plain
+from raydist.outcome.codec import as_plain
 from raydist.spec.params import PARAM_TYPES, PARAMS
 from raydist.spec.quantities import size_text
 from raydist.spec.text import escaped

@@ -25,10 +25,10 @@ from raydist.cli.kept_job import (
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError
+from raydist.outcome.status import RunState
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.settings.options import find_option
-from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import counted
 

@@ -14,8 +14,8 @@ import click
 
 from raydist.cli.screen import guide_pages
 from raydist.errors import RaydistError
+from raydist.outcome.status import RunState
 from raydist.spec.secrecy import dump_plain_json, redact_text
-from raydist.spec.status import RunState
 from raydist.spec.text import escaped
 
 # JSON allows them in a string.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from raydist.cli.job_options import default_storage
 from raydist.cli.screen import guide_pages, output
 from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
+from raydist.outcome.codec import as_plain
+from raydist.outcome.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
+from raydist.outcome.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 from raydist.spec.best import Best
-from raydist.spec.codec import as_plain
-from raydist.spec.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
-from raydist.spec.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord

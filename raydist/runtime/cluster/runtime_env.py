@@ -9,8 +9,8 @@ from ray import cloudpickle
 from ray.runtime_env import RuntimeEnv
 
 from raydist.errors import SpecError
-from raydist.spec.environment import at_start
 from raydist.spec.job import JobSpec
+from raydist.spec.variables import at_start
 
 
 def runtime_env_of(job: JobSpec) -> Mapping[str, Any] | None:

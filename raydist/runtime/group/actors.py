@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from raydist.outcome.status import Command, TaskStatus
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
@@ -25,7 +26,6 @@ from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import CONCURRENCY, TaskActor
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
-from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import AnyTask, Resources, TaskId, TaskType
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError
+from raydist.outcome.status import Command, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment, make_assignments
 from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
@@ -35,7 +36,6 @@ from raydist.runtime.task.actor import News
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.runtime.task.runner import runner_of
-from raydist.spec.status import Command, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage.proof import StorageProof
 

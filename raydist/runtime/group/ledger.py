@@ -17,8 +17,8 @@ from typing import Any
 import ray
 
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.status import BEFORE_SERVICE, TaskFailure, TaskState, TaskStatus
 from raydist.runtime.task.greeting import Hello
-from raydist.spec.status import BEFORE_SERVICE, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
 # What comes within this time is taken together, so that a large run does not keep the controller busy.

@@ -8,11 +8,11 @@ import time
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from raydist.errors import ClusterError, RaydistError, StorageError
+from raydist.outcome.status import FailureKind, TaskFailure
 from raydist.runtime.cluster.reachability import Loss
 from raydist.runtime.host.post_mortem import MORE_MEMORY
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.quantities import write_bytes
-from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import AnyTask, TaskId
 
 _IP_PATTERN = re.compile(r"\bip(?:=|: )([0-9A-Fa-f.:]+)")

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 import ray
 
+from raydist.outcome.status import Command, TaskStatus
 from raydist.planning.assignment import TaskAssignment, static_environment
 from raydist.runtime.task.fork_client import hold
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife
 from raydist.runtime.task.parcels import RayParcels
-from raydist.spec.status import Command, TaskStatus
 from raydist.storage.kept_state import StateMemory
 
 # A long poll, what follows it, and calls beside them.

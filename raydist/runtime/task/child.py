@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from raydist.errors import StorageError
+from raydist.outcome.status import CodePlace, Command, FailureKind, TaskFailure, TaskStatus
 from raydist.planning.assignment import TaskAssignment, assignment_environment
 from raydist.runtime.host.hardware import peak_memory_bytes
 from raydist.runtime.host.log_capture import LogTarget
@@ -34,7 +35,6 @@ from raydist.runtime.host.task_files import TaskFiles
 from raydist.runtime.task.runner import TaskRunner, describe_failure, load_runner
 from raydist.runtime.task.stacks import dump_stacks, place_in_code
 from raydist.spec.secrecy import Secrets, secrets_of
-from raydist.spec.status import CodePlace, Command, FailureKind, TaskFailure, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.storage.kept_state import HandedState
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import StorageError
+from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.host.address import join_address, split_address
 from raydist.runtime.host.firewall import advice, set_fence
@@ -32,7 +33,6 @@ from raydist.runtime.task.process import ProcessDiedError, TaskProcess
 from raydist.runtime.task.runner import describe_failure
 from raydist.spec.quantities import write_bytes
 from raydist.spec.secrecy import Secrets, secrets_of
-from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.text import as_submitted
 from raydist.storage.kept_state import HandedState, StateMemory
 

@@ -13,11 +13,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from raydist.outcome.status import Command, TaskFailure, TaskStatus
 from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Failed, Run, Stopped
 from raydist.runtime.task.fork_client import connect, import_path
 from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, receive, send
-from raydist.spec.status import Command, TaskFailure, TaskStatus
 
 _ATTEMPTS = 3
 # What a process has said is read to the end once it is gone; its own children may hold the link open.

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from raydist.errors import RaydistError
+from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskStatus
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.job import JobSpec, RunOn, Strategy
 from raydist.spec.secrecy import Secrets
-from raydist.spec.status import Command, FailureKind, TaskFailure, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from raydist.spec.status import CodePlace
+from raydist.outcome.status import CodePlace
 from raydist.spec.text import as_submitted
 
 # What calls the user's code, and where a task is that waits for others.

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from raydist.errors import SpecError
-from raydist.spec.environment import parse_variables
 from raydist.spec.quantities import ByteSize, Duration, parse_age, parse_bytes, parse_duration, write_age
 from raydist.spec.tasks import ExtraRole, Resources
 from raydist.spec.text import suggest
+from raydist.spec.variables import parse_variables
 
 _Read = Callable[[str, object], Any]
 

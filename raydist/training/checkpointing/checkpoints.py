@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import CheckpointError
-from raydist.spec.status import NOT_FINITE
+from raydist.outcome.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore, Evaluations, EvaluationStore
 from raydist.training.checkpointing import saved_state, variables

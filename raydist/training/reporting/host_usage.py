@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from raydist.spec.status import TaskLink
+from raydist.outcome.status import TaskLink
 from raydist.spec.tasks import ClusterSpec
 
 _PROC = Path("/proc")

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from raydist.outcome.status import Command, Report, TaskFailure, TaskPace, TaskState, TaskStatus, Training
+from raydist.outcome.value import MAX_BYTES, NotKeptError, encode_value
 from raydist.spec.best import Best, best_of
 from raydist.spec.quantities import write_bytes
 from raydist.spec.secrecy import dump_plain_json
-from raydist.spec.status import Command, Report, TaskFailure, TaskPace, TaskState, TaskStatus, Training
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import without_colours
-from raydist.spec.value import MAX_BYTES, NotKeptError, encode_value
 
 
 class Commands:

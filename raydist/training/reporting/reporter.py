@@ -12,8 +12,8 @@ import numpy as np
 
 from raydist.errors import NonFiniteError
 from raydist.metrics.parquet import MetricsWriter
+from raydist.outcome.status import NOT_FINITE, MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.status import NOT_FINITE, MetricRow, Scope
 from raydist.spec.tasks import TaskType
 from raydist.training.reporting.host_usage import TaskLinks
 from raydist.training.reporting.profiler import Profiler

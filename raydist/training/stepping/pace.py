@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.spec.status import TaskPace
+from raydist.outcome.status import TaskPace
 from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
 from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskType
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives

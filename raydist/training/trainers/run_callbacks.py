@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.spec.status import Scope
+from raydist.outcome.status import Scope
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import resume

@@ -14,11 +14,11 @@ import pytest
 import raydist as package
 from raydist.controller.reached import Revival
 from raydist.errors import StorageError
+from raydist.outcome.codec import as_plain
+from raydist.outcome.result import Evaluation, RunError, RunProgress, RunResult, TaskRecord
+from raydist.outcome.status import FailureKind, GroupLoss, RunState, TaskState
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.spec.best import Best
-from raydist.spec.codec import as_plain
-from raydist.spec.result import Evaluation, RunError, RunProgress, RunResult, TaskRecord
-from raydist.spec.status import FailureKind, GroupLoss, RunState, TaskState
 from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
 from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run

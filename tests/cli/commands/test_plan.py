@@ -171,7 +171,7 @@ def test_plan_loads_neither_ray_nor_tensorflow_even_when_the_job_imports_them(jo
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_config_says_when_to_use_it_and_loads(config: Path) -> None:
-    from raydist.spec.settings.config_file import read_config
+    from raydist.entry.config_file import read_config
 
     assert config.read_text().startswith("# ")
     assert "Use it " in config.read_text()

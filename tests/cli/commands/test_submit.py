@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from raydist import api
+from raydist.outcome.result import RunError, RunResult, TaskRecord
+from raydist.outcome.status import RunState, TaskState
 from raydist.planning.describe import describe_job
 from raydist.spec.job import WorkerRange
-from raydist.spec.result import RunError, RunResult, TaskRecord
-from raydist.spec.status import RunState, TaskState
 from raydist.spec.tasks import TaskId
 from tests.cli.conftest import Run
 

@@ -14,8 +14,8 @@ import raydist as package
 from raydist.cli.screen import run_view
 from raydist.cli.screen.progress import PlainView, Progress
 from raydist.metrics.parquet import MetricsWriter
-from raydist.spec.result import RunResult
-from raydist.spec.status import MetricRow, RunState, Scope
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import MetricRow, RunState, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raydist.cli.screen import output, run_view
-from raydist.spec.status import SHOW_PROGRESS
+from raydist.outcome.status import SHOW_PROGRESS
 from raydist.storage.run_storage import open_run
 from tests.support.records import make_record
 

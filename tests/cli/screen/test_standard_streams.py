@@ -17,8 +17,8 @@ FAKED = """
 import sys
 from raydist import api
 from raydist.cli import main
-from raydist.spec.result import RunResult
-from raydist.spec.status import RunState
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import RunState
 
 state = RunState[sys.argv.pop()]
 

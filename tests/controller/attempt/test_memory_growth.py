@@ -9,7 +9,7 @@ from raydist.controller.events import GroupUpdated
 from raydist.controller.machine import RunMachine
 from raydist.controller.memory_growth import NUM_SAMPLES, SAMPLE_S, MemoryWatch, growth_of
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import TaskStatus
+from raydist.outcome.status import TaskStatus
 from tests.support.fakes import make_plan, make_status
 
 GIB = 1 << 30

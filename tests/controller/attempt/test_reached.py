@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from raydist.controller.reached import Reached
+from raydist.outcome.result import Evaluation
+from raydist.outcome.status import TaskStatus
 from raydist.spec.best import Best
-from raydist.spec.result import Evaluation
-from raydist.spec.status import TaskStatus
 from tests.support.fakes import make_status, task
 
 

@@ -16,9 +16,9 @@ from raydist.controller.replacement import (
     replace_dead,
 )
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.status import FailureKind, TaskState, TaskStatus
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy
-from raydist.spec.status import FailureKind, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 PARAMETER_SERVER = Strategy.PARAMETER_SERVER

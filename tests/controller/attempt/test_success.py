@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from raydist.controller.attempt import has_succeeded, servers
+from raydist.outcome.status import TaskState
 from raydist.spec.job import Strategy
-from raydist.spec.status import TaskState
 from tests.support.fakes import task
 
 FINISHED, RUNNING, FAILED = TaskState.FINISHED, TaskState.RUNNING, TaskState.FAILED

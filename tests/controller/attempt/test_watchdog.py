@@ -8,7 +8,7 @@ import pytest
 from raydist.controller.attempt import Attempt
 from raydist.controller.task_group import GroupUpdate
 from raydist.controller.watchdog import SILENCE_S, SUSPICIOUS_S, Watchdog
-from raydist.spec.status import FailureKind, TaskState, TaskStatus
+from raydist.outcome.status import FailureKind, TaskState, TaskStatus
 from tests.support.fakes import make_status, task
 
 

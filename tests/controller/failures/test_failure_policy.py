@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raydist.controller.lost_attempts import _UNKNOWN_MONITOR, Decision, decide
-from raydist.spec.status import AttemptEnd, FailureKind, GroupLoss
+from raydist.outcome.status import AttemptEnd, FailureKind, GroupLoss
 from tests.support.fakes import make_failure
 
 

@@ -5,7 +5,7 @@ import pytest
 from raydist.controller.attempt import Attempt
 from raydist.controller.lost_attempts import WITHIN_S, HostRecord
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import FailureKind, TaskFailure
+from raydist.outcome.status import FailureKind, TaskFailure
 from tests.support.fakes import make_failure, make_status, task
 
 ATTEMPT = Attempt.begun(0, (task("worker/0"), task("worker/1"))).updated(

@@ -7,7 +7,7 @@ import pytest
 from raydist.controller.attempt import Attempt
 from raydist.controller.root_cause import find_root_cause, kind_of
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import FailureKind, TaskFailure, TaskState
+from raydist.outcome.status import FailureKind, TaskFailure, TaskState
 from tests.support.fakes import make_failure, make_status, task
 
 USER, LOST, COLLATERAL = FailureKind.USER, FailureKind.LOST, FailureKind.COLLATERAL

@@ -5,7 +5,7 @@ import pytest
 from raydist.controller.attempt import Attempt
 from raydist.controller.root_cause import standstill_cause
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import CodePlace
+from raydist.outcome.status import CodePlace
 from tests.support.fakes import make_status, task
 
 FIT = CodePlace(where="prog.py:24 (train)", is_waiting=True)

@@ -9,7 +9,7 @@ from raydist.controller.events import GroupStopped, GroupUpdated
 from raydist.controller.gauges import GAUGES, MAX_NAMES, MAX_TASKS_WITH_VALUES, Sample, samples
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import TaskPace, TaskState, TaskStatus
+from raydist.outcome.status import TaskPace, TaskState, TaskStatus
 from tests.support.fakes import make_plan, make_status
 
 

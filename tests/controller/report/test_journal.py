@@ -6,7 +6,7 @@ from raydist.controller.events import GroupUpdated
 from raydist.controller.journal import Known, news_events
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import Report, Training
+from raydist.outcome.status import Report, Training
 from tests.support.fakes import make_plan, make_status
 
 

@@ -11,10 +11,10 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.result import result_of
 from raydist.controller.root_cause import RootCause
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.codec import from_plain
+from raydist.outcome.codec import from_plain
+from raydist.outcome.result import RunError, RunResult
+from raydist.outcome.status import FailureKind, RunState, TaskState
 from raydist.spec.job import Strategy
-from raydist.spec.result import RunError, RunResult
-from raydist.spec.status import FailureKind, RunState, TaskState
 from tests.support.fakes import PLACES, make_failure, make_plan, make_status
 
 

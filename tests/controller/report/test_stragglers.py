@@ -11,9 +11,9 @@ from raydist.controller.journal import Known, news_events
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import result_of
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.codec import from_plain
-from raydist.spec.result import RunResult
-from raydist.spec.status import TaskPace, TaskStatus
+from raydist.outcome.codec import from_plain
+from raydist.outcome.result import RunResult
+from raydist.outcome.status import TaskPace, TaskStatus
 from raydist.stragglers.watch import NUM_SAMPLES, SAMPLE_S
 from tests.support.fakes import PLACES, make_plan, make_status
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from raydist.errors import SpecError
+from raydist.outcome.status import TaskState
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, deserialize, serialize
-from raydist.spec import TaskState
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 

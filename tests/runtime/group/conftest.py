@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.group.launcher import RayLauncher
-from raydist.spec import TaskState
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive
 

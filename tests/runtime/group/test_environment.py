@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from raydist.errors import ClusterError, SpecError
+from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.runtime_env import check_runtime_env, runtime_env_of
-from raydist.spec import TaskState
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 

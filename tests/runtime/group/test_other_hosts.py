@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from raydist.errors import ClusterError, StorageError
+from raydist.outcome.status import FailureKind, TaskState
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.inventory import probe_inventory
@@ -22,7 +23,7 @@ from raydist.runtime.cluster.ray_internals import free_resources
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.runtime.host.scratch import scratch_root, sweep
 from raydist.runtime.task.code_archive import pack
-from raydist.spec import FailureKind, Resources, TaskId, TaskState, WorkerRange
+from raydist.spec import Resources, TaskId, WorkerRange
 from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan, make_ps_plan

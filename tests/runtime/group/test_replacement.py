@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import ray
 
+from raydist.outcome.status import Command, FailureKind, TaskState, TaskStatus
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.host.scratch import scratch_root
-from raydist.spec import Command, FailureKind, PortRange, TaskId, TaskState, TaskStatus
+from raydist.spec import PortRange, TaskId
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_ps_plan
 

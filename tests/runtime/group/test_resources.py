@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from raydist.outcome.status import TaskState
 from raydist.planning.capacity import num_fitting, why_not
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.inventory import probe_inventory
 from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.group.launcher import RayLauncher
-from raydist.spec import Resources, TaskId, TaskState, TaskType
+from raydist.spec import Resources, TaskId, TaskType
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 from tests.support.ray_heads import ray_node

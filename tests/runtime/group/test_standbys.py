@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.placement import Placement
@@ -18,7 +19,7 @@ from raydist.runtime.group.standbys import Standbys
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.scratch import scratch_root, sweep
 from raydist.runtime.task.greeting import TaskSetup
-from raydist.spec import Resources, TaskState
+from raydist.spec import Resources
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive, make_plan
 from tests.runtime.group.conftest import Attempts, agents_of

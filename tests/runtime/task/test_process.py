@@ -16,23 +16,14 @@ from typing import Any
 
 import pytest
 
+from raydist.outcome.status import TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment, static_environment
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.task import fork_client, fork_server, runner as runner_module
 from raydist.runtime.task.child import Begin, Run
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
-from raydist.spec import (
-    ClusterSpec,
-    EntryPoint,
-    JobSpec,
-    KerasFlavour,
-    Strategy,
-    TaskFailure,
-    TaskId,
-    TaskState,
-    TaskStatus,
-)
+from raydist.spec import ClusterSpec, EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, make_plan
 

@@ -8,9 +8,9 @@ import cloudpickle
 import pytest
 
 import raydist
+from raydist.entry.definition import define_from_object
+from raydist.entry.entry_point import load_function
 from raydist.errors import JobFileError, SpecError
-from raydist.spec.entry.definition import define_from_object
-from raydist.spec.entry.entry_point import load_function
 from raydist.spec.job import EntryPoint, Strategy
 from raydist.spec.settings.decorator import Job
 from raydist.spec.settings.resolution import JobDefinition
@@ -93,7 +93,7 @@ def test_job_of_a_script_is_pickled_and_the_scripts_folder_travels(tmp_path: Pat
     script = tmp_path / "my_script.py"
     script.write_text(
         "import cloudpickle, raydist\n"
-        "from raydist.spec.entry.definition import define_from_object\n"
+        "from raydist.entry.definition import define_from_object\n"
         "@raydist.job(ps=2)\n"
         "def train(ctx):\n"
         "    import tf_keras\n"
@@ -133,7 +133,7 @@ def test_entry_point_without_the_function_is_refused(tmp_path: Path) -> None:
 
 
 def test_import_of_raydist_and_reading_a_job_load_neither_ray_nor_tensorflow_nor_yaml() -> None:
-    code = "import raydist, raydist.spec.entry.definition, sys; raydist.job; print(*sys.modules)"
+    code = "import raydist, raydist.entry.definition, sys; raydist.job; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

@@ -18,7 +18,7 @@ from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, Sho
 from raydist.cli.job_options import count_option, job_options, json_option, module_option
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RaydistError
-from raydist.spec.result import CANCELLED_EXIT_CODE
+from raydist.outcome.result import CANCELLED_EXIT_CODE
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

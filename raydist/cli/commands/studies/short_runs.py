@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 from raydist.cli.job_options import given_options, target_of
 from raydist.cli.screen import output
 from raydist.errors import RunCancelledError
+from raydist.outcome.status import RunState, Scope
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.runs.scaling import Measurement, TaskReadings, measured
 from raydist.runs.strategies_compared import LossCurve
 from raydist.spec.params import ParamTexts
-from raydist.spec.status import RunState, Scope
 from raydist.spec.tasks import TaskType
 
 if TYPE_CHECKING:
     from raydist import RunHandle
     from raydist.metrics.curves import Series
+    from raydist.outcome.result import RunResult
     from raydist.planning.plan import Plan
     from raydist.spec.params import ParamTexts
-    from raydist.spec.result import RunResult
     from raydist.storage.run_storage import RunStorage
 
 # Options of a run that these commands set themselves.

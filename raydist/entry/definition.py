@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from raydist.entry.job_probe import probe_defaults
+from raydist.entry.job_source import FoundJob, JobSource, problem_of_function, read_notebook, read_source
+from raydist.entry.keras2_source import Part, legacy_reason
+from raydist.entry.notebook import SUFFIX
 from raydist.errors import JobFileError, SpecError
-from raydist.spec.entry.job_probe import probe_defaults
-from raydist.spec.entry.job_source import FoundJob, JobSource, problem_of_function, read_notebook, read_source
-from raydist.spec.entry.keras2_source import Part, legacy_reason
-from raydist.spec.entry.notebook import SUFFIX
 from raydist.spec.job import MODULE_FLAG, EntryPoint
 from raydist.spec.settings.decorator import Job
 from raydist.spec.settings.options import check_names

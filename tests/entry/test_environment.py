@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from raydist.entry.environment import environment_of, variable_names
 from raydist.errors import SpecError
-from raydist.spec.environment import environment_of, variable_names
 from raydist.spec.settings.resolution import typed_values
 
 

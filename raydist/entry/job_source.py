@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from raydist.entry.keras2_source import Part
+from raydist.entry.notebook import read_cells
 from raydist.errors import JobFileError
-from raydist.spec.entry.keras2_source import Part
-from raydist.spec.entry.notebook import read_cells
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 

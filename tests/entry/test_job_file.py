@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from raydist.entry.definition import read_job
+from raydist.entry.job_probe import probe_defaults
 from raydist.errors import JobFileError, RaydistError, SpecError
-from raydist.spec.entry.definition import read_job
-from raydist.spec.entry.job_probe import probe_defaults
 from raydist.spec.job import CheckpointEvery, EntryPoint, RunOn, Strategy, WorkerRange
 from raydist.spec.settings.resolution import JobDefinition
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raydist.spec.entry.keras2_names import CALL_ARGUMENTS, METHOD_ARGUMENTS, MISSING_METHODS, is_missing
+from raydist.entry.keras2_names import CALL_ARGUMENTS, METHOD_ARGUMENTS, MISSING_METHODS, is_missing
 
 _MOST_MODULES = 500
 _KERAS = "tensorflow.keras"

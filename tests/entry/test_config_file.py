@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from raydist.entry.config_file import read_config
 from raydist.errors import SpecError
 from raydist.spec.job import PortRange, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
-from raydist.spec.settings.config_file import read_config
 from raydist.spec.yaml12 import parse_yaml
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from raydist.entry.definition import define_from_object
+from raydist.entry.job_source import problem_of_function, problem_of_source
 from raydist.errors import JobFileError
-from raydist.spec.entry.definition import define_from_object
-from raydist.spec.entry.job_source import problem_of_function, problem_of_source
 from raydist.spec.settings.resolution import JobDefinition
-from tests.spec.entry.test_job_file import Read, error_of, read
+from tests.entry.test_job_file import Read, error_of, read
 
 __all__ = ["read"]  # the fixture
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from raydist.errors import StorageError
-from raydist.spec.codec import as_plain
+from raydist.outcome.codec import as_plain
+from raydist.outcome.value import MAX_BYTES, NotKeptError, decode_value, encode_value
 from raydist.spec.secrecy import dump_plain_json
-from raydist.spec.value import MAX_BYTES, NotKeptError, decode_value, encode_value
 from raydist.storage.run_record import RunRecordStore, decode_record, read_record
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.records import make_record

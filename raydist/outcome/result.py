@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 from raydist import errors
+from raydist.outcome.codec import NOT_KEPT, as_plain, nan_where_null
+from raydist.outcome.status import RunState, TaskState
+from raydist.outcome.value import check_value, decode_value
 from raydist.spec.best import Best
-from raydist.spec.codec import NOT_KEPT, as_plain, nan_where_null
-from raydist.spec.status import RunState, TaskState
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import facts_html, metrics_text
-from raydist.spec.value import check_value, decode_value
 
 CANCELLED_EXIT_CODE = 130
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from raydist.entry.notebook import SUFFIX, read_cells
 from raydist.errors import JobFileError
-from raydist.spec.entry.notebook import SUFFIX, read_cells
 from raydist.spec.job import EntryPoint
 from raydist.spec.settings.decorator import Job
 

@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from raydist.spec.entry.definition import define_from_object, read_job
-from raydist.spec.environment import environment_of
+from raydist.entry.config_file import read_config
+from raydist.entry.definition import define_from_object, read_job
+from raydist.entry.environment import environment_of
 from raydist.spec.job import JobSpec
-from raydist.spec.settings.config_file import read_config
 from raydist.spec.settings.decorator import Job
 from raydist.spec.settings.options import PARAMS
 from raydist.spec.settings.resolution import Origin, TypedOptions, resolve, typed_values

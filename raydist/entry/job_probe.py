@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from raydist.entry.entry_point import load_object
+from raydist.entry.job_source import problem_of_function
 from raydist.errors import JobFileError
-from raydist.spec.entry.entry_point import load_object
-from raydist.spec.entry.job_source import problem_of_function
 from raydist.spec.job import EntryPoint
 from raydist.spec.params import PARAM_TYPES, PARAMS, keep_params, kept_params
 from raydist.spec.settings.decorator import Job
@@ -23,7 +23,7 @@ _TIME_LIMIT_S = 300.0  # a job file may import TensorFlow, which takes long on a
 # folder that raydist lies in (site-packages) shadows nothing.
 _BOOT = (
     "import sys; sys.path = [one for one in sys.path if one] + [sys.argv.pop(1)]; "
-    "from raydist.spec.entry.job_probe import main; main()"
+    "from raydist.entry.job_probe import main; main()"
 )
 
 

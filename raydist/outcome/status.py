@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from raydist.outcome.codec import NOT_KEPT
 from raydist.spec.best import Best
-from raydist.spec.codec import NOT_KEPT
 from raydist.spec.tasks import TaskId
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from raydist.entry.definition import read_job
+from raydist.entry.entry_point import ScriptExit, run_script
+from raydist.entry.notebook import read_cells
 from raydist.errors import JobFileError, SpecError
-from raydist.spec.entry.definition import read_job
-from raydist.spec.entry.entry_point import ScriptExit, run_script
-from raydist.spec.entry.notebook import read_cells
 from raydist.spec.job import EntryPoint
 from raydist.spec.settings.resolution import JobDefinition, resolve, typed_values
 

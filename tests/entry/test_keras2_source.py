@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raydist.spec.entry.definition import read_job
-from raydist.spec.entry.keras2_source import Part, legacy_reason
+from raydist.entry.definition import read_job
+from raydist.entry.keras2_source import Part, legacy_reason
 
 JOBS = sorted(Path(__file__).parents[3].joinpath("jobs").glob("*.py"))
 TF = "import tensorflow as tf\n"
