@@ -204,7 +204,7 @@ def static_environment(
         # Explicit also for Keras 3: a value left over from `ray start` would choose the other one.
         "TF_USE_LEGACY_KERAS": "1" if keras is KerasFlavour.LEGACY else "0",
         "KERAS_BACKEND": "tensorflow",
-        # TensorFlow sizes its pools to all cores of the host; it does not read Ray's OMP_NUM_THREADS.
+        # TensorFlow sizes its pools to all cores of the host (tensorflow-notes.md#threads-and-bits).
         "TF_NUM_INTRAOP_THREADS": str(num_threads),
         # One thread could wait for a peer and run what the peer waits for.
         "TF_NUM_INTEROP_THREADS": str(max(2, num_threads)),

@@ -70,8 +70,7 @@ _NUM_SIZES = 31
 def check_untouched() -> None:
     """Raises UnsupportedError when an op ran before the strategy exists.
 
-    Collectives can be configured only in a fresh context (eager/context.py, `Collective ops must be
-    configured at program startup`; tensorflow#34568).
+    Collectives can be configured only in a fresh context (tensorflow-notes.md#the-context-must-be-untouched).
     """
     if context.context()._context_handle is not None:
         raise UnsupportedError(
@@ -85,7 +84,8 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
 
     MultiWorkerMirroredStrategy configures the coordination service only where it is not yet
     (collective_all_reduce_strategy.py). With a barrier at registration a missing peer raises
-    `DeadlineExceededError … Some timed out task names: …`.
+    `DeadlineExceededError … Some timed out task names: …`. See
+    tensorflow-notes.md#start-and-the-coordination-service.
     """
     current = context.context()
     if current.coordination_service is not None:
@@ -151,7 +151,8 @@ _LOST = {
 def report_error_to_peers(message: str) -> None:
     """Makes every collective of the peers fail at once with `message`.
 
-    A peer that raised but whose process lives is otherwise waited for without end.
+    A peer that raised but whose process lives is otherwise waited for without end
+    (tensorflow-notes.md#a-worker-that-fails).
     """
     current = context.context()
     if current.coordination_service is not None and hasattr(current, "report_error_to_cluster"):
@@ -848,7 +849,8 @@ _registered: dict[str, Callable[..., Any]] = {}
 def call_registered(name: str, inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
     """Calls, with NumPy arrays, what is registered as `name` in the process that runs the op.
 
-    `tf.numpy_function` pins its op to the process that makes the graph (ops/script_ops.py).
+    `tf.numpy_function` pins its op to the process that makes the graph
+    (tensorflow-notes.md#clustercoordinator).
     """
     outputs: Sequence[tf.Tensor] = gen_script_ops.py_func(input=list(inputs), token=name, Tout=list(types))
     return outputs

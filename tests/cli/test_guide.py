@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib.metadata
 import json
 import re
 import sys
@@ -57,6 +58,10 @@ FOREIGN_OPTIONS = {
 
 _LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 _PATH = re.compile(r"(?<![\w/.-])(?:raydist|tests|jobs|cluster_configs)/[\w/.-]*\w/?")
+
+# A heading of the notes on TensorFlow, and a place that they name.
+_NOTE = re.compile(r"tensorflow-notes\.md#([\w-]+)")
+_PLACE = re.compile(r"`((?:tensorflow|keras|tf_keras)/[\w/]+\.py):(\w+)`")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
@@ -117,6 +122,25 @@ def test_links_lead_somewhere(page: Path) -> None:
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{page.name} links to {target}"
         assert not anchor or anchor in headings(file), f"{page.name} links to {target}"
+
+
+def test_comments_point_to_headings_of_the_notes() -> None:
+    known = headings(FOLDER / "tensorflow-notes.md")
+    sources = {path: path.read_text() for path in (ROOT / "raydist").rglob("*.py")}
+    named = {(path.name, anchor) for path, text in sources.items() for anchor in _NOTE.findall(text)}
+    assert len(named) >= 10
+    assert {one for one in named if one[1] not in known} == set()
+
+
+def test_places_that_the_notes_name_are_in_the_installed_sources() -> None:
+    places = _PLACE.findall((FOLDER / "tensorflow-notes.md").read_text())
+    assert len(places) >= 15
+    tensorflow = importlib.metadata.distribution("tensorflow")
+    if tuple(map(int, tensorflow.version.split(".")[:2])) < (2, 21):
+        pytest.skip(f"the notes name places of TensorFlow 2.21, and this is {tensorflow.version}")
+    site = Path(str(tensorflow.locate_file("")))
+    gone = [f"{file}:{name}" for file, name in places if name not in (site / file).read_text()]
+    assert gone == [], "upstream has moved: look at what raydist does about it, and at the note"
 
 
 @every_page

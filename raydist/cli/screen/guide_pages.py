@@ -35,6 +35,7 @@ TOPICS = (
     "deploying",
     "versions",
     "keras-patches",
+    "tensorflow-notes",
     "security",
     "figures",
     "limits",

@@ -1,7 +1,8 @@
 """The fork server of a host: it has imported what tasks need, and forks a task's process in milliseconds.
 
 It is single-threaded, touches no device and executes nothing of the user's. It ends with Ray's daemon on its
-host, and its processes end with it, or with the agent that each was forked for.
+host, and its processes end with it, or with the agent that each was forked for. What may be forked is in
+tensorflow-notes.md#forks.
 """
 
 from __future__ import annotations

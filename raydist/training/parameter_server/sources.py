@@ -101,7 +101,7 @@ class _Readers:
 def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
     """Starts this task's server at its address, and returns it; it serves until the process ends.
 
-    It cannot be stopped (tensorflow#11872), so it needs a process of its own.
+    It cannot be stopped (tensorflow-notes.md#servers), so it needs a process of its own.
 
     Raises:
       ClusterError: The port is taken.

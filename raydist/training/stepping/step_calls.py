@@ -159,9 +159,9 @@ class _Loop:
     """Runs a number of steps in one `tf.function` that traces the step once, and returns the last outputs.
 
     The loop holds `strategy.run` directly: in a nested function the collectives lose their instance
-    key, a call-time capture (keras#19246). Outputs that are scalars, as logs are, leave the loop as
-    one vector, whose length is known only once the step is traced. Others need a second trace, of a
-    step before the loop.
+    key (tensorflow-notes.md#several-steps-in-one-call). Outputs that are scalars, as logs are, leave
+    the loop as one vector, whose length is known only once the step is traced. Others need a second
+    trace, of a step before the loop.
     """
 
     def __init__(self, one_step: Callable[[Any], Any], *, batches_per_step: int) -> None:

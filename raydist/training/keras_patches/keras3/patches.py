@@ -2,7 +2,7 @@
 
 Stock Keras 3.10 to 3.15 cannot `fit` under MultiWorkerMirroredStrategy (keras#20585), nor run several steps
 per execution under any strategy with several replicas (keras#19246). Each replacement names its
-cause.
+cause; tensorflow-notes.md#keras-3-under-multiworkermirroredstrategy and what follows there has the places.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Stock tf_keras works under MultiWorkerMirroredStrategy, but reduces each metric over the workers in
 each step, sums what is summed already (batch logs are N times too large), and weighs an uneven batch
-wrongly. Each replacement names its cause.
+wrongly. Each replacement names its cause; see tensorflow-notes.md#logs-and-metrics.
 """
 
 from __future__ import annotations
