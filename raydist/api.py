@@ -396,7 +396,7 @@ def _succeeded_before(request: Request, on_event: EventHook | None) -> RunResult
         return None
     sentence = (
         f"run {job.name} has succeeded already, and nothing is trained again; to train it further use "
-        "--resume alone, to train anew another --name"
+        "--resume alone, to train again another --name"
     )
     GuardedHook(on_event or _tell_nobody)({"event": "note", "at_s": time.time(), "message": sentence})
     return dataclasses.replace(result, notes=(*result.notes, sentence))

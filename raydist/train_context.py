@@ -126,7 +126,7 @@ class TrainContext(Protocol):
         is the global one; a `PyDataset`; and a generator, which needs `steps_per_epoch` if there
         is more than one epoch. A global batch that the replicas do not divide is weighted by each replica's
         number of examples. If `validation_data` are batches of raydist.data, each validation uses one epoch,
-        whatever their `epochs`. The other arguments are those of Keras's `fit`. Only the chief prints;
+        regardless of their `epochs`. The other arguments are those of Keras's `fit`. Only the chief prints;
         `verbose=None` is a line for each epoch.
 
         Args:
@@ -211,7 +211,7 @@ class TrainContext(Protocol):
             dataset = tf.data.TFRecordDataset(files).map(decode)  # runs in the data workers
             ctx.fit(model, ctx.distribute(dataset).batch(256), epochs=3)
 
-        Whatever is done to it afterwards, such as batching, is done here, in the training tasks. The
+        What is done to it afterwards, such as batching, is done here, in the training tasks. The
         workers share the elements: each goes to one of them, whichever asks first, in no fixed order.
         Without data workers the dataset is returned as it is. Every worker calls it for the same
         datasets in the same order.

@@ -131,7 +131,7 @@ def _is_given(option: Option, values: Mapping[str, Any]) -> bool:
 def with_words(arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with a value for each option that may be written without one.
 
-    click would take whatever comes next for the value, the job in `submit --resume JOB`.
+    click would take the next word for the value, the job in `submit --resume JOB`.
     """
     words = {option.flag: option.metavar for option in OPTIONS if option.kind is OptionKind.WORD}
     found: list[str] = []

@@ -86,7 +86,7 @@ def _yaml(value: Any) -> str:
 
 # What records of an older raydist call an option.
 _RENAMED = {"mend_keras": "patch_keras"}
-# Where and what the run is; what each resume decides anew. What a file of variables held is in `env`.
+# Where and what the run is; what each resume decides again. What a file of variables held is in `env`.
 _NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage", "env_file"}
 
 

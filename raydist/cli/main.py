@@ -142,7 +142,7 @@ def _check_folder() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit code; every error that is no bug ends up as one sentence."""
+    """Runs one command and returns its exit code; every error that is not a bug ends up as one sentence."""
     code = 0
     try:
         standard_streams.check_open()

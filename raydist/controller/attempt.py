@@ -335,7 +335,7 @@ def has_succeeded(strategy: Strategy, counts: Counts) -> bool:
     """Whether the attempt whose needed tasks are counted in `counts` has done its work.
 
     Synchronous training is done when every task has returned, but for data workers, which never do: a run
-    with a dead worker is no success.
+    with a dead worker is not a success.
     """
     serving = (TaskType.DATA_WORKER, *_serving(strategy))
     return not any(

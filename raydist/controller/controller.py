@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.5
 # How long a consequence waits for its cause: a dead process is known within a second.
 GRACE_S = 1.0
-# How long a chief gets to save before it is restarted: its workers train on meanwhile.
+# How long a chief gets to save before it is restarted: its workers continue to train.
 SAVE_S = 30.0
 # How long tasks get to say where they are: they take commands twice a second.
 STACKS_S = 3.0
@@ -169,7 +169,7 @@ class Controller:
     def _step(self) -> None:
         if self._stop_requested.is_set():
             self._stop_requested.clear()
-            # Whatever was about to be done is replaced; an interrupted stop is asked for again.
+            # What was about to be done is replaced; an interrupted stop is asked for again.
             self._actions.clear()
             self._handle(CancelRequested())
         elif self._actions:
@@ -312,14 +312,14 @@ class Controller:
         try:
             self._group.stop(for_another=for_another, keeps_state=keeps_state)
         except Exception as error:
-            # Whatever stopping meets, the run ends with the result it had. Kept, to be tried once more.
+            # Even if the stop fails, the run ends with the result it had. Kept, to be tried once more.
             logger.exception("attempt %d could not be stopped", self._machine.attempt.number)
             return f"{type(error).__name__}: {error}"
         self._group = None
         return None
 
     def _note_timings(self, update: GroupUpdate) -> None:
-        # Of the first attempt that got so far: what a retry takes is no part of the launch.
+        # Of the first attempt that got so far: what a retry takes is not part of the launch.
         offset_s = self._attempt_started_s - self._started_s
         for name, seconds in update.timings:
             self._timings.setdefault(name, offset_s + seconds)
@@ -373,7 +373,7 @@ class Controller:
         self._latest = dataclasses.replace(self._latest, notes=(*self._latest.notes, note))
         try:
             self._record(self._latest)
-        except RaydistError as error:  # or another process has resumed the run meanwhile
+        except RaydistError as error:  # or another process has resumed the run
             logger.warning("the record of the run could not be written: %s", error)
         else:
             self._tell(journal.note_event(self._machine, note, at_s=self._clock.unix()))

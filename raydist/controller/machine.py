@@ -293,7 +293,7 @@ class RunMachine:
     def _plan_restart(self) -> list[Action]:
         """Restarts an attempt that goes on well where another one is better, once the chief has saved.
 
-        Meanwhile it goes on training.
+        It continues to train.
         """
         cause, chief = self._restart_cause(), self.attempt.statuses.get(self.chief)
         if cause is None or self._is_trained:

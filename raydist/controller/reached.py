@@ -68,7 +68,7 @@ class Reached:
         return dataclasses.replace(self, checkpoint=uri, steps=max(self.steps, step))
 
     def _with_best_of_evaluator(self, best: Best | None, keep_best: str | None) -> Reached:
-        # Without --keep-best only val_loss comes before whatever the chief reports.
+        # Without --keep-best only val_loss comes before what the chief reports.
         is_wanted = best is not None and (
             best.name == "val_loss" if keep_best is None else is_of_validation(best.name)
         )

@@ -111,7 +111,7 @@ def is_decisive(failure: TaskFailure) -> bool:
 
 def kind_of(failure: TaskFailure) -> FailureKind:
     """Returns the kind of a failure, also where a task took a consequence for an exception of its own."""
-    is_final = failure.wants_retry is False  # whatever it was raised from
+    is_final = failure.wants_retry is False  # regardless of its causes
     if is_final or failure.kind not in (FailureKind.USER, FailureKind.COLLATERAL):
         return failure.kind
     # The traceback too: a train function may catch TensorFlow's error and raise its own from it.

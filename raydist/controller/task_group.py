@@ -79,7 +79,7 @@ class TaskGroup(Protocol):
         A call that follows one which Ctrl-C interrupted, waits for no task to end by itself.
 
         Args:
-          for_another: Another attempt follows, for which the launcher may keep what is no process of a task.
+          for_another: Another attempt follows; the launcher may keep what it can use.
           keeps_state: Whether that may go on from a state in memory; else it goes on from a checkpoint.
         """
 

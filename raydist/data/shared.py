@@ -1,8 +1,8 @@
 """What the tasks of an attempt find out about their input once for all of them, not each for itself.
 
-A directory of 100,000 files is listed by one task, and read by all in the same order, whatever comes into
-it meanwhile. What takes a request for each file is divided among the tasks. Whoever comes first begins, as no
-task knows whether others ask for the same.
+A directory of 100,000 files is listed by one task, and read by all in the same order, even if
+files are added to it in the meantime. Work that takes a request for each file is divided among the tasks. The
+first one to come begins, as no task knows whether others ask for the same.
 """
 
 from __future__ import annotations

@@ -265,9 +265,9 @@ def _locate(target: str, *, cwd: Path, first: Path) -> _Target:
             missing = f"there is no job file {location}"
         raise JobFileError(f"{missing}; {remedy}")
     if file.suffix not in (".py", SUFFIX):
-        raise JobFileError(f"{location} is no Python file; give a file that ends in .py or {SUFFIX}")
+        raise JobFileError(f"{location} is not a Python file; give a file that ends in .py or {SUFFIX}")
     if not os.path.isfile(file):  # to read a pipe would wait for whoever writes to it
-        raise JobFileError(f"{location} is no regular file; give a file that ends in .py or {SUFFIX}")
+        raise JobFileError(f"{location} is not a regular file; give a file that ends in .py or {SUFFIX}")
     if file.suffix == SUFFIX and function:
         raise JobFileError(f"{location} is a notebook, which runs as a whole; drop :{function}")
     return _Target(location=location, function=function or None, file=file)
@@ -276,7 +276,7 @@ def _locate(target: str, *, cwd: Path, first: Path) -> _Target:
 def _locate_main(module: str, *, first: Path) -> _Target:
     """Finds what `python -m MODULE` runs."""
     if not _MODULE_PATTERN.fullmatch(module) or module.endswith(".py"):
-        raise JobFileError(f"-m is given {module!r}, which is no module's name; write -m package.module")
+        raise JobFileError(f"-m is given {module!r}, which is not a module name; write -m package.module")
     file = _module_file(module, first)
     if file.name == "__init__.py":
         file = file.with_name(_MAIN)
@@ -336,7 +336,7 @@ def _check_exists(function: str, source: JobSource, location: str) -> None:
 
 
 def _literal_defaults(job: FoundJob | None, location: str) -> TypedOptions | None:
-    """Returns the typed arguments, {} for an undecorated function, None where they are no literals."""
+    """Returns the typed arguments, {} for an undecorated function, None where they are not literals."""
     if job is None:
         return TypedOptions({})
     lines: Mapping[str, str] = {name: f"{location}, line {line}" for name, line in job.lines.items()}

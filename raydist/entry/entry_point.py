@@ -142,7 +142,7 @@ def _run_notebook(path: Path, shown: str, note: Callable[[str], None]) -> None:
         raise JobFileError(f"{shown} cannot be read: {error.strerror}") from error
     left_out = [f"{line!r} (cell {number})" for number, cell in enumerate(cells, 1) for line in cell.left_out]
     if left_out:
-        note(f"left out of {shown}, as it is no Python: {', '.join(left_out)}")
+        note(f"left out of {shown}, as it is not Python: {', '.join(left_out)}")
     module = ModuleType("__main__")
     module.__file__ = str(path)
     before, sys.modules["__main__"] = sys.modules["__main__"], module

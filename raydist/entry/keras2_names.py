@@ -151,7 +151,7 @@ def _missing_in(error: BaseException) -> Iterator[str]:
 def _missing_attribute(error: AttributeError, message: str) -> Iterator[str]:
     owner = getattr(error, "obj", None)
     is_keras = any(one.__module__.partition(".")[0] == "keras" for one in type(owner).__mro__)
-    # AutoGraph raises the error anew, without the object.
+    # AutoGraph raises the error again, without the object.
     known = MISSING_ATTRIBUTES if is_keras else MISSING_METHODS if owner is None else ()
     yield from (name for _, name in _NO_ATTRIBUTE.findall(message) if name in known)
     yield from (f"tf.compat.v1.layers.{name}" for name in _OF_V1.findall(message))

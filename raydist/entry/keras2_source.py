@@ -175,7 +175,7 @@ class _Module:
 
     @property
     def imports_keras(self) -> bool:
-        """Whether it imports the package `keras`, which is Keras 3, whatever `tf.keras` is."""
+        """Whether it imports the package `keras`, which is Keras 3 even if `tf.keras` is not."""
         nodes = (node for part in self.parts for node in ast.walk(part.tree))
         imported = (name for node in nodes for name, level in _imported(node) if level == 0)
         return any(name.partition(".")[0] == "keras" for name in imported)
@@ -339,7 +339,7 @@ def _is_true(node: ast.expr | None) -> bool:
 
 
 def _unguarded(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes that run whatever Keras there is."""
+    """Yields the nodes that run with every Keras."""
     ahead = [tree]
     while ahead:
         node = ahead.pop()

@@ -25,7 +25,7 @@ class Cell:
     Attributes:
       name: What tracebacks call it: `train.ipynb, cell 3`, counted as the notebook shows code cells.
       source: Python with the line numbers of the cell.
-      left_out: The lines that are no Python.
+      left_out: The lines that are not Python.
     """
 
     name: str
@@ -40,7 +40,7 @@ def read_cells(content: bytes, *, shown: str) -> tuple[Cell, ...]:
       shown: The notebook as messages and tracebacks name it.
 
     Raises:
-      JobFileError: It is no notebook with Python code, or a cell has a syntax error.
+      JobFileError: It is not a notebook with Python code, or a cell has a syntax error.
     """
     try:
         notebook = json.loads(content)
@@ -49,7 +49,7 @@ def read_cells(content: bytes, *, shown: str) -> tuple[Cell, ...]:
         sources = [_text(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise JobFileError(
-            f"{shown} is no notebook of format 4: {type(error).__name__}: {error}; save it with Jupyter"
+            f"{shown} is not a notebook of format 4: {type(error).__name__}: {error}; save it with Jupyter"
         ) from error
     if language != "python":
         raise JobFileError(f"{shown} is written in {language}; give a notebook in Python")

@@ -56,7 +56,7 @@ def read_request(
       config: A file of cluster_configs/, or what one would hold.
       params: Values above those of `config`; the command line's are ParamTexts.
       overrides: The options that were given, the highest layer.
-      pickle: Pickles a function by value, where no module has it.
+      pickle: Pickles a function by value if it is in no module.
       datasets: Checked already.
     """
     layer, config_where = _read_config(config)

@@ -47,7 +47,7 @@ def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) 
     try:
         model, reason = _loaded(model_file), ""
         _outputs(model, batch)  # Keras exports as ONNX only what was called
-    except Exception as error:  # whatever the layers raise
+    except Exception as error:  # the layers may raise anything
         model, reason = None, _told(error)
     done: dict[str, Any] = {}
     for name in formats:
@@ -61,7 +61,7 @@ def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) 
                 done[name] = {"error": reason}
                 continue
             found = _CALLS[name](target, batch)
-        except Exception as error:  # whatever the exporter and the layers raise
+        except Exception as error:  # the exporter and the layers may raise anything
             done[name] = {"error": _told(error)}
             continue
         done[name] = _compared(found, expected)

@@ -145,7 +145,7 @@ def _claim(out: Storage, manifest: Manifest) -> list[str]:
     names = out.list_names("")
     if any(name != MANIFEST for name in names):
         if MANIFEST not in names:
-            raise MistakeError(f"{out.uri()} has files that are no predictions; give a folder that is empty")
+            raise MistakeError(f"{out.uri()} has files that are not predictions; give a folder that is empty")
         manifest.check_same(out.read_text(MANIFEST), uri=out.uri(MANIFEST))
     else:
         out.write_text(MANIFEST, manifest.as_json(), is_durable=True)
@@ -175,7 +175,7 @@ class PartPredictor:
             self._write(part, self._model)
         except RaydistError as caught:
             error, kind = str(caught), type(caught).__name__
-        except Exception as caught:  # whatever the model's layers raise
+        except Exception as caught:  # the model's layers may raise anything
             lines = str(caught).strip().splitlines() or [""]
             error = f"the model fails in {part.name}: {type(caught).__name__}: {lines[0]}"
             kind = TrainingError.__name__

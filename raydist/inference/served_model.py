@@ -29,7 +29,7 @@ class ServedModel:
         """Loads a SavedModel.
 
         Raises:
-          UnsupportedError: It has no signature for serving, or one of its inputs is no dense tensor.
+          UnsupportedError: It has no signature for serving, or one of its inputs is not a dense tensor.
         """
         import tensorflow as tf
 
@@ -44,7 +44,7 @@ class ServedModel:
         self._call = self._loaded.signatures[SERVING]
         specs = self._call.structured_input_signature[1]
         if strange := [name for name, spec in specs.items() if not isinstance(spec, tf.TensorSpec)]:
-            raise UnsupportedError(f"input {strange[0]} of the exported model is no dense tensor")
+            raise UnsupportedError(f"input {strange[0]} of the exported model is not a dense tensor")
         self.inputs = tuple(
             ModelInput(
                 name=name,

@@ -123,7 +123,7 @@ def curves(table: MetricTable, *, num_buckets: int) -> dict[tuple[str, str], Poi
     """Returns the points `(step, value)` of each (metric, task), by step.
 
     Of each of `num_buckets` equal ranges of steps the first, last, lowest and highest point stay, so that the
-    line looks the same and a single spike among a million values is still there. What is no finite number
+    line looks the same and a single spike among a million values is still there. What is not a finite number
     is left out, and so is a curve without any.
     """
     table = table.combine_chunks()

@@ -83,7 +83,7 @@ class MetricsWriter:
         """Writes what waits; raises StorageError, and keeps it, where that cannot be done.
 
         Args:
-          is_hasty: As `SegmentWriter.flush` has it.
+          is_hasty: See `SegmentWriter.flush`.
         """
         self._segments.flush(is_hasty=is_hasty)
 

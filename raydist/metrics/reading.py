@@ -201,7 +201,7 @@ def _read_file(storage: Storage, key: str) -> pa.Table:
 
 
 def _check_words(rows: pa.Table, where: str) -> None:
-    """Raises _DamagedFileError for a name that is no text, and for a task that is none."""
+    """Raises _DamagedFileError for a name that is not text, and for what is not a task."""
     try:
         pc.unique(rows["name"]).to_pylist()
         for task in pc.unique(rows["task"]).to_pylist():

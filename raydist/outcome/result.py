@@ -222,7 +222,7 @@ class RunResult:
 
     Attributes:
       run: The run's name.
-      strategy: The strategy's name as the option has it.
+      strategy: The strategy's name, a value of the option.
       keras: The Keras that runs, `3` or `legacy`.
       attempts: How many attempts were begun, those before a resume included.
       steps: The highest step completed.

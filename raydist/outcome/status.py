@@ -244,9 +244,9 @@ class TaskStatus:
         ParameterServer only.
       lag_steps: Evaluator: how many steps the chief was ahead of the checkpoint evaluated last; None
         before the first.
-      beats: Counts whatever else shows that the task goes on: batches evaluated, checkpoints saved.
+      beats: Counts other signs of progress: batches evaluated, checkpoints saved.
       is_joining: Whether a script may be about to wait for its peers in TensorFlow, which keeps its process
-        from saying so (MultiWorkerMirroredStrategy holds Python's lock meanwhile).
+        from saying so (MultiWorkerMirroredStrategy holds Python's lock in that time).
       pace: How fast it trains and what its steps wait for; None before the first step, and in a task that
         measures none.
       worker_paces: The chief of parameter servers: the pace of each worker, whose `at_s` counts the seconds

@@ -187,7 +187,7 @@ def _decode_tagged(tag: str, content: Any) -> Any:
                 return _decode_array(**content)
     except (TypeError, AttributeError, binascii.Error) as error:
         raise ValueError(f"{tag} has a content that it never has: {error}") from error
-    raise ValueError(f"{tag} is no tag")
+    raise ValueError(f"{tag} is not a tag")
 
 
 def _list(content: Any) -> list[Any]:

@@ -25,7 +25,7 @@ def failures_of(
 
     Args:
       notes: Of the run. What became known of a death later stands there.
-      error: Why the run failed, as run.json has it; None unless it did.
+      error: Why the run failed, from run.json; None unless it failed.
     """
     said = list(notes)
     found = [

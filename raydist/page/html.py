@@ -13,7 +13,7 @@ from typing import Any
 from raydist.spec.secrecy import dump_plain_json
 
 _STATIC = Path(__file__).parent / "static"
-# uPlot 1.6.32, as npm has it. Each script uses what is above it; the last one starts.
+# uPlot 1.6.32, from npm. Each script uses what is above it; the last one starts.
 SCRIPTS = (
     *("uplot.js", "values.js", "points.js", "chart.js", "timeline.js", "run.js", "runs.js", "compare.js"),
     *("study.js", "start.js"),
@@ -46,7 +46,7 @@ def page_json(facts: Mapping[str, Any], curves: Mapping[str, Any] | None = None)
 def report_html(facts: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
     """Returns the page of one run, which opens without network.
 
-    Whatever a run's names, params and logs hold, it is shown as text: it stands in JSON in which no tag can
+    Names, params and logs of a run are shown as text: it stands in JSON in which no tag can
     begin, and the browser runs no script but the one whose digest the policy names.
     """
     data = page_json({"mode": "report", **facts}, curves).replace("<", "\\u003c")

@@ -29,7 +29,7 @@ class TaskAssignment:
       attempt: 0 for the first attempt.
       run_uri: URI of the run's folder on storage.
       num_workers, num_ps: Tasks of type worker and ps.
-      gpus_per_worker: GPUs that each worker has, whatever this task is.
+      gpus_per_worker: GPUs of each worker, for tasks of every type.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
       data_service: `host:port` of tf.data service's dispatcher; None for a run without data workers.
       tpu_name: TPU to connect to, for strategy tpu.

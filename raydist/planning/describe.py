@@ -28,7 +28,7 @@ _ADDRESS = "10.100.100.100:40000"
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterCost:
-    """What TensorFlow's own cluster of a plan's tasks costs, whatever they train.
+    """What TensorFlow's own cluster of a plan's tasks costs, for any model.
 
     Attributes:
       tf_config_bytes: Of one task's TF_CONFIG, which has the addresses of all.
@@ -183,7 +183,7 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
 
 
 def _as_written(value: Any) -> Any:
-    """Returns an option's value as JSON has it, in the text that its parser reads where it is no number."""
+    """Returns an option's value for JSON: a number, or the text that its parser reads."""
     if isinstance(value, enum.Enum):
         return value.value
     return value if value is None or isinstance(value, bool | int | float | tuple | Mapping) else str(value)

@@ -117,4 +117,4 @@ def _continue(pid: int, host: str, address: str | None) -> None:
     try:
         signal_task(pid, signal.SIGCONT, host=host, address=address)
     except ClusterError:
-        return  # the run has replaced it meanwhile
+        return  # the run has replaced it by now

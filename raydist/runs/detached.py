@@ -149,7 +149,7 @@ class DetachedController:
         elif self._patiently(lambda: folder.reclaim(id_=owner)):
             self._take_up_again(folder, record)
         else:
-            logger.warning("run %s has been resumed meanwhile, and is left to that", self._job.name)
+            logger.warning("run %s has been resumed by another process, which now drives it", self._job.name)
             folder.remove_code(owner=owner)
 
     def _own_record(self, folder: RunFolder) -> RunRecord | None:

@@ -76,7 +76,7 @@ def run_command(command: str, result: RunResult, *, storage: str, timeout_s: flo
     """Runs `command` in a shell of its own, and returns a sentence if it failed.
 
     It gets the result as JSON on stdin, and the run's name, state and storage in its environment. What it
-    prints goes to stderr, as stdout may be for JSON alone. Whatever it started in its process group ends with
+    prints goes to stderr, as stdout may be for JSON alone. What it started in its process group ends with
     the time limit.
     """
     facts = {

@@ -59,7 +59,7 @@ def check_can_verify(run: str, spec: Mapping[str, Any], *, workers: int) -> None
     """Raises MistakeError if the run's results may depend on the number of workers, or it has no such number.
 
     Args:
-      spec: What the run was started with, as its record has it.
+      spec: What the run was started with, from its record.
     """
     replicas = spec.get("virtual_replicas")
     if replicas is None:

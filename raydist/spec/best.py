@@ -70,7 +70,7 @@ def check_keep_best(option: str, value: object) -> str:
     """Returns what was written for `--keep-best`.
 
     Raises:
-      SpecError: It is no text, or neither it nor the metric's name says which values are better.
+      SpecError: It is not text, or neither it nor the metric's name says which values are better.
     """
     if not isinstance(value, str) or not value.strip():
         raise SpecError(f"{option} is {value!r}; write the name of a metric, such as val_accuracy")

@@ -226,7 +226,7 @@ class JobSpec:
       gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
       gpus_per_evaluator: GPUs of the evaluator, which uses all of them.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
-      virtual_replicas: Replicas of the run, whatever computes them; None has one for each device.
+      virtual_replicas: Replicas of the run, divided among its workers; None has one for each device.
       threads_per_replica: Threads that compute an operation of a virtual replica.
       reduce_order: How the values of virtual replicas are added: `fixed` or `any`.
       ports: Ports for TensorFlow's servers; None takes any free port.

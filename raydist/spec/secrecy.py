@@ -287,7 +287,7 @@ ARGS = ("args", "command")  # the keys of a command line's arguments
 def dump_plain_json(value: Any, *, indent: int | None = None) -> str:
     """Returns `value` as strict JSON: NaN and infinities as null, enums by value, secrets as `***`.
 
-    Secrets are credentials inside URIs, and texts under keys such as `api_key`. What is no JSON
+    Secrets are credentials inside URIs, and texts under keys such as `api_key`. What JSON cannot hold
     type (a path, a TaskId) is written as its `str`, a NumPy scalar as its number.
     """
     return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)

@@ -59,7 +59,7 @@ class TaskId:
         """Returns the task that `text` (`worker/0`) names; raises SpecError for anything else."""
         task_type, _, index = text.partition("/")
         if task_type not in {member.value for member in TaskType} or not index.isdecimal():
-            raise SpecError(f"{text!r} is no task; write TYPE/INDEX, such as worker/0")
+            raise SpecError(f"{text!r} is not a task; write TYPE/INDEX, such as worker/0")
         return cls(task_type=TaskType(task_type), index=int(index))
 
 
@@ -241,7 +241,7 @@ class ExtraRole:
         return f"RAYDIST_HOSTS_{self.name.replace('-', '_').upper()}"
 
     def as_written(self) -> dict[str, Any]:
-        """Returns the role as a config file has it."""
+        """Returns the role in the form of a config file."""
         return {
             "command": list(self.command),
             "count": self.num_tasks,

@@ -38,7 +38,9 @@ def parse_variables(name: str, value: object) -> Variables:
     elif isinstance(value, list | tuple):
         pairs = [_pair(name, item) for item in value]
     else:
-        raise SpecError(f"{name} is no mapping; write KEY=VALUE, in a config file `{name}: {{KEY: VALUE}}`")
+        raise SpecError(
+            f"{name} is not a mapping; write KEY=VALUE, in a config file `{name}: {{KEY: VALUE}}`"
+        )
     return {key: _checked(name, key, text) for key, text in pairs}
 
 

@@ -91,7 +91,7 @@ def safe_name(name: str) -> str:
 
 
 def describe_file(name: str, chunks: Iterable[bytes]) -> StoredFile:
-    """Sums up a file. CRC-32 finds damage at the speed of memory; tampering is no concern."""
+    """Sums up a file. CRC-32 finds damage at the speed of memory; tampering does not matter here."""
     size_bytes = crc32 = 0
     for chunk in chunks:
         size_bytes, crc32 = size_bytes + len(chunk), isal_zlib.crc32(chunk, crc32)
@@ -101,7 +101,7 @@ def describe_file(name: str, chunks: Iterable[bytes]) -> StoredFile:
 def digest_of(arrays: Iterable[tuple[Mapping[str, Any], memoryview]]) -> str:
     """Returns 16 hex digits of arrays: of their descriptions, as in INDEX_NAME, and bytes, in their order.
 
-    Like the CRC-32 of a file it tells arrays apart that differ by accident; tampering is no concern.
+    Like the CRC-32 of a file it tells arrays apart that differ by accident; tampering does not matter here.
     """
     rows = [[*sorted(entry.items()), isal_zlib.crc32(content)] for entry, content in arrays]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:_DIGEST_LENGTH]
@@ -110,5 +110,5 @@ def digest_of(arrays: Iterable[tuple[Mapping[str, Any], memoryview]]) -> str:
 def _number(value: Any) -> Any:
     """Lets NumPy's scalars pass as numbers; raises TypeError for what JSON cannot hold."""
     if getattr(value, "ndim", None) != 0:
-        raise TypeError(f"{type(value).__name__} {value!r} is no JSON value")
+        raise TypeError(f"{type(value).__name__} {value!r} is not a JSON value")
     return value.item()

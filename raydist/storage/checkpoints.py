@@ -342,7 +342,7 @@ def _size(source: bytes | Path) -> int:
 
 @contextlib.contextmanager
 def _missing_is_damage(checkpoint_uri: str, name: str) -> Iterator[None]:
-    """Raises CheckpointError where the file is not there; a store that fails otherwise is no damage."""
+    """Raises CheckpointError where the file is not there; a store that fails in another way is not damage."""
     try:
         yield
     except StorageError as error:

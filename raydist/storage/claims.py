@@ -109,7 +109,7 @@ class Claim:
 
     @classmethod
     def parse(cls, text: str, *, number: int) -> Claim:
-        """Raises ValueError where `text` is no claim."""
+        """Raises ValueError where `text` is not a claim."""
         match json.loads(text):
             case {
                 "id": str(id_),
@@ -256,7 +256,7 @@ class ClaimStore:
         """Returns the claim with the highest number; None where there is none.
 
         Raises:
-          StorageError: It cannot be read, or is no claim.
+          StorageError: It cannot be read, or is not a claim.
         """
         while True:
             number = self._newest_number()
@@ -286,7 +286,7 @@ class ClaimStore:
             return False
         if self._newest_number() == claim.number:
             return True
-        # The number had been given up, and the next one was taken meanwhile.
+        # The number had been given up, and the next one was taken since.
         self.remove(claim.number)
         return False
 

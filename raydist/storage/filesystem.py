@@ -86,7 +86,7 @@ class Storage:
 
         Args:
           retry: None for a short patience.
-          follows_links: As `open` has it.
+          follows_links: See `open`.
         """
         self._retry = retry or Retry(patience_s=SHORT_PATIENCE_S)
         self._filesystem = filesystem
@@ -216,7 +216,7 @@ class Storage:
         """Returns the size in bytes; a missing file is an error."""
         info = self._info(key)
         if info.type is not pafs.FileType.File:
-            raise StorageError(f"cannot read {self.uri(key)}: it is no file")
+            raise StorageError(f"cannot read {self.uri(key)}: it is not a file")
         return int(info.size)
 
     def list_names(self, key: str) -> list[str]:
@@ -420,7 +420,7 @@ class Storage:
         return f"{self._root}/{key}" if key else self._root or "/"
 
     def _is_link_out(self, path: str) -> bool:
-        """Whether what is in a folder of the storage is a link that leads out; quick for what is no link."""
+        """Whether an entry of a folder is a link that leads out of the storage; quick for other entries."""
         return (
             self._is_local and not self._follows_links and os.path.islink(path) and not self._is_inside(path)
         )

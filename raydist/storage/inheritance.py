@@ -34,7 +34,7 @@ def inherit(uri: str, *, run: RunStorage) -> Checkpoint:
     """Has `run`, which nobody drives, resume from a copy of the checkpoint that has this URI.
 
     Checkpoints that the run has itself count as older, also those of later steps. If the one that is asked
-    for was pruned meanwhile, the newest one of its run is copied.
+    for was pruned since, the newest one of its run is copied.
 
     Raises:
       CheckpointError: It is not a checkpoint, is damaged, or its run has none any more.

@@ -120,8 +120,8 @@ class RunFolder:
           id_: By which a later incarnation of a controller knows the claim for its own; see `reclaim`.
 
         Raises:
-          SpecError: As `check_is_free` has it.
-          StorageError: As `check_is_free` has it, or the claim cannot be written.
+          SpecError: See `check_is_free`.
+          StorageError: See `check_is_free`; or the claim cannot be written.
         """
         holder, id_ = holder or this_process(), id_ or uuid.uuid4().hex
         while True:
@@ -144,7 +144,7 @@ class RunFolder:
         Raises:
           ClusterError: Nothing was written for so long that another process has taken the run over, or the
             run had ended and was resumed.
-          StorageError: As RunRecordStore has it.
+          StorageError: See RunRecordStore.
         """
         written = self.record.written_state
         is_over = written is not None and written.is_terminal  # and may be resumed by anybody since

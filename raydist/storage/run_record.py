@@ -185,7 +185,7 @@ def settled_record(content: bytes, storage: RunStorage) -> RunRecord:
     """Returns the record that was read, or one that is read again where this one was cut off.
 
     pyarrow asks an object store for a file's size first. Of a record that was replaced by a larger one
-    meanwhile, it gets the beginning.
+    in between, it gets the beginning.
     """
     is_replaced_whole = storage.local_path() is not None
     for pause_s in () if is_replaced_whole else _PAUSES_S:

@@ -132,7 +132,7 @@ class SegmentWriter(Generic[Item]):
                 logger.warning("small segments stay as they are: %s", error)
                 return
             self._seq += 1
-        # Last: whatever ends this process meanwhile, each item is stored at least once.
+        # Last: if this process ends before, each item is still stored at least once.
         self._delete([part.seq for part in parts])
 
     def _delete(self, numbers: Sequence[int]) -> None:

@@ -159,7 +159,7 @@ class StragglerWatch:
     def updated(self, statuses: Iterable[TaskStatus]) -> StragglerWatch:
         """Takes the newest status of each task that has sent one, or has another state than before."""
         incarnations, latest, paced = dict(self._incarnations), dict(self.latest), dict(self._paced)
-        # Other tasks or processes, or the next `fit` under parameter servers: their sums begin anew.
+        # Other tasks or processes, or the next `fit` under parameter servers: their sums start over.
         begins_anew = False
         paces: list[tuple[TaskId, TaskPace]] = []
         for one in statuses:

@@ -245,7 +245,7 @@ def _asked(ask: Callable[[], Result]) -> Result:
         return ask()
     except TrackingError:
         raise
-    except Exception as error:  # whatever MLflow, its transports and its stores raise is theirs
+    except Exception as error:  # MLflow, its transports and its stores may raise anything
         is_gone = getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
         raise (RunGoneError if is_gone else TrackingError)(_sentence_of(error)[:500]) from error
 

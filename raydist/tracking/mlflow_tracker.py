@@ -33,7 +33,7 @@ class MlflowLink:
 
     Attributes:
       uri: The tracking server, without credentials.
-      taken: As NewValues has it.
+      taken: See NewValues.
     """
 
     uri: str

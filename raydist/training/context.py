@@ -262,10 +262,10 @@ class ScriptContext(TaskContext):
 def _number(name: str, value: Any) -> Any:
     """Returns a float, or an array of numbers."""
     try:
-        # A variable of a strategy, such as an optimizer's iterations, is no number to `float`.
+        # A variable of a strategy, such as an optimizer's iterations, is not a number to `float`.
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
         return array.astype("float64") if array.ndim else float(array)
     except (TypeError, ValueError) as error:
         raise UnsupportedError(
-            f"ctx.report got {name}={value!r}, which is no number; report numbers, or arrays of them"
+            f"ctx.report got {name}={value!r}, which is not a number; report numbers, or arrays of them"
         ) from error

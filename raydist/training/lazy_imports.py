@@ -35,7 +35,7 @@ def uncollected() -> Iterator[None]:
     """Inside, Python looks for no garbage, nor later among the objects that stay, as those of modules do.
 
     An import makes hundreds of thousands of them, and each full collection goes over all; see `gc.freeze`,
-    which hides from `gc.get_objects` whatever is alive by then.
+    which hides from `gc.get_objects` what is alive by then.
     """
     was_enabled = gc.isenabled()
     gc.disable()

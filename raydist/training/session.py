@@ -107,7 +107,7 @@ def open_script(
 ) -> Iterator[ScriptContext]:
     """Prepares TensorFlow and Keras for a script, which builds its strategy by itself, and runs in the block.
 
-    As `open_session` in all else. Whatever of it depends on the strategy begins once that is built.
+    See `open_session`. What depends on the strategy begins once that is built.
 
     Args:
       release_port: Gives up the task's port, once TensorFlow has it.

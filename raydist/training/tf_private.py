@@ -364,7 +364,7 @@ def is_in_update() -> bool:
 
 
 def local_value(variable: Any) -> tf.Tensor:
-    """Returns the value of a `tf.Variable` in this process, whatever the scope.
+    """Returns the value of a `tf.Variable` in this process, in any scope.
 
     Of a distributed one it is the first local copy, which is four times as fast to read as what the strategy
     chooses: the copies of one that is not synchronized on read are equal.
@@ -552,7 +552,7 @@ Read = Callable[[], tf.Tensor]
 def replace_reads(read: Callable[[Any, Read], tf.Tensor]) -> None:
     """Replaces how this process reads variables in graphs: calls `read(variable, original)` instead.
 
-    Whatever reads a variable as a whole ends in the method that this replaces.
+    All reads of a whole variable end in the method that this replaces.
     """
     original = resource_variable_ops.BaseResourceVariable._read_variable_op
     if hasattr(original, "original"):
@@ -638,7 +638,7 @@ def parts_of(variable: Any) -> list[Any]:
 
 
 def is_among(variable: Any, others: Sequence[Any]) -> bool:
-    """Whether a variable is one of the others, whatever a strategy has wrapped each of them in."""
+    """Whether a variable is one of the others; a strategy's wrappers are looked through."""
     return not _handles_of([variable]).isdisjoint(_handles_of(others))
 
 
@@ -1100,7 +1100,7 @@ class DataFunction:
     def on_rows(self, batch: Any) -> Any:
         """Returns what it makes of some rows of a batch, also where it was traced for batches of one size.
 
-        In a graph, of tensors alone: it is put there anew, and with it the shapes are.
+        In a graph, of tensors alone: it is made again there, with its shapes.
         """
         traced = self._wrapper.function.graph
         outer = tf.compat.v1.get_default_graph()

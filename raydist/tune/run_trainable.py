@@ -84,7 +84,7 @@ class RunTrainable(Trainable):
                 return self._told(report)
             report = self._trial.end()
         except RaydistError as error:
-            # Tune prints whatever led here; the sentence says all.
+            # Tune prints the error's causes; the sentence is enough.
             raise error.with_traceback(None) from None
         # Tune has to know the end from a result of its own, which may not count as one.
         return {RESULT_DUPLICATE: True, DONE: True} if report is None else {**self._told(report), DONE: True}
@@ -106,7 +106,7 @@ class RunTrainable(Trainable):
         return True
 
     def cleanup(self) -> None:
-        """Called when the trial ends, for whatever reason."""
+        """Called when the trial ends, for any reason."""
         if self._trial is not None:
             self._trial.stop()
 

@@ -196,7 +196,7 @@ class _Searching:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Makes it the search of this process meanwhile."""
+        """Makes it the search of this process inside the block."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         _Searching._now = self
         try:

@@ -67,7 +67,7 @@ def parse_space(written: Iterable[str], params: Mapping[str, Any]) -> Space:
       params: The job's own, by whose types the values are read. A job without any takes all.
 
     Raises:
-      SpecError: The job lacks the param, or what is written is no range or value of its kind.
+      SpecError: The job lacks the param, or what is written is not a range or value of its kind.
     """
     dimensions: dict[str, Dimension] = {}
     fixed: dict[str, Any] = {}

@@ -134,7 +134,7 @@ def new_tuner(
 
 
 def param_space(space: Space, *, seeds: int, first_seed: int) -> dict[str, Any]:
-    """Returns a space as Tune has it."""
+    """Returns a space in Tune's form."""
     choices: dict[str, Any] = {key: _domain(one) for key, one in space.dimensions.items()}
     if space.num_points is not None:
         choices = {

@@ -14,7 +14,7 @@ from raydist.watch.watcher import DriverFacts
 
 # How late the death of a driver is noticed whose other children still hold the pipe.
 _POLL_S = 1.0
-# Whatever clearing up meets, such as a storage that hangs, the watcher does not stay.
+# The watcher ends even if clearing up fails or hangs, for example at the storage.
 _CLEAR_UP_S = 120
 
 

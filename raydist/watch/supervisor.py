@@ -73,7 +73,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _send_receipts(pipe: int) -> None:
-    """Has Python write the number of each signal into the pipe at once, whatever the main thread does.
+    """Has Python write the number of each signal into the pipe at once, even if the main thread is busy.
 
     This process keeps the other end open too: Python reports an error for a pipe without a reader.
     """

@@ -114,7 +114,7 @@ class Watcher:
         self._send(over())
 
     def exit(self, exit_code: int) -> None:
-        """Sends what the command ends with, whatever becomes of the process from here on."""
+        """Sends the command's exit code, regardless of what happens to the process from here on."""
         self._send(exiting(exit_code))
 
     def _send(self, message: bytes) -> None:
@@ -160,7 +160,7 @@ def _start() -> subprocess.Popen[bytes] | None:
         return subprocess.Popen(
             [sys.executable, "-c", _START, str(os.getpid()), root],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,  # whose end is the watcher's, which is no child of this process
+            stdout=subprocess.PIPE,  # whose end is the watcher's, which is not a child of this process
             start_new_session=True,
             bufsize=0,
         )

@@ -37,7 +37,7 @@ STALL_TIMEOUT_S = 20.0
 START_TIMEOUT_S = 90.0  # what a task that is stopped while it starts costs
 MOST_FAULTS = 4
 KINDS = ("kill", "kill", "kill", "term", "stop", "corrupt", "agent", "server")
-# How the command lines of those begin that are no task's own process.
+# How the command lines of those begin that are not a task's own process.
 TITLES = {"agent": b"ray::TaskActor", "server": b"raydist::fork-server"}
 
 

@@ -140,7 +140,7 @@ def _belongs_to_ray(port: str) -> bool:
             continue
         if any(f"socket:[{inode}]" in sockets for inode in inodes):
             return "ray" in title and ("IDLE" in title or "ray::" not in title)
-    return True  # closed meanwhile
+    return True  # closed in between
 
 
 def _run(raydist: Any, storage: str, name: str, address: str) -> None:

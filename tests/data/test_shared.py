@@ -143,7 +143,7 @@ def test_all_tasks_have_the_mistake_that_one_found(store: StaticStore, folder: P
     (folder / "99.parquet").write_text("no Parquet")
     store.look_again()
     first, *others = in_tasks(tmp_path / "parcels", "from_parquet")
-    assert "s3://bucket/data/99.parquet is no Parquet file" in first
+    assert "s3://bucket/data/99.parquet is not a Parquet file" in first
     assert others == [first] * (NUM_TASKS - 1)
     [none] = in_tasks(tmp_path / "none", "from_images", num_tasks=1)
     assert "from_images found no files at s3://bucket/data" in none

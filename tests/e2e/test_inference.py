@@ -228,7 +228,7 @@ def test_model_data_and_predictions_on_s3(tmp_path: Path, tmp_path_factory: pyte
         finally:
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        # What a killed upload leaves is no file.
+        # What a killed upload leaves is not a file.
         assert 3 <= len(out.list_names("")) < FILES + 1
 
         continued = ended(*command, "--workers", "2", "--json")

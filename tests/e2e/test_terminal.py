@@ -49,7 +49,7 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     listed = raydist("list", "--json").json["runs"]
     assert [(run["run"], run["state"]) for run in listed] == [("slow-2", "FAILED"), ("slow-1", "SUCCEEDED")]
     assert listed[1]["duration_s"] > 10
-    # A loss of the chief's reports, whose best one is no worse than the last.
+    # A loss of the chief's reports, whose best one is not worse than the last.
     best, last = listed[1]["best"], raydist("status", "slow-1", "--json").json["metrics"]
     assert best["name"] == "loss"
     assert "loss" not in last or best["value"] <= last["loss"]

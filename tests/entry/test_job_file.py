@@ -118,7 +118,7 @@ def test_two_jobs_are_told_apart_by_name(read: Read) -> None:
         ),
         ("", "jobs", "jobs is a directory; give a .py file in it"),
         ("", "jobs/", "jobs/ is a directory; give a .py file in it"),
-        ("", "/dev/null", "/dev/null is no Python file; give a file that ends in .py or .ipynb"),
+        ("", "/dev/null", "/dev/null is not a Python file; give a file that ends in .py or .ipynb"),
         ("", "", "the empty path is a directory; give a .py file in it"),
     ],
     ids=lambda text: text[:20],
@@ -130,7 +130,7 @@ def test_target_without_one_job_is_refused(read: Read, source: str, target: str,
 def test_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     message = error_of(lambda: read_job("a.txt", cwd=tmp_path))
-    assert message == "a.txt is no Python file; give a file that ends in .py or .ipynb"
+    assert message == "a.txt is not a Python file; give a file that ends in .py or .ipynb"
 
 
 @pytest.mark.parametrize("source", [b"\x00", b"\xff\xfe", b"# coding: no-such\n"], ids=repr)

@@ -78,7 +78,7 @@ def test_job_is_a_job_whatever_else_its_file_does(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("-m main.py", "-m is given 'main.py', which is no module's name; write -m package.module"),
+        ("-m main.py", "-m is given 'main.py', which is not a module name; write -m package.module"),
         ("-m email", "the package email has no __main__.py; give a module in it: -m email.NAME"),
         ("guide.ipynb:train", "guide.ipynb is a notebook, which runs as a whole; drop :train"),
     ],
@@ -200,4 +200,4 @@ def test_traceback_of_a_notebook_shows_cell_and_line(tmp_path: Path) -> None:
     shown = "".join(traceback.format_exception(raised.value))
     assert 'File "n.ipynb, cell 2", line 2, in <module>\n    broken()' in shown
     assert "File \"n.ipynb, cell 1\", line 2, in broken\n    raise ValueError('in a cell')" in shown
-    assert notes == ["left out of n.ipynb, as it is no Python: '%time' (cell 2)"]
+    assert notes == ["left out of n.ipynb, as it is not Python: '%time' (cell 2)"]

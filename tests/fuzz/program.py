@@ -127,7 +127,9 @@ def program_of(name: str) -> Program:
         program = _without_changes(program)
     defaults = {one.name: one.default for one in fields(Program)}
     if unknown := [axis for axis in simplified if axis not in defaults]:
-        raise ValueError(f"{name} names {unknown[0]}, which is no axis of programs: {', '.join(defaults)}")
+        raise ValueError(
+            f"{name} names {unknown[0]}, which is not an axis of programs: {', '.join(defaults)}"
+        )
     changes: dict[str, Any] = {axis: defaults[axis] for axis in simplified}
     if "inputs" in changes:
         changes.setdefault("layers", ())

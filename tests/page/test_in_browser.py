@@ -473,7 +473,7 @@ class TestLivePage:
         shutil.move(runs.with_name("elsewhere"), runs)
         for one in (page, other):
             one.wait_for_selector(".banner.bad", state="hidden")
-        # Chromium tells of each answer that is no success.
+        # Chromium tells of each answer that is not a success.
         assert all("404" in sentence for sentence in browser.said)
         browser.said.clear()
 

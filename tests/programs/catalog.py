@@ -93,7 +93,7 @@ PROGRAMS = {
         Program(name="weight_decay", expected=BOTH, is_slow=True),
         Program(name="wgan_gp", expected=BOTH, is_slow=True),
         Program(name="wide_deep", expected=BOTH),
-        # Losses of a batch that are no mean of its examples' own.
+        # Losses of a batch that are not the mean of its examples' own.
         Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",)),
         Program(
             name="supervised_contrastive", expected=TOLD_BY_BOTH, told=("compares the examples of a batch",)

@@ -17,7 +17,7 @@ def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(21)
     x = rng.normal(size=(count, 6)).astype("float32")
     y = (x @ rng.normal(size=(6, 3))).argmax(axis=1)
-    # Their gradients are no finite float16 at the first loss scales. One is in the first half of a batch, and
+    # Their gradients are not finite in float16 at the first loss scales. One is in the first half of a batch,
     # the other in the second half of the next one.
     x[3] = x[60] = 600.0
     return x, y

@@ -1,4 +1,4 @@
-"""Named Entity Recognition using Transformers: the loss is the mean over the tokens that are no padding.
+"""Named Entity Recognition using Transformers: the loss is the mean over the tokens that are not padding.
 
 Parts of a batch have other numbers of tokens, so the mean of their means is not the mean over the batch.
 """

@@ -69,7 +69,7 @@ def _float(array: np.ndarray) -> np.ndarray:
 def _variables_of(trackable: Any) -> list[tuple[str, np.ndarray]]:
     found = trackable.variables
     found = found() if callable(found) else found
-    # A table of words is no variable of tf.distribute.
+    # A table of words is not a variable of tf.distribute.
     found = [one for one in found if hasattr(one, "numpy")]
     scales = [(name, getattr(trackable, name, None)) for name in ("loss_scale", "dynamic_counter")]
     names = [_uncounted(getattr(one, "path", one.name)) for one in found]

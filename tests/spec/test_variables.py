@@ -26,7 +26,7 @@ def test_variables_are_a_mapping_or_texts(written: Any, parsed: dict[str, str | 
 @pytest.mark.parametrize(
     ("written", "sentence"),
     [
-        ("A=hush", "env is no mapping; write KEY=VALUE"),
+        ("A=hush", "env is not a mapping; write KEY=VALUE"),
         ([{"A": "hush"}], "env has a dict in its list; write text such as 'KEY=VALUE'"),
         (["2A=hush"], "env has the variable '2A'; use letters"),
         (["A-B=hush"], "env has the variable 'A-B'"),

@@ -117,7 +117,7 @@ def half(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def own_step(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
-    """A train_step with a mean over its batch, and a value that is no metric."""
+    """A train_step with a mean over its batch, and a value that is not a metric."""
     import tensorflow as tf
 
     keras = tf.keras

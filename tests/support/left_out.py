@@ -298,7 +298,7 @@ def read_shard(text: str) -> tuple[int, int]:
     """Returns K and N of `K/N`; raises ValueError unless 1 <= K <= N."""
     match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"{text!r} is no shard; write K/N with K from 1 to N, such as 2/10")
+        raise ValueError(f"{text!r} is not a shard; write K/N with K from 1 to N, such as 2/10")
     return int(match[1]), int(match[2])
 
 

@@ -81,7 +81,7 @@ def test_changed_list_of_callbacks_is_told() -> None:
     notes = callback_state.restore([Stateless(), EarlyStopping(), EarlyStopping()], states)
     assert notes == [
         "the checkpoint has a state of callback Counting/0, which is not in the list any more",
-        "callback EarlyStopping/1 begins anew: the checkpoint has no state of it",
+        "callback EarlyStopping/1 starts over: the checkpoint has no state of it",
     ]
 
 

@@ -199,7 +199,9 @@ def test_callbacks_resume_the_users_own_fit_inside_an_epoch(tmp_path: Path, form
         np.testing.assert_allclose(resumed.arrays["weights"], undisturbed.arrays["weights"], atol=1e-6)
     else:
         [note] = resumed.values["status"]["notes"]
-        assert note.startswith("the data of this model.fit begin anew after the restore: PyDatasets")
+        assert note.startswith(
+            "the data of this model.fit restart from the beginning after the restore: PyDatasets"
+        )
 
 
 @functools.cache

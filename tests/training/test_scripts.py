@@ -277,7 +277,7 @@ def test_notebook_runs_cell_by_cell_and_absl_gets_the_arguments(tmp_path: Path) 
     assert task.values["failure"] is None, task.values["traceback"]
     assert task.values["metrics"] == {"epochs": 5.0}
     assert task.values["notes"] == [
-        "left out of guide.ipynb, as it is no Python: '%matplotlib inline' (cell 1), "
+        "left out of guide.ipynb, as it is not Python: '%matplotlib inline' (cell 1), "
         "'!pip install nothing' (cell 1)"
     ]
 

@@ -59,7 +59,7 @@ def test_channels_to_others_and_theirs_to_this_task_make_a_link_to_each_host() -
         assert (links.host, links.read()) == ("127.0.0.1", ())
         there = stack.enter_context(socket.create_connection(others[0].getsockname()))
         stack.enter_context(others[0].accept()[0])
-        # Not from 127.0.0.1, whose connection to itself is no link.
+        # Not from 127.0.0.1, whose connection to itself is not a link.
         back = stack.enter_context(
             socket.create_connection(own.getsockname(), source_address=("127.0.0.3", 0))
         )

@@ -151,7 +151,7 @@ def _storage(uri: str) -> dict[str, Any]:
 
 
 def _environment(environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Tells which variables a task sets anew, as they would break its servers or choose its Keras."""
+    """Tells which variables a task overrides, as they would break its servers or choose its Keras."""
     proxies = proxies_in(environ)
     found = [_finding("proxies", describe_proxies(proxies))] if proxies else []
     for name in ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "KERAS_BACKEND"):

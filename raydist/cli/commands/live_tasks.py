@@ -80,7 +80,7 @@ def chaos(
 def stacks(run: str, names: tuple[str, ...], timeout_s: float, storage: str, is_json: bool) -> None:
     """Print the Python stacks of a live run's tasks.
 
-    Training continues meanwhile. It also works for a task that hangs in TensorFlow. The stacks are in the
+    Training continues. It also works for a task that hangs in TensorFlow. The stacks are in the
     tasks' logs as well.
     """
     from raydist.runs.stacks import dump_stacks
@@ -118,7 +118,7 @@ def profile(
 ) -> None:
     """Profile the next steps of a live run's task.
 
-    Training continues meanwhile, somewhat slower. The profile is kept with the run; `raydist tensorboard`
+    Training continues, somewhat slower. The profile is kept with the run; `raydist tensorboard`
     shows it if the package xprof is installed.
 
     \b

@@ -76,7 +76,7 @@ class NoiseFilter:
         return not self._was_noise
 
     def keeps_alone(self, line: str) -> bool:
-        """Whether a line is to be shown, whatever came before it."""
+        """Whether a line is to be shown, regardless of the lines before it."""
         if _NO_GPUS.match(line) is not None:
             return self._has_gpus
         return _NOISE.match(line) is None

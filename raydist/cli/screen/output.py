@@ -40,7 +40,7 @@ def show(
 
     Args:
       stream: Where to; stdout, or stderr with `is_error`, when omitted.
-      is_raw: Whether the text is printed as it is, also where stdout is no terminal.
+      is_raw: Whether the text is printed as it is, also where stdout is not a terminal.
       is_alarming: Whether it is red on a terminal.
     """
     printed = text if is_raw else escaped(text)

@@ -121,7 +121,7 @@ def _text_stream(before: TextIO, stream: _Stream) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(stream),
         encoding=before.encoding,
-        # A character that the terminal's encoding does not have is no reason to stop.
+        # A character that the terminal's encoding does not have is not a reason to stop.
         errors="backslashreplace" if before.errors == "strict" else before.errors,
         line_buffering=getattr(before, "line_buffering", False),
     )

@@ -26,7 +26,7 @@ class Schedule:
     Attributes:
       sizes: The number of examples of each source.
       weights: Of the sources, as ints.
-      repeats: Whether an epoch ends when every source was read once, the others again and again meanwhile;
+      repeats: Whether an epoch ends when every source was read once, and the others repeat until then;
         otherwise it ends where an example of a source is next that was read once.
     """
 

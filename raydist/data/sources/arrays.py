@@ -97,7 +97,7 @@ def _bytes_of_text(array: np.ndarray) -> int:
 def _checked_type(name: str, array: np.ndarray) -> np.dtype[Any]:
     if array.dtype.kind in "SU":
         return np.dtype(object)
-    if array.dtype.kind in "biufc" and array.dtype.char not in "gG":  # long doubles are no tensor's
+    if array.dtype.kind in "biufc" and array.dtype.char not in "gG":  # long doubles have no tensor type
         return array.dtype
     if array.dtype.kind == "O" and all(isinstance(one, (str, bytes)) for one in array.reshape(-1)):
         return array.dtype

@@ -49,7 +49,7 @@ class Selection:
         return self.columns if self.features is None else self.features
 
     def stacked_type(self) -> np.dtype[Any]:
-        """Returns the type of stacked features; raises DataError for one that is no number's."""
+        """Returns the type of stacked features; raises DataError for a type that is not numeric."""
         try:
             found: np.dtype[Any] = np.dtype(self.dtype)
         except TypeError:
@@ -83,13 +83,13 @@ class Column:
 
     @classmethod
     def of(cls, name: str, kind: pa.DataType, default: Any, *, where: str) -> Column:
-        """Returns the column; raises DataError for a type that is no tensor's, or a default not of it."""
+        """Returns the column; raises DataError if its type is not a tensor type, or its default not of it."""
         column = cls(name=name, type=_plain(kind), tensor_shape=_tensor_shape(kind))
         inner = column.type.value_type if column.is_list else column.type
         is_number = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
         if not is_number and (column.is_list or not _is_text(inner)):
             raise DataError(
-                f"column {name} of {where} is {kind}, which is no tensor's type; name the other columns in "
+                f"column {name} of {where} is {kind}, which has no tensor type; name the other columns in "
                 "columns=[…], or write it as numbers, booleans, text, bytes, or lists of numbers"
             )
         return column if default is None else dataclasses.replace(column, default=column._scalar(default))

@@ -156,7 +156,9 @@ class ImageSource(TakenSource):
     def _content(self, row: int) -> bytes:
         content = self.files.content(row)
         if not any(content.startswith(magic) for magic in _MAGIC):
-            raise DataError(f"{self.files.uri(row)} is no PNG, JPEG, GIF or BMP; move it out of the folder")
+            raise DataError(
+                f"{self.files.uri(row)} is not a PNG, JPEG, GIF or BMP; move it out of the folder"
+            )
         if not _is_whole(content):
             raise DataError(
                 f"image {self.files.uri(row)} is cut off or damaged; write it again, or remove it"
@@ -238,6 +240,6 @@ def from_images(
         turn into false ones.
 
     Raises:
-      DataError: There are no such files, or `size` is no pair of ints.
+      DataError: There are no such files, or `size` is not a pair of ints.
     """
     return ImageSource(uri, size=size, channels=channels, antialias=antialias)

@@ -88,7 +88,7 @@ class ParquetSource(ArrowSource):
             else:
                 opened = self._open(number)
             table = opened.read_row_group(group_in_file, columns=list(names))
-            self._leave(number, opened)  # only now: after an error it is opened anew
+            self._leave(number, opened)  # only now: after an error it is opened again
             return table
 
         try:
@@ -128,7 +128,7 @@ class ParquetSource(ArrowSource):
         try:
             return self.files.reading(number, read)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.files.uri(number)} is no Parquet file: {first_line(error)}") from error
+            raise DataError(f"{self.files.uri(number)} is not a Parquet file: {first_line(error)}") from error
 
     def _where(self, group: int) -> str:
         return f"row group {self._group_in_file[group]} of {self.files.uri(int(self._file_of[group]))}"
@@ -160,7 +160,7 @@ def from_parquet(
       defaults: Replacements for nulls, by column; a null in another column is an error.
 
     Raises:
-      DataError: No files, no Parquet, a missing column, a type that is no tensor's, a null without a
+      DataError: No files, no Parquet, a missing column, a type that has no tensor type, a null without a
         default; names file, row group and column.
     """
     selection = Selection(

@@ -44,7 +44,7 @@ class Source(Examples):
             examples.
           window_mb: How much a source in groups (Parquet, TFRecord, Ray Data) mixes at once, in MB of
             examples in memory; twice as much is held, as the next window is read ahead. At least one
-            group, whatever its size. None: 64 MB, or less where that is more than half a million
+            group of any size. None: 64 MB, or less where that is more than half a million
             examples, as a run that resumes waits for its windows.
 
         Raises:

@@ -59,7 +59,7 @@ def agree_on_authentication(target: str, environ: MutableMapping[str, str]) -> N
         raise ClusterError(f"Ray at {target} wants {which}; {_TOKEN_REMEDY}")
     if answer is Listener.OTHER:
         raise ClusterError(
-            f"what answers at {target} is no Ray; give the address that `ray start` printed, "
+            f"what answers at {target} is not Ray; give the address that `ray start` printed, "
             "or ray://HOST:10001 for Ray's client server"
         )
 

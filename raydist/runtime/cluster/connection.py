@@ -281,7 +281,7 @@ def _check_is_node(target: str) -> None:
 
     if not ray_internals.has_node_here(target, timeout_s=ASK_TIMEOUT_S):
         raise ClusterError(
-            f"this machine is no node of the Ray at {target}; join it with `ray start --address={target}`, "
+            f"this machine is not a node of the Ray at {target}; join with `ray start --address={target}`, "
             "or connect from outside with --address ray://HOST:10001"
         )
 
@@ -301,7 +301,7 @@ def _init(shown: str, *, num_attempts: int = 1, **options: Any) -> None:
                 ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
             return
         except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
-            # Whatever was set up so far would make the next ray.init fail.
+            # What was set up so far would make the next ray.init fail.
             ray.shutdown()
             if num_left == 0 or _SERVER_DIED not in str(error):
                 raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error

@@ -74,7 +74,7 @@ def deserialize(serialized: Mapping[str, bytes]) -> dict[str, Any]:
     for name, lineage in serialized.items():
         try:
             datasets[name] = ray.data.Dataset.deserialize_lineage(lineage)
-        except Exception as error:  # whatever the unpickling of a user's functions may raise
+        except Exception as error:  # unpickling a user's functions may raise anything
             raise SpecError(
                 f"datasets[{name!r}] cannot be read by the run's controller in the cluster: {error}; define "
                 "its functions in the submitting script, or install their module on the head"

@@ -42,8 +42,8 @@ _LOST = {
     _CHANNEL: "a wrong address or token is reported only after Ray's own time-outs",
     _TOKENS: "token authentication (Ray 2.52 or later); a cluster that demands a token cannot be joined",
     _CONFIG: "RAY_AUTH_MODE cannot be changed after Ray is imported",
-    _GCS_CLIENT: "a driver on a machine that is no node of the cluster is reported only after a minute",
-    _PROCESSES: "a driver on a machine that is no node of the cluster is reported only after a minute",
+    _GCS_CLIENT: "a driver on a machine that is not a node of the cluster is reported only after a minute",
+    _PROCESSES: "a driver on a machine that is not a node of the cluster is reported only after a minute",
     _GCS_PROCESSES: "--address auto finds only a Ray that left its address file",
     _STDOUT: "Ray's own messages of dead processes appear on stdout, also with --json",
     _NODE: "embedded Rays: start one with `ray start --head` and give --address auto",
@@ -60,7 +60,7 @@ _READ_ONLY_NODE_TYPE = "node_"
 
 
 def _part(name: str) -> Any:
-    """Returns one of `_LOST`; None where this Ray has no such. Variables are read anew each time."""
+    """Returns one of `_LOST`; None where this Ray has no such. Variables are read again each time."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute, None)
@@ -134,7 +134,7 @@ def _finds_token() -> bool:
 def ask_gcs(address: str, *, timeout_s: float) -> Listener:
     """Asks for the cluster's id, one call on a channel as Ray makes them (TLS, token, no proxy).
 
-    ray.init hangs for a minute on a port that is no Ray's, and retries a wrong token for 20 s.
+    ray.init hangs for a minute on a port where Ray does not listen, and retries a wrong token for 20 s.
     """
     return _answer(address, _GET_CLUSTER_ID, b"", timeout_s=timeout_s)
 
@@ -186,7 +186,7 @@ def local_gcs_addresses() -> list[str]:
 def silence_raylet() -> Callable[[], None]:
     """Turns the messages that raylets send to drivers into debug lines; returns how to undo it.
 
-    Ray prints them on stdout whatever log_to_driver says (listen_error_messages): a page for each
+    Ray prints them on stdout regardless of log_to_driver (listen_error_messages): a page for each
     process that dies, where `--json` promises one object and nothing else.
     """
     original = _part(_STDOUT)

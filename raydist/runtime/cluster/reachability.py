@@ -2,7 +2,7 @@
 
 Ray 2.60 counts on a host that has vanished for more than a minute (five health checks in a row have to fail,
 of 10 s each with 3 s in between), and a TCP connection to it does not break either. But the kernel of a host
-that is up accepts or refuses a new connection at once, whatever its processes do.
+that is up accepts or refuses a new connection at once, even if its processes are busy.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Reachability:
     def look(self, suspects: Collection[TaskId]) -> dict[TaskId, Loss]:
         """Looks at what was opened or renewed, and at `suspects`; returns what is missing of them.
 
-        To be called again and again: one look takes no more than some 20 ms, whatever answers.
+        To be called again and again: one look takes at most about 20 ms, with or without an answer.
         """
         now_s = self._clock()
         looked_at = self._wanted.union(suspects) & self._probes.keys()

@@ -22,11 +22,11 @@ def signal_task(pid: int, number: int, *, host: str, address: str | None) -> Non
       address: The Ray cluster, as in JobSpec; asked only where `host` is not this one.
 
     Raises:
-      ClusterError: The process is no task any more, or its host cannot be reached.
+      ClusterError: The process is no longer a task, or its host cannot be reached.
     """
     is_task = _signal(pid, number) if _is_here(host) else _signal_there(pid, number, host, address)
     if not is_task:
-        raise ClusterError(f"process {pid} of host {host} is no task of raydist any more")
+        raise ClusterError(f"process {pid} of host {host} is no longer a task of raydist")
 
 
 def _signal(pid: int, number: int) -> bool:

@@ -40,7 +40,7 @@ def clear(owner: str, *, storage_uri: str, run: str) -> None:
 
 @contextlib.contextmanager
 def swept_beside() -> Iterator[None]:
-    """Lets the other hosts of the connected Ray remove what drivers that died have left there, meanwhile.
+    """Has the other hosts of the connected Ray remove what dead drivers left there, in the background.
 
     A host with a task of the run does so anyway. Nothing waits for the others, nor fails with them.
     """

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.1
 _ACCEPT_TIMEOUT_S = 60.0
 _CALL_TIMEOUT_S = 10.0
-# One call waits for the run to be accepted, others want it stopped meanwhile.
+# One call waits for the run to be accepted; others may stop it at the same time.
 _MAX_CALLS = 16
 # Larger arguments go to the object store, and would be lost with the process that made them: Ray 2.60 puts
 # up to 100 KB of each, and 10 MB of all, into the actor's own description (_raylet.pyx, prepare_args).
@@ -89,7 +89,7 @@ def launch(run: str, *, runner: str, launch: bytes, code: bytes | None) -> None:
     Raises:
       SpecError: A run of that name is running in this Ray. MistakeError: `launch` is too large.
       ClusterError: The cluster cannot run the controller.
-      RaydistError: Whatever the runner refused the run with.
+      RaydistError: The error with which the runner refused the run.
     """
     refuse_if_running(run)
     code_ref = None if code is None else ray.put(code)

@@ -292,7 +292,7 @@ class ActorSet:
             try:
                 call()
             except RayError as error:
-                # One that has died is shut down meanwhile.
+                # A Ray that has died is being shut down.
                 level = logging.WARNING if ray.is_initialized() else logging.DEBUG
                 logger.log(level, "Ray failed while the tasks were stopped: %s", error)
 

@@ -341,7 +341,7 @@ class RayTaskGroup:
         except (ClusterError, StorageError) as error:
             if not self._assignments:
                 raise
-            # A replacement that fails, for whatever reason, is one task's failure.
+            # A replacement that fails, for any reason, is one task's failure.
             self._ledger.failed(lost_task(task, error))
             return
         self._ledger.greeted(hello)

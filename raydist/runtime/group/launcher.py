@@ -90,7 +90,7 @@ class RayLauncher:
         # In a runtime environment of the job's own, tasks have other packages than the check would see.
         if not hosts or job.runtime_env or not can_select_nodes():
             return {}
-        # The driver waits for a storage that is out of order, which is no host's fault; a host does not.
+        # The driver waits for a storage that is out of order, which is not a host's fault; a host does not.
         proof = StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=False)
         return problems_of(hosts, dataclasses.replace(proof, is_first=True), env=job.env)
 

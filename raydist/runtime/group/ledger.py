@@ -173,7 +173,7 @@ class Ledger:
         return self._statuses[task].incarnation if task in self._statuses else 0
 
     def replaced(self, task: TaskId) -> None:
-        """Awaits the next process of a task, in whatever state the one before was."""
+        """Awaits the next process of a task, in any state of the one before."""
         self.hellos.pop(task, None)
         self._news.pop(task, None)
         incarnation = self.incarnation_of(task) + 1

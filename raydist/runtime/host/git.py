@@ -14,7 +14,7 @@ TIMEOUT_S = 5.0
 
 _COMMAND = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-optional-locks")
 _STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty")
-# What does not travel with a run is no change of its code.
+# What does not travel with a run is not a change of its code.
 _OUTSIDE = (":(exclude,glob)**/raydist_runs/**", ":(exclude,glob)**/__pycache__/**")
 # Set by a git that runs this program, as in a hook; they name another repository.
 _FOREIGN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")

@@ -29,7 +29,7 @@ _POLL_S = 0.05
 
 def guard(control: socket.socket, command: Sequence[str], *, grace_s: float) -> None:
     """Runs the command until it ends, or until the socket says no more."""
-    # So that what the command leaves behind becomes a child of this process, whatever session it is in.
+    # So that what the command leaves behind, in any session, becomes a child of this process.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         # In a thread-less process, so that code between fork and exec is safe.
@@ -53,7 +53,7 @@ def end_descendants(*, grace_s: float) -> None:
     _send(signal.SIGTERM)
     while _has_children():
         if time.monotonic() >= deadline:
-            _send(signal.SIGKILL)  # again and again: a child may be forked meanwhile
+            _send(signal.SIGKILL)  # again and again: a child may be forked in between
         time.sleep(_POLL_S)
 
 

@@ -123,7 +123,7 @@ def _writes_below(folder: str, fd: Path) -> bool:
         if not os.readlink(fd).startswith(folder):
             return False
         about = (fd.parents[1] / "fdinfo" / fd.name).read_text()
-    except OSError:  # closed meanwhile
+    except OSError:  # closed in between
         return False
     flags = re.search(r"^flags:\s*([0-7]+)$", about, re.MULTILINE)
     return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 # How often the output folder is stored while the task goes on.
 STORE_INTERVAL_S = 60.0
-# What is kept of a working folder: data that a job has downloaded are no results.
+# What is kept of a working folder: data that a job has downloaded are not results.
 MAX_WORKING_BYTES = 100 * 10**6
 MAX_WORKING_FILES = 1000
 
@@ -180,7 +180,7 @@ class TaskFiles:
         """Makes what is stored below `key` equal to `files` of a folder, and `stored` say so."""
 
         def upload(name: str) -> None:
-            if (folder / name).is_file():  # not deleted meanwhile
+            if (folder / name).is_file():  # not deleted in between
                 storage.upload(folder / name, f"{key}/{name}")
                 stored[name] = files[name]
             on_file()
@@ -246,7 +246,7 @@ def _find(folder: Path, *, with_tools: bool = True) -> _Files:
             names = [name for name in names if not is_bytecode(name)]
         for name in names:
             path = Path(parent, name)
-            with suppress(FileNotFoundError):  # deleted meanwhile, or a link to nothing
+            with suppress(FileNotFoundError):  # deleted in between, or a dangling link
                 status = path.stat()
                 relative = path.relative_to(folder).as_posix()
                 if stat.S_ISREG(status.st_mode) and _can_be_stored(relative):

@@ -86,7 +86,7 @@ class TaskActor:
     def begin(self, setup: TaskSetup) -> Hello:
         """Has a process forked, and returns what the others have to know of it.
 
-        What the one before has left is stored meanwhile.
+        What the previous one left is stored in the background.
 
         Raises:
           ClusterError: The host cannot run it. StorageError: It does not see the run's storage.

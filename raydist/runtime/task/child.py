@@ -236,7 +236,7 @@ class _Task:
             )
             return runner.run(assignment, run.code_dir, _Lease(self, run.port, index=0))  # type: ignore[arg-type]
         except BaseException as error:
-            # A process border: whatever a runner lets through becomes a status.
+            # A process border: every error that a runner lets through becomes a status.
             kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
             self._send(Failed(failure=self._describe(error, kind)))
             return None
@@ -300,7 +300,7 @@ class _Task:
         )
 
     def _dump_stacks(self) -> None:
-        # In this order: what runs meanwhile changes.
+        # In this order: what runs in between changes.
         self._place = place_in_code()
         if self._runner is not None:
             status = self._runner.status()

@@ -40,16 +40,16 @@ def pack(working_dir: Path) -> bytes:
     `!but/not/this`.
 
     Raises:
-      MistakeError: `working_dir` is no folder or holds more than 100 MB, or a pattern is not valid.
+      MistakeError: `working_dir` is not a folder or holds more than 100 MB, or a pattern is not valid.
     """
     if not working_dir.is_dir():
-        raise MistakeError(f"working_dir is {str(working_dir)!r}, which is no folder")
+        raise MistakeError(f"working_dir is {str(working_dir)!r}, which is not a folder")
     try:
         return _zip(working_dir)
     except (OSError, UnicodeError) as error:
         raise MistakeError(
             f"working_dir {working_dir} cannot be packed: {error}; "
-            f"name what is no code in {IGNORE_FILE} (UTF-8), or give another folder with --working-dir"
+            f"list what is not code in {IGNORE_FILE} (UTF-8), or give another folder with --working-dir"
         ) from error
 
 
@@ -80,7 +80,7 @@ def size_note(data: bytes) -> str | None:
     return (
         f"the code that travels to each host takes {size_text(len(data))}, of which "
         f"{', '.join(f'{name} {size_text(num_bytes)}' for name, num_bytes in large)}; "
-        f"name what is no code in {IGNORE_FILE}"
+        f"list what is not code in {IGNORE_FILE}"
     )
 
 
@@ -124,7 +124,7 @@ def _too_large(working_dir: Path, num_bytes_by_entry: Counter[str]) -> MistakeEr
     )
     return MistakeError(
         f"working_dir {working_dir} holds more than {MAX_BYTES // 2**20} MB, most of it in {largest}; "
-        f"name what is no code in {working_dir / IGNORE_FILE}, or give a smaller folder with --working-dir"
+        f"list what is not code in {working_dir / IGNORE_FILE}, or give a smaller folder with --working-dir"
     )
 
 

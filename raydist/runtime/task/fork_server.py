@@ -44,7 +44,7 @@ _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 16
 # Link, standard output and standard error of the process.
 _NUM_FDS = 3
-# Why a server that has begun anew imports nothing.
+# Why a restarted server imports nothing.
 _PROBLEM = "RAYDIST_FORK_PROBLEM"
 # As NumPy's wheels call it, and as others do.
 _SET_NUM_THREADS = (

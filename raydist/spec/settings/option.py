@@ -33,7 +33,7 @@ class Option:
     Attributes:
       name: The field of JobSpec; also the key in a config file and the keyword of `raydist.run`.
       parser: Checks and types what was written, and writes it again.
-      summary: What it sets, with its unit, and what happens when it is omitted where that is no value.
+      summary: What it sets, with its unit, and what happens when it is omitted if that is not a value.
       metavar: What stands for the value in the help, the parser's when omitted. The one word of a WORD.
     """
 

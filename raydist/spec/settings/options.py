@@ -186,8 +186,8 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "virtual_replicas",
             values.optional(values.whole_number, none="none"),
-            "Replicas of the run, computed by whatever workers there are, so that results do not depend "
-            "on their number; none: one for each device.",
+            "Replicas of the run, divided among the workers, so that results do not depend on the number of "
+            "workers; none: one for each device.",
             metavar="K",
         ),
         Option(

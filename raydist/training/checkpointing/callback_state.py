@@ -45,7 +45,7 @@ def restore(callbacks: Sequence[Any], states: Mapping[str, Mapping[str, Any]]) -
             f"the checkpoint has a state of callback {', '.join(gone)}, which is not in the list any more"
         )
     if new:
-        notes.append(f"callback {', '.join(new)} begins anew: the checkpoint has no state of it")
+        notes.append(f"callback {', '.join(new)} starts over: the checkpoint has no state of it")
     return notes
 
 

@@ -136,7 +136,7 @@ class TaskCheckpoints:
             rows = self._gather([state.step if state else -1, zlib.crc32(name.encode())])
             if not (inconsistent := inconsistent_workers(rows)):
                 return state
-            # A chief that was cut away and comes back may have committed another one meanwhile.
+            # A chief that was cut away and comes back may have committed another one since.
             time.sleep(_REREAD_AFTER_S)
         found = ", ".join(
             f"worker/{index} {f'that of step {step}' if step >= 0 else 'none'}"
@@ -164,7 +164,7 @@ class TaskCheckpoints:
         return committed[0].step if committed else 0
 
     def newest_after(self, step: int) -> SavedState | None:
-        """Returns the newest whole checkpoint if it is of a later step than `step`, read anew each time."""
+        """Returns the newest whole checkpoint if it is of a later step than `step`, read again each time."""
         newest = self.newest_step()
         if newest <= max(step, self._unreadable_step):
             return None
@@ -177,7 +177,7 @@ class TaskCheckpoints:
         """Returns the checkpoint that an evaluator evaluates after `seen`; None while there is none.
 
         It is the newest one. Where the evaluator decides which is best, it is the oldest without values, and
-        the chief keeps it meanwhile.
+        the chief keeps it in that time.
         """
         if self._evaluations is None:
             return self.newest_after(0 if seen is None else seen.step)

@@ -31,7 +31,7 @@ def rate_of(optimizer: Any) -> float | None:
 
 @contextlib.contextmanager
 def kept_rates(trackables: Iterable[Any], *, is_kept: bool) -> Iterator[None]:
-    """Leaves the optimizers among `trackables` their rates, whatever their variables are assigned meanwhile.
+    """Leaves the optimizers among `trackables` their rates, even if their variables are assigned in between.
 
     Args:
       is_kept: False does nothing.

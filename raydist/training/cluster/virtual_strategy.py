@@ -1,6 +1,6 @@
 """A tf.distribute strategy whose replicas are the run's, not the cluster's.
 
-It has K replicas, whatever computes them. Each worker runs those that fall to it, in one graph; weights and
+It has K replicas for any number of workers. Each worker runs its share of them, in one graph; weights and
 optimizer exist once in each worker, and what a replica keeps for itself (statistics, metrics, the states of
 random generators) once for each replica. Sums are added by a fixed tree (replica_tree.py), so their bits do
 not depend on the number of workers or devices. The order in which TensorFlow's ring all-reduce adds does.

@@ -47,7 +47,7 @@ class Rows:
         """Takes arrays as Keras takes them: other floats become `floatx`, a pandas Series a column.
 
         Raises:
-          UnsupportedError: They are no arrays, have different numbers of rows, or none.
+          UnsupportedError: They are not arrays, have different numbers of rows, or none.
         """
         if sample_weight is not None and y is None:
             raise UnsupportedError("sample_weight is given, and y is not; give the labels too")
@@ -128,7 +128,7 @@ def mapped(structure: Any, change: Callable[[Any], Any]) -> Any:
 def _array(value: Any, floatx: str) -> np.ndarray:
     if not _is_array(value):
         raise UnsupportedError(
-            f"the data hold {type(value).__name__}, which is no dense array; give NumPy arrays, tensors or "
+            f"the data hold {type(value).__name__}, which is not a dense array; give NumPy arrays, tensors, "
             "pandas tables, or a tf.data.Dataset of the others"
         )
     array = of_floatx(value, floatx)

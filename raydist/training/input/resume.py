@@ -26,7 +26,7 @@ class Unread(enum.Enum):
     """Where a Keras makes an iterator that it does not read. With it, too, a shuffle draws an order.
 
     AFTER_PASS: Keras 3, when it has read data of a known length to their end.
-    AT_FIRST: tf_keras, before the first epoch of data that it begins anew in each.
+    AT_FIRST: tf_keras, before the first epoch of data that it restarts in each.
     """
 
     AFTER_PASS = "after pass"
@@ -187,9 +187,9 @@ class EndedTrainings:
 
 
 _BEGIN_ANEW = (
-    "the data of this model.fit begin anew after the restore: PyDatasets, generators, and arrays that "
-    "tf_keras shuffles cannot be read from the checkpoint on, so examples may be trained on in another order "
-    "than without the restart, or twice; ctx.fit continues where it was, and so do tf.data.Datasets"
+    "the data of this model.fit restart from the beginning after the restore: PyDatasets, generators, and "
+    "arrays that tf_keras shuffles cannot be read from the middle, so examples may be trained on in another "
+    "order than without the restart, or twice; ctx.fit and tf.data.Datasets continue where they were"
 )
 
 
@@ -248,7 +248,7 @@ class Resumption:
     def prepare(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None, unread: Unread) -> None:
         """Brings a dataset's random numbers to the position, and finds out how many batches to skip.
 
-        A pipeline that shuffles anew each epoch draws a seed for each iterator. So that epoch k shuffles
+        A pipeline that reshuffles each epoch draws a seed for each iterator. So that epoch k shuffles
         the same in a resumed run, the seeds of the epochs before are drawn first.
 
         Args:

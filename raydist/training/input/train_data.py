@@ -78,11 +78,11 @@ def read(
 
     Takes a dataset of either kind, a function without arguments that returns one, or a function of
     a `tf.distribute.InputContext` that shards for itself and batches per replica. Of batches of
-    raydist.data it is one epoch, whatever their `epochs`: what validation makes of each.
+    raydist.data it is one epoch, regardless of their `epochs`: what validation makes of each.
 
     Args:
       auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
-        a resumed run then starts its data anew, and uneven batches are weighted as TensorFlow does.
+        a resumed run then reads its data from the start, and uneven batches are weighted as TensorFlow does.
         A policy that the dataset's own options name goes before it; Ray Data's `to_tf` names `off`.
       name: What the data are called in the call.
 

@@ -21,9 +21,9 @@ class KerasAdapter(Protocol):
     Attributes:
       library: The module, `keras` or `tf_keras`.
       continues_py_datasets: Whether an epoch of fewer steps than a PyDataset has batches leaves the rest to
-        the next one; else each epoch begins anew.
+        the next one; else each epoch starts over.
       continues_validation: Whether a validation of `validation_steps` takes up the data where the one before
-        has ended; else each begins anew.
+        has ended; else each starts over.
       opens_sizes: Whether batches of generators and PyDatasets may differ in every size; else in those in
         which the first two differ.
       unread: Which iterators a `fit`, and each `evaluate`, makes beside those that it reads.
@@ -94,7 +94,7 @@ _KERAS_3 = Keras3()
 
 
 def adapter_of(model: Any) -> KerasAdapter:
-    """Returns the adapter of a model's Keras; raises UnsupportedError for what is no model."""
+    """Returns the adapter of a model's Keras; raises UnsupportedError for what is not a model."""
     if isinstance(model, keras.Model):
         return _KERAS_3
     # No model of Keras 3, so tf_keras is there already, or this is a mistake.

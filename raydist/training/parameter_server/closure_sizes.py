@@ -134,7 +134,7 @@ class ClosureSizes:
         return unroll if trace_s * unroll < saved_s else now
 
     def unrolled(self, unroll: int) -> None:
-        """Says that closures with `unroll` steps a turn exist. Tracing them is no part of a step's time."""
+        """Says that closures with `unroll` steps a turn exist. Tracing them is not part of a step's time."""
         if unroll != self._unroll:
             self._unroll = unroll
             self.begin()

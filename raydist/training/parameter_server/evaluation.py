@@ -28,7 +28,7 @@ class WorkerEvaluation:
     """Evaluates a model on the workers.
 
     Each worker's part of the data is one closure that begins at the part's beginning and returns its
-    metrics at the end: what a worker had done when it died is lost with it, and done anew by another.
+    metrics at the end: what a worker had done when it died is lost with it, and another one does it again.
     """
 
     def __init__(

@@ -36,10 +36,10 @@ class Feed(Protocol):
 
 
 class IteratorFeed:
-    """Each worker goes through an iterator of its own, whatever steps it is given."""
+    """Each worker goes through an iterator of its own, for all steps that it is given."""
 
     def __init__(self, iterators: Any, element_spec: Any) -> None:
-        """Takes a `PerWorkerValues` of iterators that never end, made anew when a worker comes back."""
+        """Takes a `PerWorkerValues` of iterators that never end, made again when a worker comes back."""
         self._iterators = iterators
         self.element_spec = element_spec
         self.specs = (tf_private.spec_of(iterators),)
@@ -92,7 +92,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
       skip: Steps that all workers together have behind them.
 
     Raises:
-      UnsupportedError: `data` is no function.
+      UnsupportedError: `data` is not a function.
     """
     strategy, num_workers = run.strategy, run.assignment.num_workers
     num_replicas = strategy.num_replicas_in_sync

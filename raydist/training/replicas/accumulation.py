@@ -14,7 +14,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.replicas import slices
 from raydist.training.replicas.gradient_probe import Probe, Update
-from raydist.training.replicas.gradients import added, comes_from_half, is_processed, overflown_as_half
+from raydist.training.replicas.gradients import added, comes_from_half, is_processed, overflowed_as_half
 from raydist.training.replicas.replica_share import SHARE_TYPE, RecordedAmounts, use_share, weighted_gradient
 
 
@@ -148,7 +148,7 @@ def _summing(halves: list[bool], loss_scale: tf.Tensor | None) -> Iterator[None]
 
 @contextlib.contextmanager
 def summing_scaled(gradients: Sequence[Any], loss_scale: tf.Tensor) -> Iterator[None]:
-    """Has `overflown` look, inside, at sums of a batch's gradients, which were divided by `loss_scale`."""
+    """Has `overflowed` look, inside, at sums of a batch's gradients, which were divided by `loss_scale`."""
     halves = [comes_from_half(_before_division(one)) for one in gradients if one is not None]
     with _summing(halves, loss_scale):
         yield
@@ -175,7 +175,7 @@ def overflowed(sums: Sequence[Any]) -> list[Any]:
     if halves is None or scale is None:
         return list(sums)
     return [
-        overflown_as_half(one, scale) if is_half and one is not None else one
+        overflowed_as_half(one, scale) if is_half and one is not None else one
         for one, is_half in zip(sums, halves, strict=True)
     ]
 
@@ -234,7 +234,7 @@ class UpdateCheck:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
         Raises:
-          Exception: Whatever the step raises.
+          Exception: What the step raises.
         """
         self.updates: list[Update] = []
         self.num_amounts = 0

@@ -24,7 +24,7 @@ def note_clustering(strategy: tf.distribute.Strategy) -> None:
 
 
 def is_compiled(model: Any, strategy: tf.distribute.Strategy) -> bool:
-    """Whether the steps of `model` are to be compiled, in whatever way its data come.
+    """Whether the steps of `model` are to be compiled, for data of any kind.
 
     XLA compiles for one device: a step that several replicas share has collectives, or parts on several
     devices. The run's notes say where it was asked for in vain.

@@ -111,7 +111,7 @@ def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -
       spec: Their structure, with any number of rows.
 
     Raises:
-      Exception: Whatever the model raises on a part of a batch.
+      Exception: What the model raises on a part of a batch.
     """
     calls: list[_Call] = []
     num_outputs = 0

@@ -258,14 +258,14 @@ _NOT_LINEAR = (
 )
 
 
-def overflown_as_half(gradient: Any, scale: Any = 1.0) -> Any:
+def overflowed_as_half(gradient: Any, scale: Any = 1.0) -> Any:
     """Returns a float32 sum with infinity where `scale` times it is more than float16 holds.
 
     One device sums in float16 over the batch. The replicas' parts are cast before they are added, so that
     they would take a step that one device skips.
     """
     if isinstance(gradient, tf.IndexedSlices):
-        values = overflown_as_half(gradient.values, scale)
+        values = overflowed_as_half(gradient.values, scale)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     is_over = tf.abs(gradient) * scale > tf.float16.max
     return tf.where(is_over, tf.sign(gradient) * float("inf"), gradient)

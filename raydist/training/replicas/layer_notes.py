@@ -41,7 +41,7 @@ def notes_on(
     if is_grouped:
         yield from _notes_on_groups(list(model._flatten_layers(include_self=False)))
     if strategy.num_replicas_in_sync == 1 or is_virtual(strategy):
-        return  # how many virtual replicas there are belongs to the run, whatever computes them
+        return  # the number of virtual replicas belongs to the run
     layers = list(model._flatten_layers(include_self=False))
     per_replica = [one for one in layers if _is_per_replica_norm(one)]
     if per_replica:

@@ -33,7 +33,7 @@ _LEAST_PART = 1e-2
 _LEAST_SHOWN = 1e-6
 # What calls the user's code, and TensorFlow on its behalf.
 _LIBRARIES = ("keras", "tf_keras", "raydist")
-# Gradients of parts that miss as much of the batch's, whatever they are weighted by, compare examples.
+# Gradients of parts that miss as much of the batch's, with any weights, compare examples.
 _MISSED_PART = 1e-2
 
 
@@ -100,7 +100,7 @@ class StepCheck:
           compares: Whether the gradients are wanted; without them the step is traced once.
 
         Raises:
-          Exception: Whatever the step raises on a part of a batch.
+          Exception: What the step raises on a part of a batch.
         """
         self.asks_for_replicas = False
         self.reduces_itself = False

@@ -72,7 +72,7 @@ def evaluation_rule_of(model: Any) -> LossRule:
 
 
 def forget(model: Any, *, is_training: bool) -> None:
-    """Lets a rule be found anew: the model was compiled again, or for the first time."""
+    """Forgets the rule, so that it is found again: the model was compiled."""
     if not is_training:
         _evaluation_rules.pop(model, None)
         return

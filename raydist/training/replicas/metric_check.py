@@ -170,7 +170,7 @@ def check(model: Any, step: Callable[[Any], Any], element: Any) -> None:
         where = loss_verdict.described(_source(metric))
         if is_wrong:
             reporter.note(
-                f"metric {metric.name} from {where} is no sum or mean over examples: several replicas' "
+                f"metric {metric.name} from {where} is not a sum or mean over examples: several replicas' "
                 "values of it cannot be added up, so what it shows depends on their number; compute it from "
                 "ctx.predict"
             )

@@ -152,7 +152,7 @@ def _summed(parts: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[
 
 
 def mean_of_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
-    """Returns the mean of this task's replicas; of what is no number, the first one's value."""
+    """Returns the mean of this task's replicas; of what is not a number, the first one's value."""
     values = strategy.experimental_local_results(value)
     first = values[0]
     if len(values) == 1 or not tf.is_tensor(first) or not first.dtype.is_floating:

@@ -70,7 +70,7 @@ def _run_delay_s() -> float | None:
             with open(f"/proc/self/task/{thread}/schedstat") as file:
                 total += int(file.read().split()[1])
         except (OSError, IndexError, ValueError):
-            continue  # it has ended meanwhile
+            continue  # it has ended by now
         num_read += 1
     return total / _NS_PER_S if num_read else None
 

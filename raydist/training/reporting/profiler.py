@@ -149,7 +149,7 @@ class Profiler:
         )
         try:
             tf.profiler.experimental.start(str(folder))
-        except Exception as error:  # whatever it is, the training goes on
+        except Exception as error:  # of any kind: the training continues
             shutil.rmtree(folder, ignore_errors=True)
             self._fail(asked.name, error)
             return

@@ -194,7 +194,7 @@ class TaskProgress:
             self._news["pace"] = pace
 
     def workers_paced(self, sums: Sequence[tuple[float, int]]) -> None:
-        """Notes of each worker of parameter servers how many seconds it was busy, and its steps meanwhile."""
+        """Notes the seconds that each worker of parameter servers was busy, and its steps in that time."""
         with self._lock:
             self._news["worker_paces"] = tuple(TaskPace(at_s=seconds, steps=steps) for seconds, steps in sums)
 

@@ -40,7 +40,7 @@ def main(name: str, folder: str) -> None:
     for what, check in checks_of(name).items():
         try:
             problem = check(library, one, two)
-        except Exception as error:  # whatever it is, the library does not do what the patches rely on
+        except Exception as error:  # the library does not do what the patches rely on
             problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
         if problem is not None:
             failed[what] = problem

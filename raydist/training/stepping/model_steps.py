@@ -43,7 +43,7 @@ def run(
       metric_variables: Variables that a padding example must not change.
 
     Returns:
-      The outputs of the last batch; of a step of the user's, the means of what are no metrics.
+      The outputs of the last batch; of a step of the user's, the means of what are not metrics.
     """
     num_replicas = model.distribute_strategy.num_replicas_in_sync
     shares = accumulation.shares_of(elements, num_replicas)

@@ -214,4 +214,4 @@ class _Loop:
 
 
 class _NotScalarError(Exception):
-    """An output of a step is no scalar."""
+    """An output of a step is not a scalar."""

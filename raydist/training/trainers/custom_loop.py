@@ -105,7 +105,7 @@ def begin(run: TaskRun, request: LoopRequest) -> Span | None:
         )
     reporter, restored = run.reporter, run.restored
     index, run.num_loops = run.num_loops, run.num_loops + 1
-    # Whatever has counted steps before, this loop has all of its own to do.
+    # Steps that were counted before do not shorten this loop.
     first_step = done = max(reporter.first_step, reporter.step)
     if restored is not None and restored.loop is None:  # of a raydist that knew no numbers of loops
         first_step, done = reporter.first_step, max(restored.step, reporter.first_step)

@@ -218,7 +218,7 @@ class EvaluatorTrainer:
         run = self._run
         found_at_s = time.time()
         run.checkpoints.restore(state, {"model": model})
-        # The data are read anew each time, so a generator or a shuffle begins at its beginning.
+        # The data are read from the start each time, also those of a generator or a shuffle.
         logs = numbers(model.evaluate(data, steps=num_steps, verbose=0, return_dict=True))
         lag_steps = max(0, run.checkpoints.newest_step() - state.step)
         metrics = {f"val_{name}": value for name, value in logs.items()}

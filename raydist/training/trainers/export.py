@@ -79,7 +79,7 @@ def export(
                 reporter.note(non_finite_note("the exported model", names))
         # In a thread of its own, because `fit` may have been called inside of the strategy's scope.
         uri = _in_thread(lambda: _write(model, files, folder, _inputs_of(element_spec), reporter))
-    except Exception as error:  # whatever the user's model and layers raise
+    except Exception as error:  # the user's model and layers may raise anything
         reporter.note(
             f"the model is not exported: {cause_of(error)}; its checkpoints are whole. "
             "--no-export leaves it out"
@@ -96,7 +96,7 @@ def _write(model: Any, files: dict[str, bytes], folder: ExportFolder, inputs: An
             try:
                 copy = _filled_copy(model, files, place / "assets", inputs)
                 copy.save(place / "model.keras")
-            except Exception as error:  # whatever the user's model and layers raise
+            except Exception as error:  # the user's model and layers may raise anything
                 (place / "model.keras").unlink(missing_ok=True)
                 _write_serving(model, files, place / "saved_model", inputs)
                 reporter.note(
@@ -135,7 +135,7 @@ def _clean_copy(model: Any, assets: Path, inputs: Any) -> Any:
     elif not copy.built:
         copy.build_from_config(model.get_build_config())
     for number, (old, new) in enumerate(zip(model._flatten_layers(), copy._flatten_layers(), strict=True)):
-        # Vocabularies and the like, which are no variables.
+        # Vocabularies and the like, which are not variables.
         if old is not model and hasattr(old, "save_assets"):
             place = assets / str(number)
             place.mkdir(parents=True)
@@ -163,7 +163,7 @@ def _save(serve: Callable[[Any], Any], held: Sequence[Any], tables: Any, folder:
 
 
 def _tables_of(model: Any) -> list[Any]:
-    """Returns the lookup tables of a model's layers, which are no variables."""
+    """Returns the lookup tables of a model's layers, which are not variables."""
     tables = (getattr(layer, "lookup_table", None) for layer in model._flatten_layers())
     return [table for table in tables if table is not None]
 

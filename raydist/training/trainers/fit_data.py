@@ -165,7 +165,7 @@ def _refuse_beside_batches(request: FitRequest) -> None:
 
 
 def is_generator(data: Any) -> bool:
-    """Whether it yields batches once; datasets and PyDatasets can begin anew."""
+    """Whether it yields batches once; datasets and PyDatasets can start over."""
     return hasattr(data, "__next__") and hasattr(data, "__iter__")
 
 

@@ -21,7 +21,7 @@ class FitPosition:
     """Where one `fit` stands: shared by the callback that runs before the user's and the one after.
 
     A train function may call `fit` several times, to train one model in phases. The checkpoint says
-    in which of them it was written: those before are not repeated, those after begin anew.
+    in which of them it was written: those before are not repeated, those after start over.
 
     Attributes:
       number: How many `fit`s came before this one. `is_done`: it ended before the checkpoint.
@@ -114,7 +114,7 @@ class FitPosition:
                 f"the checkpoint has state that nothing in the model takes up: {', '.join(sorted(lost))}"
             )
         if model_state.GROUP in groups.keys() - saved:
-            run.reporter.note(f"the checkpoint has no {model_state.describe(model)}; they begin anew")
+            run.reporter.note(f"the checkpoint has no {model_state.describe(model)}; they start over")
         if state.eager_seeds is not None:
             tf_private.set_eager_seeds(state.eager_seeds)
         self.restored_rate = rate_of(model.optimizer) if self.step_in_epoch else None

@@ -178,7 +178,7 @@ class SynchronousTrainer:
         if self._run.assignment.job.evaluator:
             return None, None  # the evaluator evaluates, beside the training
         if isinstance(data, Batches):
-            # Keras gets the number of steps, so the data need no end; each validation begins anew.
+            # Keras gets the number of steps, so the data need no end; each validation starts over.
             steps = evaluation.num_steps(data, steps, names=evaluation.OF_VALIDATION)
             if self._has_own_fit(request):
                 return recipes.global_batches(data.for_epochs(None), strategy).take(steps), None

@@ -79,7 +79,7 @@ def unsaved(model: Any) -> Iterator[str]:
     if any(isinstance(one, tf.data.Iterator) for one in found):
         yield (
             f"checkpoints do not hold the tf.data iterators of model {model.name}; "
-            "a new attempt begins them anew"
+            "a new attempt starts them over"
         )
     adapter = adapter_of(model)
     optimizers = [one for one in found if adapter.is_optimizer(one) and one is not model.optimizer]

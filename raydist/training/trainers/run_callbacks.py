@@ -191,7 +191,7 @@ class _Checkpoint:
         self._position.save(self.model, self._users)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        # After theirs, where Keras's own begin anew.
+        # After theirs, where Keras's own start over.
         self._position.restore_callbacks(self._users)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

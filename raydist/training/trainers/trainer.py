@@ -266,7 +266,7 @@ class TaskRun:
         if changed and not self._registered:
             note(
                 "train_steps saves no checkpoints, because ctx.restore was given nothing to save, and a new "
-                f"attempt begins anew; {remedy}"
+                f"attempt starts over; {remedy}"
             )
             return
         saved = [one for name, given in self._registered.items() for one in variables_of(name, given)]
@@ -276,7 +276,7 @@ class TaskRun:
             note(
                 "train_steps changes variables that ctx.restore was not given "
                 f"({', '.join(names[:_MOST_NAMED])}{more}): checkpoints do not have them, and a new attempt "
-                f"begins them anew; {remedy}"
+                f"starts them over; {remedy}"
             )
 
     def steps_to_checkpoint(self, step: int) -> int:

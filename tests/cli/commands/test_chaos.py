@@ -92,5 +92,5 @@ def test_process_that_is_no_task_is_spared(raydist: Run) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
         store(other.pid)
         code, _, err = raydist("chaos", "digits-1", "--kill", "worker/1")
-        assert (code, "is no task of raydist any more" in err, other.poll()) == (3, True, None)
+        assert (code, "is no longer a task of raydist" in err, other.poll()) == (3, True, None)
         other.kill()

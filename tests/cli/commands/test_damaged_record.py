@@ -173,7 +173,7 @@ def test_every_command_takes_a_damaged_record(
         pytest.param("metrics", {"loss": "x"}, "metrics.loss is 'x', not a number", id="metric"),
         pytest.param("state", "LOST", "state is 'LOST', not one of STARTING, RUNNING", id="state"),
         pytest.param("steps", True, "steps is True, not a whole number", id="bool"),
-        pytest.param("tasks", [{"task": "x"}], "tasks[0].task is 'x': 'x' is no task", id="task"),
+        pytest.param("tasks", [{"task": "x"}], "tasks[0].task is 'x': 'x' is not a task", id="task"),
         pytest.param("tasks", [{"task": "ps/0"}], "tasks[0].state is missing", id="missing"),
         pytest.param("created_at_s", -5, "created_at_s is -5: write a Unix time", id="time"),
         pytest.param("driver", {"host": "h", "pid": -1}, "driver.pid is -1: no process", id="pid"),

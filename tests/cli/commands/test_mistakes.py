@@ -48,7 +48,7 @@ Write = Callable[..., Path]
         pytest.param(
             ["dangling.py"], ["dangling.py is a link to", "does not exist; give"], id="dangling-link"
         ),
-        pytest.param(["pipe.py"], ["pipe.py is no regular file"], id="pipe"),
+        pytest.param(["pipe.py"], ["pipe.py is not a regular file"], id="pipe"),
         pytest.param(["job.py", "--workers", "0"], ["workers is 0", "at least 1"], id="no-workers"),
         pytest.param(["job.py", "--workers", "-1"], ["workers is -1", "at least 1"], id="negative-workers"),
         pytest.param(["job.py", "--workers", "4:2"], ["workers is 4:2", "2:4"], id="min-above-max"),

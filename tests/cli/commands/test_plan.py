@@ -251,7 +251,7 @@ def test_tf_config_of_one_task_is_printed(raydist: Run, job_file: Write, num_wor
 
 @pytest.mark.parametrize(
     ("task", "sentence"),
-    [("worker/2", "the plan has no task worker/2; it has 2 workers"), ("x", "'x' is no task")],
+    [("worker/2", "the plan has no task worker/2; it has 2 workers"), ("x", "'x' is not a task")],
 )
 def test_tf_config_of_no_task_is_exit_2(raydist: Run, job_file: Write, task: str, sentence: str) -> None:
     code, out, err = raydist(

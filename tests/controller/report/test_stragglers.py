@@ -43,7 +43,7 @@ def test_straggler_is_in_the_result_the_notes_and_once_among_the_events() -> Non
     [straggler] = result.stragglers
     assert (str(straggler.task), straggler.cause.value, straggler.is_over) == ("worker/1", "data", False)
     assert result.notes == (straggler.message,)
-    assert machine.notes == ()  # it is no interruption
+    assert machine.notes == ()  # it is not an interruption
     [event] = events
     assert {**event, "times_slower": None} == {
         **{"event": "straggler", "at_s": 9.0, "attempt": 0, "task": "worker/1", "cause": "data"},

@@ -1,4 +1,4 @@
-"""from_images: files, classes, and what is told of files that are no images."""
+"""from_images: files, classes, and what is told of files that are not images."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_bad_files_are_named(folder: Path) -> None:
     with pytest.raises(DataError, match=r"dog/2\.png is gone since the run began"):
         source.take(np.array([3]))
     (folder / "dog/2.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"dog/2\.png is no PNG, JPEG, GIF or BMP; move it out"):
+    with pytest.raises(DataError, match=r"dog/2\.png is not a PNG, JPEG, GIF or BMP; move it out"):
         data.from_images(str(folder)).take(np.array([3]))
     for bad in (whole[:-9], whole[:-1], whole[:8], whole[:50] + b"?" + whole[51:]):
         (folder / "dog/2.png").write_bytes(bad)

@@ -267,7 +267,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "timestamp": (
         {"t": pa.array([1], pa.timestamp("us"))},
         {},
-        r"column t of .*part-0\.parquet is timestamp\[us\], which is no tensor's type; name the other",
+        r"column t of .*part-0\.parquet is timestamp\[us\], which has no tensor type; name the other",
     ),
     "decimal": ({"d": pa.array([1], pa.decimal128(5, 2))}, {}, "column d of .* is decimal128"),
     "struct": ({"s": pa.array([{"x": 1}])}, {}, "column s of .* is struct"),
@@ -367,7 +367,7 @@ def test_no_files(tmp_path: Path) -> None:
 def test_file_that_is_no_parquet(tmp_path: Path) -> None:
     write(tmp_path, "1.parquet", a=[1])
     (tmp_path / "2.parquet").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match=r"2\.parquet is no Parquet file: "):
+    with pytest.raises(DataError, match=r"2\.parquet is not a Parquet file: "):
         data.from_parquet(str(tmp_path))
 
 

@@ -189,7 +189,7 @@ def test_server_that_is_no_ray_is_one_sentence_in_time(tmp_path: Path, prefix: s
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
         answer = try_to_connect(address, {"HOME": str(tmp_path)})
-    assert answer["error"].startswith(f"what answers at {address} is no Ray")
+    assert answer["error"].startswith(f"what answers at {address} is not Ray")
 
 
 def test_auto_without_any_ray_here_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

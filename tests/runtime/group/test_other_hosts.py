@@ -333,7 +333,7 @@ def test_task_of_another_host_gets_its_signal_there(start: Start, wait_until: Wa
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
     status = drive.statuses["worker/0"]
     assert signal_from_elsewhere(status.pid, "10.9.9.9") == "Ray knows no living host 10.9.9.9"
-    stranger = f"process {os.getpid()} of host {status.host} is no task of raydist any more"
+    stranger = f"process {os.getpid()} of host {status.host} is no longer a task of raydist"
     assert signal_from_elsewhere(os.getpid(), status.host) == stranger
     assert signal_from_elsewhere(status.pid, status.host) == ""
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))

@@ -52,7 +52,7 @@ def test_archive_with_much_data_names_them(tmp_path: Path, monkeypatch: pytest.M
     assert code_archive.size_note(code) == (
         f"the code that travels to each host takes {len(code) / 1000:.1f} kB, of which "
         "data/ 40.0 kB, weights.bin 20.0 kB; "
-        "name what is no code in .raydistignore"
+        "list what is not code in .raydistignore"
     )
 
 
@@ -142,5 +142,5 @@ def test_too_large_a_folder_names_what_makes_it_so(tmp_path: Path, monkeypatch: 
 
 
 def test_missing_folder_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(MistakeError, match="which is no folder"):
+    with pytest.raises(MistakeError, match="which is not a folder"):
         pack(tmp_path / "nowhere")

@@ -27,7 +27,7 @@ def scale(image, label):
     return image, label
 
 
-# Alike in every epoch: how often a fit begins to read its data is no promise of Keras.
+# Alike in every epoch: how often a fit begins to read its data is not a promise of Keras.
 train_dataset = mnist_train.map(scale).cache().shuffle(BUFFER_SIZE, reshuffle_each_iteration=False)
 train_dataset = train_dataset.batch(BATCH_SIZE)
 eval_dataset = mnist_test.map(scale).batch(BATCH_SIZE)

@@ -76,7 +76,7 @@ def test_tasks_of_a_role_are_named_like_tasks() -> None:
     assert [str(task) for task in FEATURES.tasks] == ["features/0", "features/1"]
     assert parse_any_task("features/1") == ExtraTask(role="features", index=1)
     assert parse_any_task("data-worker/1") == TaskId(task_type=TaskType.DATA_WORKER, index=1)
-    with pytest.raises(SpecError, match="is no task"):
+    with pytest.raises(SpecError, match="is not a task"):
         parse_any_task("Features")
 
 

@@ -246,7 +246,7 @@ def _begin_anew(self: Any) -> None:
 
 
 def _until_exhausted(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]]:
-    # Data that TensorFlow shards begin anew after a restore; their steps count on all the same.
+    # Data that TensorFlow shards restart from the beginning after a restore; their steps are counted on.
     step, self._start = self._start.step, resume.Start()
     iterator = iter(self._get_iterator())
     while True:

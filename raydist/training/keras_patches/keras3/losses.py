@@ -33,7 +33,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="value",
             fingerprints=("143cd8a5efb6",),
             make=lambda original: _scale_loss,
-            reason="each local mean weighs 1/replicas, whatever its number of examples",
+            reason="each local mean weighs 1/replicas, regardless of its number of examples",
         ),
         Replacement(
             owner=loss_module,
@@ -79,7 +79,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_get_metrics_result_or_logs",
             parameters="self logs",
             make=_make_logs_of_epoch,
-            reason="values of a user's own step that are no metrics differ from worker to worker",
+            reason="values of a user's own step that are not metrics differ from worker to worker",
         ),
         Replacement(
             owner=base_trainer.Trainer,

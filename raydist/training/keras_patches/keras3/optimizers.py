@@ -121,7 +121,7 @@ def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]
             halves = accumulation.halves_of(grads)
             gradients.note_unseen_lookups(self, grads)
             grads = [
-                gradients.overflown_as_half(one) if is_half and one is not None else one
+                gradients.overflowed_as_half(one) if is_half and one is not None else one
                 for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)
             ]
             if shares_variables(tf.distribute.get_strategy()):

@@ -146,7 +146,7 @@ def replacements() -> tuple[Replacement, ...]:
                 parameters="self value",
                 fingerprints=(fingerprint,),
                 make=functools.partial(variables.make_atomic, name=name),
-                reason="assign(self + x) loses what other workers add meanwhile",
+                reason="assign(self + x) loses what other workers add in between",
             )
             for name, fingerprint in (("assign_add", "02093eccc2e3"), ("assign_sub", "d5f310723e8b"))
         ),

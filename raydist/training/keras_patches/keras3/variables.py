@@ -120,7 +120,7 @@ def equalize_statistics(model: Any) -> None:
     _equalizers[model]()
 
 
-# One traced function per model: an epoch's end shall not trace it anew.
+# One traced function per model: an epoch's end must not trace it again.
 _equalizers: weakref.WeakKeyDictionary[Any, Callable[[], None]] = weakref.WeakKeyDictionary()
 
 

@@ -107,7 +107,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="loss_value",
             fingerprints=("85abae5f16dc",),
             make=lambda original: _scale_loss,
-            reason="each local mean weighs 1/replicas, whatever its number of examples",
+            reason="each local mean weighs 1/replicas, regardless of its number of examples",
         ),
         Replacement(
             owner=losses_utils,
@@ -130,7 +130,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="update_state",
             parameters="self values sample_weight",
             make=_make_update_state,
-            reason="the mean of a train_step's own loss weighs each replica alike, whatever its examples",
+            reason="the mean of a train_step's own loss weighs all replicas alike",
         ),
     )
 

@@ -123,7 +123,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_validate_and_get_metrics_result",
             parameters="self logs",
             make=trainer.make_logs_of_epoch,
-            reason="values of a user's own step that are no metrics differ from worker to worker",
+            reason="values of a user's own step that are not metrics differ from worker to worker",
         ),
         *random_layers.replacements(),
         Replacement(

@@ -87,8 +87,8 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError for what trains to other weights on several devices, or notes that it may.
 
     Nadam notes in a Python variable which layer's update it is tracing (optimizers/nadam.py,
-    `_u_product_counter`), and each device of a mirrored variable traces the updates of sparse gradients anew.
-    What the replicas of central_storage share it assigns once for each.
+    `_u_product_counter`), and each device of a mirrored variable traces the updates of sparse gradients
+    again. What the replicas of central_storage share it assigns once for each.
     """
     is_sparse = any(isinstance(layer, tf_keras.layers.Embedding) for layer in model._flatten_layers())
     num_devices = len(strategy.extended.worker_devices)
