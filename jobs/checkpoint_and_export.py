@@ -4,9 +4,9 @@ raydist submit jobs/checkpoint_and_export.py --name calm
 raydist submit jobs/checkpoint_and_export.py --name killed -p kill_at_step=30
 raydist checkpoints killed
 
-Both runs end with the same loss: the second one goes on from its last checkpoint, with new processes.
+Both runs end with the same loss: the second one continues from its last checkpoint, with new processes.
 Without the param, `raydist chaos killed --kill worker/1 --at-step 30` in another shell kills too. A run that
-was stopped goes on with `raydist resume NAME`.
+was stopped continues with `raydist resume NAME`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import raydist
 def train(ctx: raydist.TrainContext):
     params = ctx.params
     train_set, (test_x, test_y) = load_images(ctx)
-    # Its order is known by seed and step, so that a resumed run goes on with the batch that comes next.
+    # Its order is known by seed and step, so that a resumed run continues with the batch that comes next.
     data = raydist.data.from_arrays(*train_set).batches(global_batch_size=params["batch_size"], seed=1)
     with ctx.strategy.scope():
         model = tf.keras.Sequential(

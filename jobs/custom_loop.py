@@ -26,7 +26,7 @@ def train(ctx: raydist.TrainContext):
 
     def make_epoch(epoch):
         data = tf.data.Dataset.from_tensor_slices((train_x, train_y))
-        # The epoch is the seed: a resumed run goes on with the order that it would have had.
+        # The epoch is the seed: a resumed run continues with the order that it would have had.
         return strategy.experimental_distribute_dataset(
             data.shuffle(len(train_y), seed=epoch).batch(batch_size)
         )

@@ -22,7 +22,7 @@ def train(ctx: raydist.TrainContext):
         kind: [one.name for one in tf.config.list_logical_devices(kind)] for kind in ("TPU", "GPU", "CPU")
     }
     chosen, on_devices = choose(tpus=devices["TPU"], gpus=devices["GPU"], cpus=devices["CPU"])
-    # A program without raydist would go on with `strategy = chosen(on_devices)`, or for one device
+    # A program without raydist would continue with `strategy = chosen(on_devices)`, or for one device
     # `chosen(on_devices[0])`; for a TPU see tpu.py.
     strategy = ctx.strategy
     ctx.note(f"device_choice: {chosen.__name__} on {', '.join(on_devices)}")

@@ -124,7 +124,7 @@ def run(
         result = raydist.run("jobs/cifar.py", workers=2, timeout="2h", params={"epochs": 3})
         print(result.state, result.metrics["loss"], result.checkpoint)
 
-    In a notebook the cell shows state, progress and curves while the run goes on.
+    In a notebook the cell shows state, progress and curves while the run is running.
 
     Ctrl-C stops the run, and then raises KeyboardInterrupt. With `detach` it returns once the cluster has
     accepted the run, whose state then is STARTING.
@@ -191,8 +191,8 @@ def submit(
 ) -> RunHandle:
     """Starts what `run` with the same arguments runs, and returns at once; mistakes are raised here.
 
-    The run goes on in a thread of this process, which does not end before it; `on_event` is called there.
-    With `detach` it goes on in the Ray cluster, even if this process ends, and `on_event` is called only
+    The run continues in a thread of this process, which does not end before it; `on_event` is called there.
+    With `detach` it continues in the Ray cluster, even if this process ends, and `on_event` is called only
     until the run is accepted.
 
     Example:
@@ -282,7 +282,7 @@ def _submit(
 
 
 def attach(name: str, *, storage: str | None = None, address: str | None = None) -> RunHandle:
-    """Returns a run from any process, while it goes on and when it has ended.
+    """Returns a run from any process, while it is running and after it has ended.
 
     Example:
         handle = raydist.attach("cifar-20261121-093012-1f3a", storage="s3://bucket/runs")

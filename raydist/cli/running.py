@@ -1,4 +1,4 @@
-"""Runs a job in the foreground: shows it while it goes on, and how it ended."""
+"""Runs a job in the foreground: shows it while it is running, and how it ended."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ _RANKS = {task_type: rank for rank, task_type in enumerate(TaskType)}
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """The tasks of one attempt. Immutable, so that another thread may read it while the run goes on.
+    """The tasks of one attempt. Immutable, so that another thread may read it while the run is running.
 
     Attributes:
       statuses: The newest status of each task that has sent one, of its newest incarnation.

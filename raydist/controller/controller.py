@@ -62,7 +62,7 @@ Sink = Callable[[dict[str, Any]], None]
 
 
 def record_every_s(num_tasks: int) -> float:
-    """Returns the time between two records of a run that goes on, but for those of its changes of state."""
+    """Returns the time between two records of a live run, but for those of its changes of state."""
     return min(max(RECORD_EVERY_S, num_tasks / _TASKS_A_SECOND), _MOST_RECORD_S)
 
 

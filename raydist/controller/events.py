@@ -100,7 +100,7 @@ class GroupStopped:
 
 @dataclass(frozen=True)
 class Crashed:
-    """The controller itself cannot go on: a bug, or an exception that no one expected."""
+    """The controller itself cannot continue: a bug, or an exception that no one expected."""
 
     error: BaseException
 
@@ -139,7 +139,7 @@ class StartAttempt:
 
 @dataclass(frozen=True)
 class AwaitCollateral:
-    """Go on polling for the grace period: the failure seen so far is only a consequence."""
+    """Continue polling for the grace period: the failure seen so far is only a consequence."""
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,12 @@ class SendCommand:
 
 @dataclass(frozen=True)
 class AwaitCheckpoint:
-    """Go on polling: the chief was asked to save, and gets so long for it."""
+    """Continue polling: the chief was asked to save, and gets so long for it."""
 
 
 @dataclass(frozen=True)
 class AwaitStacks:
-    """Go on polling: the tasks were asked to dump their stacks, and get so long to say where they are."""
+    """Continue polling: the tasks were asked to dump their stacks, and get so long to say where they are."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class StopGroup:
 
     Attributes:
       for_another: Whether another attempt follows.
-      keeps_state: Whether that may go on from a state in memory.
+      keeps_state: Whether that may continue from a state in memory.
     """
 
     for_another: bool = False

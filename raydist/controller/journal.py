@@ -1,7 +1,7 @@
-"""The events of a run while it goes on: dicts of plain values, for the events log and for the screen.
+"""The events of a run while it is running: dicts of plain values, for the events log and for the screen.
 
 `event` says which. Kept are `state`; `task`, for each change of a task's state; `task_failed`; for a task
-that died and its attempt went on, `task_back` or `task_given_up`; `restarting`, and once the next attempt
+that died and its attempt continued, `task_back` or `task_given_up`; `restarting`, and once the next attempt
 trains `restarted`; `attempt`, for one that was lost or has another size than the one before; `checkpoint`,
 once one is committed; `straggler`, for a task that is slower than the others, once for each cause;
 `training`, once the chief begins one; `note`, for anything else.

@@ -35,7 +35,7 @@ class Decision:
     """What follows a failure.
 
     Attributes:
-      reason: Half a sentence, which goes on after `retried:` or `not retried:`.
+      reason: Half a sentence, which follows `retried:` or `not retried:`.
     """
 
     is_retry: bool

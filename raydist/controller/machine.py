@@ -82,8 +82,8 @@ class RunMachine:
         self.notes: tuple[str, ...] = ()
         self.interruptions: tuple[str, ...] = ()
         self._lost = LostAttempts(max_failures=plan.job.max_failures)
-        # What the run goes on as once the group is stopped: STARTING means another attempt. None while
-        # the attempt goes on, and while further failures are awaited.
+        # What the run continues as once the group is stopped: STARTING means another attempt. None while
+        # the attempt continues, and while further failures are awaited.
         self._next: RunState | None = None
         self._news_at_s = 0.0
         self._num_seen = 0  # of the attempt's changes
@@ -98,7 +98,7 @@ class RunMachine:
 
     @classmethod
     def revived(cls, plan: Plan, revival: Revival) -> RunMachine:
-        """Goes on in the place of a machine whose process died."""
+        """Continues in the place of a machine whose process died."""
         machine = cls(plan, first_attempt=revival.first_attempt)
         machine.reached, machine.notes = revival.reached, revival.notes
         machine._lost = dataclasses.replace(machine._lost, ends=revival.history)
@@ -291,7 +291,7 @@ class RunMachine:
         return [] if is_told else [SendCommand(Command.FINISH, (_EVALUATOR,))]
 
     def _plan_restart(self) -> list[Action]:
-        """Restarts an attempt that goes on well where another one is better, once the chief has saved.
+        """Restarts an attempt that continues well where another one is better, once the chief has saved.
 
         It continues to train.
         """

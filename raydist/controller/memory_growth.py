@@ -80,7 +80,7 @@ class MemoryWatch:
 
         Args:
           now_s: A steady clock.
-          left_s: How long the run will go on; None while that is unknown, so that nobody is named.
+          left_s: How long the run will continue; None while that is unknown, so that nobody is named.
           reserved_bytes: Returns what a task has reserved; 0 where it has not.
         """
         memories, peaks, growing = dict(self.memories), dict(self.peaks), []

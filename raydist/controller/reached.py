@@ -91,7 +91,7 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class Revival:
-    """Where a run goes on once its controller is brought back.
+    """Where a run continues once its controller is brought back.
 
     Attributes:
       first_attempt: Number of the attempt to begin with; those before have gone with the controller.

@@ -1,4 +1,4 @@
-"""Which dead tasks are replaced while their attempt goes on, and what became of each of them."""
+"""Which dead tasks are replaced while their attempt continues, and what became of each of them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Verdict(enum.Enum):
     """What becomes of a task that died."""
 
     REPLACE = "REPLACE"  # a new process takes its place
-    GIVE_UP = "GIVE_UP"  # the run goes on without it
-    FATAL = "FATAL"  # the attempt cannot go on
+    GIVE_UP = "GIVE_UP"  # the run continues without it
+    FATAL = "FATAL"  # the attempt cannot continue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ class Deaths:
         task = failure.task
         if self._num_quick(task, attempt=attempt.number, at_s=at_s) < MAX_QUICK_DEATHS:
             return Verdict.REPLACE
-        # Training goes on without an evaluator. Without a worker too, but TensorFlow takes no other one back
-        # while that one is away (cluster_coordinator.py, `_preemption_handler` waits for all workers).
+        # Training continues without an evaluator. Without a worker too, but TensorFlow takes no other worker
+        # back while that one is away (cluster_coordinator.py, `_preemption_handler` waits for all workers).
         return Verdict.GIVE_UP if task.task_type is TaskType.EVALUATOR else Verdict.FATAL
 
     def with_death(self, death: Death) -> Deaths:
@@ -150,7 +150,7 @@ class Deaths:
 def replace_dead(
     attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: float
 ) -> tuple[Attempt, Deaths, tuple[TaskId, ...]]:
-    """Returns attempt and deaths as they go on, and the tasks to be replaced.
+    """Returns attempt and deaths as they continue, and the tasks to be replaced.
 
     What stays among the attempt's failures ends it; then nothing is replaced.
 
@@ -173,7 +173,7 @@ def replace_dead(
 
 
 def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -> bool:
-    """Whether the attempt can go on while the dead task is replaced.
+    """Whether the attempt can continue while the dead task is replaced.
 
     TensorFlow's coordinator gives a dead worker's steps to others and connects to its address again, and no
     task waits for an evaluator. A ps has taken its variables with it. Before all addresses are known there is

@@ -32,7 +32,7 @@ class Cause:
 
     Attributes:
       tasks: The tasks that it is about.
-      what: Half a sentence, which `: training was restarted` goes on.
+      what: Half a sentence, which `: training was restarted` continues.
       needs_checkpoint: Whether it is dropped where nothing is saved: what it is good for is not worth a step.
       can_save: Whether the chief, which saves between two steps, can come to the end of one.
     """

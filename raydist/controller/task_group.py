@@ -80,7 +80,7 @@ class TaskGroup(Protocol):
 
         Args:
           for_another: Another attempt follows; the launcher may keep what it can use.
-          keeps_state: Whether that may go on from a state in memory; else it goes on from a checkpoint.
+          keeps_state: Whether that may continue from a state in memory; else it continues from a checkpoint.
         """
 
     def last_statuses(self) -> tuple[TaskStatus, ...]:

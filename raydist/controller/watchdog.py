@@ -30,7 +30,7 @@ class Watchdog:
       looked_at_s: The clock at the last look; None before the first.
       watched_s: For how long the attempt has been watched.
       heartbeat_at_s: When each training task sent its last heartbeat.
-      moved_at_s: When any of the training tasks went on last.
+      moved_at_s: When a training task last made progress.
       progress: The training tasks, each with the status that told of its last step or beat.
       awaiting: The training tasks that have said that steps follow.
       dismissed: The tasks of the attempt that are not looked at.

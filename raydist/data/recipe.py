@@ -23,7 +23,7 @@ class Recipe:
 
     Attributes:
       seed: None where the source's order is kept.
-      epochs: After so many the data end; None where they go on as long as needed.
+      epochs: After so many the data end; None where they continue as long as needed.
       maps: Functions of a batch, in their order.
       num_prefetched: Batches made ahead, beside those that maps and decoding hold; None for no more.
     """
@@ -46,7 +46,7 @@ class Recipe:
 
     @property
     def num_steps(self) -> int | None:
-        """The steps of all epochs; None where the data go on as long as needed."""
+        """The steps of all epochs; None where the data continue as long as needed."""
         return None if self.epochs is None else self.epochs * self.steps_per_epoch
 
     def fingerprint(self) -> int:

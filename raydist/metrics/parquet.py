@@ -57,7 +57,7 @@ class MetricsWriter:
         attempt: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> MetricsWriter:
-        """Goes on after the files that this task wrote in this attempt already."""
+        """Continues after the files that this task wrote in this attempt already."""
         return cls(
             SegmentWriter(
                 storage,

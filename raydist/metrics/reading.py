@@ -22,7 +22,7 @@ from raydist.storage.run_storage import RunStorage
 _THREADS = 8
 # Files that are joined before their words are numbered, which costs something for each array.
 _GROUP_FILES = 64
-# A run that goes on joins files about once in five minutes.
+# A live run joins files about once in five minutes.
 _LISTINGS = 3
 _WORDS = ("task", "name")
 _STORED = pa.schema([field for field in SCHEMA if field.name != "run"])

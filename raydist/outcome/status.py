@@ -72,7 +72,7 @@ class FailureKind(enum.Enum):
     LOST = "LOST"  # the process died without an error
     DEVICE = "DEVICE"  # a DeviceError: TensorFlow does not see the task's GPUs
     START = "START"  # it did not start in time
-    STALLED = "STALLED"  # no task went on for too long
+    STALLED = "STALLED"  # no task made progress for too long
 
     @property
     def is_incurable(self) -> bool:

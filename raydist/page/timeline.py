@@ -30,10 +30,10 @@ def timeline(
     Runs of a raydist that did not tell its tasks' states have bars of the attempts' states instead.
 
     Args:
-      tasks: Those of the last attempt, each with its state as of now. The newest events of a run that goes on
+      tasks: Those of the last attempt, each with its state as of now. The newest events of a live run
         may not be stored yet.
       begun_s: Unix time of the run's first record; None where that is unknown.
-      now_s: Where the bars of a run that goes on end.
+      now_s: Where the bars of a live run end.
     """
     story = _Story(tasks=list(tasks), knows_tasks=any(event.get("event") == "task" for event in events))
     for event in events:
@@ -74,7 +74,7 @@ class _Story:
             self._take_mark(event, at_s)
 
     def catch_up(self, states: Mapping[str, str], at_s: float) -> None:
-        """Goes on to the tasks' present stages."""
+        """Continues to the tasks' present stages."""
         for task, state in states.items():
             bar, stage = self._open.get(task), _STAGES.get(state)
             if bar is not None and stage is not None and bar["stage"] != stage:
@@ -89,7 +89,7 @@ class _Story:
 
     def _take_state(self, event: Event, at_s: float) -> None:
         state, attempt = event.get("state"), event.get("attempt", 0)
-        self.ended_s = at_s if state in _ENDS else None  # a resumed run goes on
+        self.ended_s = at_s if state in _ENDS else None  # a resumed run continues
         if state == RunState.STARTING:
             if self.attempts:
                 self.attempts[-1].setdefault("to_s", at_s)

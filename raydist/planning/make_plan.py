@@ -118,7 +118,7 @@ def _with_usable_standby(job: JobSpec, inventory: Inventory, notes: list[str]) -
         return job
     if job.workers.minimum != job.workers.maximum:
         raise SpecError(
-            f"standby is {job.standby}, but workers is {job.workers}: an elastic run goes on with the "
+            f"standby is {job.standby}, but workers is {job.workers}: an elastic run continues with the "
             "workers that are left; leave --standby out, or give a number of workers"
         )
     if inventory.is_embedded:

@@ -97,7 +97,7 @@ def with_workers(roles: Roles, num_workers: int) -> Roles:
 
 
 def outlives_death_of(task: TaskId, strategy: Strategy) -> bool:
-    """Whether training goes on without that task until a new process takes its place."""
+    """Whether training continues without that task until a new process takes its place."""
     is_replaceable_worker = strategy is Strategy.PARAMETER_SERVER and task.task_type is TaskType.WORKER
     return is_replaceable_worker or task.task_type is TaskType.EVALUATOR
 

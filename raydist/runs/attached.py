@@ -44,7 +44,7 @@ class AttachedRun:
         return self._record().result()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Waits for the run's end; returns False where it goes on for `timeout_s`, None waiting for ever.
+        """Waits for the run's end; returns False after `timeout_s`; None waits without limit.
 
         Raises:
           ClusterError: No process drives the run any more.

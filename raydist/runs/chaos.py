@@ -1,4 +1,4 @@
-"""Disturbs a run that goes on, for those who want to see it survive."""
+"""Disturbs a live run, for those who want to see it survive."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def disturb(
     """Waits until `run` has completed `at_step` steps, and does that to its task.
 
     Args:
-      for_s: After how many seconds a stopped task goes on; None leaves it stopped.
+      for_s: After how many seconds a stopped task continues; None leaves it stopped.
       address: The Ray cluster; the run's own when omitted, and asked only for tasks on other hosts.
 
     Raises:

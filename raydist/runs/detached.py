@@ -40,7 +40,7 @@ _RUNNER = "raydist.runs.detached:DetachedController"
 # A submitter that lives hands over the code within this, and takes the refusal of a run within that.
 _BEGIN_TIMEOUT_S = 30.0
 _REFUSAL_TIMEOUT_S = 10.0
-# How long a controller that was brought back tries to read what it goes on from.
+# How long a controller that was brought back tries to read what it continues from.
 _REVIVAL_TIMEOUT_S = 600.0
 _REVIVAL_POLL_S = 5.0
 
@@ -159,7 +159,7 @@ class DetachedController:
         return record if driver and driver.get("id") == self._launch.owner else None
 
     def _patiently(self, read: Callable[[], T], *, may_wait: bool = True) -> T:
-        """Reads what a run cannot go on without, for as long as a storage may be away."""
+        """Reads what a run cannot continue without, for as long as a storage may be away."""
         deadline = time.monotonic() + (_REVIVAL_TIMEOUT_S if may_wait else 0.0)
         while True:
             try:

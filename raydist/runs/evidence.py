@@ -32,7 +32,7 @@ _COPY_TIMEOUT_S = 60.0
 
 @contextlib.contextmanager
 def traced_code(code: bytes | None, job: JobSpec) -> Iterator[Callable[[], CodeRecord | None]]:
-    """Finds out where the code comes from while the block goes on; call what it yields to have the answer.
+    """Finds out where the code comes from while the block runs; call what it yields to have the answer.
 
     Args:
       code: What `code_archive.pack` returned of the job's folder; None ships nothing, and the answer is None.
@@ -66,10 +66,10 @@ class Evidence:
         before: Mapping[str, Any] | None = None,
         has_same_bits: bool = False,
     ) -> None:
-        """Takes the code that travels, and the `facts` of a run that goes on.
+        """Takes the code that travels, and the `facts` of a live run.
 
         Args:
-          has_same_bits: Whether the run is to have the same bits wherever it goes on.
+          has_same_bits: Whether the run is to have the same bits wherever it continues.
         """
         self._code = code
         self._environment: Environment = (before or {}).get("environment") or Environment()
@@ -107,7 +107,7 @@ class Evidence:
     def _copy(self, code: bytes, record: CodeRecord, folder: RunFolder) -> None:
         try:
             file = folder.keep_code(without(code, record.omitted))
-        except StorageError as error:  # the run goes on without the copy
+        except StorageError as error:  # the run continues without the copy
             logger.warning("the code of the run could not be kept: %s", error)
             return
         self._code = dataclasses.replace(record, file=file)
@@ -134,7 +134,9 @@ class _Bits:
         changed = [name for name in _COMPUTING if name in was and name in now and was[name] != now[name]]
         if changed:
             listed = ", ".join(f"{name} {was[name]} before and {now[name]} now" for name in changed)
-            self._note(f"the run goes on with other versions ({listed}), so its bits may differ from here on")
+            self._note(
+                f"the run continues with other versions ({listed}), so its bits may differ from here on"
+            )
         if hello.machine is None:
             return
         kind = (hello.machine.cpu, hello.machine.gpus)

@@ -1,4 +1,4 @@
-"""RunHandle: a run that goes on, in a thread of this process or beyond it, and how its end is reported."""
+"""RunHandle: a run in a thread of this process or beyond it, and how its end is reported."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class RunHome(Protocol):
         """Returns where the run stands now."""
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Waits for the run's end; returns False where it goes on for `timeout_s`, None waiting for ever."""
+        """Waits for the run's end; returns False after `timeout_s`; None waits without limit."""
 
     def request_stop(self) -> None:
         """Asks the run to stop; harmless when it has ended."""
 
 
 class RunHandle:
-    """A run that goes on or has ended, as `raydist.submit` and `raydist.attach` return it.
+    """A run that is active or has ended, as `raydist.submit` and `raydist.attach` return it.
 
     Example:
         handle = raydist.attach("cifar-20261121-093012-1f3a")

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run while it goes on: one display, which is replaced."""
+"""What a notebook shows of a run while it is running: one display, which is replaced."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class LiveDisplay:
         self._shown_at_s = self._clock()
         try:
             self._show({"text/plain": self.text(), "text/html": self.html()})
-        except Exception:  # the front end's; the run goes on
+        except Exception:  # the front end's; the run continues
             self._is_broken = True
             logger.warning("run %s cannot be shown in the notebook any more", self._run, exc_info=True)
 

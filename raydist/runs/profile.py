@@ -1,4 +1,4 @@
-"""A profile of some steps of a task of a run that goes on."""
+"""A profile of some steps of a task of a live run."""
 
 from __future__ import annotations
 

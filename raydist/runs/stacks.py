@@ -1,4 +1,4 @@
-"""The Python stacks of the tasks of a run that goes on."""
+"""The Python stacks of the tasks of a live run."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class DamagedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class RestorePoint:
-    """Where a run can go on.
+    """Where a run can continue.
 
     Attributes:
       checkpoint: The newest whole one; None where there is none.

@@ -125,7 +125,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How a call goes on after errors that may pass.
+    """How a call continues after errors that may pass.
 
     Attributes:
       patience_s: No try begins later than this after the first failure; 0 tries once.

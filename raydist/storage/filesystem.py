@@ -157,7 +157,7 @@ class Storage:
         )
 
     def patient(self) -> Self:
-        """Returns the same storage for what a run cannot do without: goes on for `PATIENCE_S`."""
+        """Returns the same storage for what a run cannot do without: continues for `PATIENCE_S`."""
         return self._with(PATIENT, PATIENCE_S)
 
     def parallel(self) -> Self:

@@ -77,7 +77,7 @@ class RunLayout:
         return f"{self.contenders}/{name}"
 
     def code(self, owner: str) -> str:
-        """A detached run's working directory, while it goes on; `owner` marks the submit it came with."""
+        """A detached run's working directory, while it is running; `owner` marks the submit it came with."""
         return f"{self.run}/code-{owner}.zip"
 
     @property

@@ -131,7 +131,7 @@ class RunFolder:
         self._take_over_record()  # it may have been resumed, and have ended, since it was opened
 
     def reclaim(self, *, id_: str) -> bool:
-        """Goes on with the claim of an earlier incarnation of this controller; False if it is taken over."""
+        """Takes up the claim of an earlier incarnation of this controller; False if another has taken it."""
         newest = self._claims.newest()
         if newest is None or newest.id != id_:
             return False
@@ -229,7 +229,7 @@ class RunFolder:
         self._held, self.claim_number, self._written_s = claim, claim.number, self._now()
 
     def _is_in_the_way(self, record: RunRecord | None) -> bool:
-        """Whether there is something that this run neither goes on from nor may be added to."""
+        """Whether there is something that this run neither continues from nor may be added to."""
         if self._resume is True or (self._resume and record is not None):
             return False
         names = set(self._storage.list_names(self._storage.run))

@@ -1,4 +1,4 @@
-"""run.json: what a run is and how far it is, readable from any shell while it goes on."""
+"""run.json: what a run is and how far it is, readable from any shell while it is running."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SpecText(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(RunResult):
-    """The whole run.json: how far the run is, and what `raydist resume` or a revived controller goes on from.
+    """The whole run.json: how far the run is, and what a resume or a revived controller continues from.
 
     Attributes:
       failures: What ended the attempts that --max-failures counts.
@@ -145,7 +145,7 @@ class RunRecordStore:
         """Writes the whole run.json, with secrets taken out.
 
         The time of creation is that of the run's first record, also after a resume. The record of a run that
-        has ended is tried for a while; while the run goes on, another one follows within a second.
+        has ended is tried for a while; while the run is running, another one follows within a second.
         """
         now_s = self._clock()
         if self._created_at_s is None:

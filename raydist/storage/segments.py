@@ -151,7 +151,7 @@ class EventWriter:
 
     @classmethod
     def open(cls, storage: RunStorage, *, clock: Callable[[], float] = time.monotonic) -> EventWriter:
-        """Goes on after the segments that the run has already."""
+        """Continues after the segments that the run has already."""
         return cls(
             SegmentWriter(
                 storage,

@@ -91,7 +91,7 @@ class StudyStore:
         before, now = self._read(name)["settings"], _plain(settings)
         for key in (key for key in {**before, **now} if before.get(key) != now.get(key)):
             raise MistakeError(
-                f"study {name} was begun with {key} {before.get(key)!r}, and is to go on with "
+                f"study {name} was begun with {key} {before.get(key)!r}, and is to continue with "
                 f"{now.get(key)!r}; give the command that began it, with --resume"
             )
 

@@ -125,7 +125,7 @@ class RunGoneError(TrackingError):
 def check_tracking_uri(uri: str) -> None:
     """Raises MistakeError unless MLflow's client is installed on this host and takes such a URI.
 
-    No server or database is asked: a run goes on without them.
+    No server or database is asked: a run continues without them.
     """
     if importlib.util.find_spec("mlflow") is None:
         raise MistakeError(
@@ -175,7 +175,7 @@ class MlflowRun:
 
     @classmethod
     def reopen(cls, uri: str, run_id: str) -> MlflowRun:
-        """Goes on with a run, which is running again; RunGoneError where it was deleted."""
+        """Continues with a run, which is running again; RunGoneError where it was deleted."""
 
         def reopen(client: Any) -> MlflowRun:
             run = client.get_run(run_id)

@@ -142,7 +142,7 @@ class MlflowTracker:
                 self._problem = None
             except (TrackingError, StorageError) as error:
                 self._failed(str(error))
-            except Exception as error:  # a bug of ours or of MLflow's: the run goes on without
+            except Exception as error:  # a bug of ours or of MLflow's: the run continues without
                 logger.exception("MLflow is not told of the run any more")
                 self._failed(f"{type(error).__name__}: {error}")
                 return

@@ -16,7 +16,7 @@ _MakeLoader = Callable[[Loader], Loader]
 
 # What `import keras` executes, and hardly any job uses: it imports scikit-learn, and that SciPy's statistics.
 KERAS_EXTRAS = ("keras.wrappers",)
-# What `import tensorflow` imports at its end, and goes on without where it is not installed.
+# What `import tensorflow` imports at its end, if it is installed.
 KERAS = ("keras", "tf_keras")
 
 

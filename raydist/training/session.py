@@ -220,7 +220,7 @@ def _opened(
                 _note_histograms(assignment, board)
         except BaseException as error:
             # First: the peers' failure would make the controller end this task, and the next attempt
-            # goes on from this checkpoint.
+            # continues from this checkpoint.
             _finish_quietly(checkpoints)
             tf_private.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise

@@ -761,7 +761,7 @@ def constant_draws(on_draw: Callable[[], None]) -> Iterator[None]:
 
 
 class _Replaced:
-    """An operation with other outputs: who has made it goes on to ask for its attributes."""
+    """An operation with other outputs: its maker then asks for its attributes."""
 
     def __init__(self, operation: tf.Operation, *, outputs: list[tf.Tensor]) -> None:
         self._operation = operation

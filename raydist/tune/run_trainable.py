@@ -124,7 +124,7 @@ class RunTrainable(Trainable):
         run = open_run(job.request.job.storage, run=self._run_name)
         newest = CheckpointStore(run).newest() if inherited is None else inherit(inherited, run=run)
         records = RunRecordStore(run)
-        # What the run has reported before it goes on: it may have nothing left to train.
+        # What the run has reported before it continues: it may have nothing left to train.
         metrics = dict(records.read().metrics) if inherited is None and records.exists() else {}
         info = {} if newest is None else newest.info
         return TrialRun(

@@ -32,7 +32,7 @@ class DriverEnd:
 
 
 def fork_driver() -> Watcher | DriverEnd:
-    """Goes on in a child, where it returns the watcher; returns in the parent once the child has ended.
+    """Continues in a child, where it returns the watcher; returns in the parent once the child has ended.
 
     For a process with one thread that has imported little: the child inherits all of it. A parent that
     is killed has its child stop the run as Ctrl-C does.

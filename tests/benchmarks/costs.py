@@ -3,7 +3,7 @@
     python -m tests.benchmarks.costs [--seconds 30] [--rounds 2] [reporting|controller ...]
 
 `reporting`: a loop of about 300 steps/s on one device that calls `ctx.report` after each step, and one that
-does not, in turn in blocks of 4 s in one task of a real run (target: 1 %). The rows go on to
+does not, in turn in blocks of 4 s in one task of a real run (target: 1 %). The rows continue to
 metrics/*.parquet, TensorBoard's event files and the status that the controller polls. The CPU time of
 raydist's threads (uploads, TensorBoard, status, the log) is printed beside it.
 

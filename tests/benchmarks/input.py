@@ -43,7 +43,7 @@ from raydist.data.order.windows import Piece
 from tests.benchmarks.figures.printing import figure
 
 NUM_FEATURES, BATCH_SIZE, ROWS_PER_GROUP, ROWS_PER_FILE = 32, 1024, 16384, 250_000
-REST_S = 3.0  # Ray's workers go on for a moment after the data are read
+REST_S = 3.0  # Ray's workers continue for a moment after the data are read
 FEATURES = [f"f{number}" for number in range(NUM_FEATURES)]
 
 

@@ -52,7 +52,7 @@ class Figures:
 
 
 def make_run(storage: RunStorage, *, num_rows: int, file_rows: int, joined_at: int | None) -> None:
-    """Writes a run's metrics with its own writer, whose clock goes on by 5 s with each file."""
+    """Writes a run's metrics with its own writer, whose clock advances by 5 s with each file."""
     RunRecordStore(storage).replace(make_record(storage, state="SUCCEEDED", attempts=NUM_ATTEMPTS))
     num_steps = num_rows // (NUM_TASKS * NUM_ATTEMPTS * len(NAMES))
     parquet.JOINED_AT = joined_at

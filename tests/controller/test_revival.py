@@ -1,4 +1,4 @@
-"""A controller that goes on from the record of one that died: what it remembers, and what is free."""
+"""A controller that continues from the record of one that died: what it remembers, and what is free."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def elastic_plan(workers: int = 2) -> Plan:
 
 
 class Run:
-    """A machine whose tasks train, and a clock that goes on with each event."""
+    """A machine whose tasks train, and a clock that advances with each event."""
 
     def __init__(self, plan: Plan | None = None) -> None:
         self.plan = plan or make_plan()

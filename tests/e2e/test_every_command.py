@@ -37,7 +37,7 @@ WITHOUT_RUN = {
     "guide",
     "completion",
 }
-# They go on until they are told to stop.
+# They continue until they are told to stop.
 SERVERS = {"ui", "tensorboard"}
 
 

@@ -166,7 +166,7 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
     assert ended.code == 0, err
     assert (ended.json["state"], ended.json["attempts"], ended.json["steps"]) == ("SUCCEEDED", 2, 40)
     assert autograph_files() <= files_before
-    # The very same weights: data order, shuffles and optimizer went on where the checkpoint was.
+    # The very same weights: data order, shuffles and optimizer continued where the checkpoint was.
     assert ended.json["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
 
 

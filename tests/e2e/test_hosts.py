@@ -57,7 +57,7 @@ def train(ctx: raydist.TrainContext):
     ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Hold()])
     ctx.report({"norm": float(sum(np.abs(w).sum() for w in model.get_weights()))}, step=ctx.step)
 """
-# Goes on long enough for what is done beside it.
+# Continues long enough for what is done beside it.
 QUICK_JOB = """
 import time
 
@@ -317,7 +317,7 @@ def train(ctx: raydist.TrainContext):
         return tf.data.Dataset.from_tensor_slices((x, labels_of(x))).batch(16).repeat()
 
     class Hold(tf.keras.callbacks.Callback):
-        # What was scheduled already goes on meanwhile, but no more than this epoch's steps.
+        # What was scheduled already continues, but no more than this epoch's steps.
         def on_train_batch_end(self, batch, logs=None):
             while ctx.step >= ctx.params["hold_at"] > 0 and not os.path.exists(ctx.params["release"]):
                 time.sleep(0.05)

@@ -135,7 +135,7 @@ def test_stopped_job_cancels_its_run_and_leaves_nothing(
     assert ray_job("stop", number).code == 0
     wait_until(lambda: record_of(tmp_path, "stopped")["state"] == "CANCELLED", timeout_s=30)
     wait_until(lambda: processes_of(tmp_path) == [], timeout_s=30)
-    # The same command again goes on.
+    # The same command again continues.
     ended = ray_job("submit", *submit_of("stopped", tmp_path, "--resume", "auto", "-p", "epochs=2"))
     assert ended.code == 0, ended.out + ended.err
     record = json.loads((tmp_path / "stopped" / "run.json").read_text())

@@ -1,4 +1,4 @@
-"""What the chief's host has in memory when a process dies: the next attempt goes on from there."""
+"""What the chief's host has in memory when a process dies: the next attempt continues from there."""
 
 from __future__ import annotations
 

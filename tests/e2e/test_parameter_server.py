@@ -130,7 +130,7 @@ def test_death_of_what_holds_the_state_costs_one_attempt(
     raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil, task: str
 ) -> None:
     process = start(running_ray, tmp_path, job, "lost")
-    # After the first epoch's checkpoint, so that there is something to go on from.
+    # After the first epoch's checkpoint, so that there is something to continue from.
     wait_until(lambda: status_of(tmp_path, "lost")["steps"] > STEPS, timeout_s=240)
     os.kill(pid_of(tmp_path, "lost", task), signal.SIGKILL)
     (tmp_path / "release").touch()

@@ -1,4 +1,4 @@
-"""`raydist profile` on runs that go on, and after their end."""
+"""`raydist profile` on runs that continue, and after their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads from Ray's own metrics endpoint while a run goes on, and once it has ended."""
+"""What Prometheus reads from Ray's own metrics endpoint while a run is running, and once it has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raydist stacks` on a run that goes on, and after its end."""
+"""`raydist stacks` on a live run, and after its end."""
 
 from __future__ import annotations
 

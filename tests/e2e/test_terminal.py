@@ -1,4 +1,4 @@
-"""The commands about kept runs, on what real runs wrote: one that goes on and ends, and one that fails."""
+"""The commands about kept runs, on what real runs wrote: one that continues and ends, and one that fails."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_killed_and_resumed_on_fewer_workers_has_the_bits_of_one_worker(
         assert told["metrics"] == plain.json["metrics"]
         assert bits_in(raydist("logs", run, "--task", "worker/0").out) == expected
 
-    # Goes on from memory: there is no checkpoint.
+    # Continues from memory: there is no checkpoint.
     killed = raydist(
         *(*submit, "--name", "killed", "--workers", "4", "--checkpoint-every", "100000"),
         *("-p", "killed_after=[16]"),
@@ -79,7 +79,7 @@ def test_killed_and_resumed_on_fewer_workers_has_the_bits_of_one_worker(
     assert any("had in memory" in note for note in killed.json["notes"])
     check_equal("killed", killed.json)
 
-    # Fails in the middle of the second epoch; another number of workers goes on from the checkpoint there.
+    # Fails in the middle of the second epoch; another number of workers continues from the checkpoint there.
     failed = raydist(
         *(*submit, "--name", "resumed", "--workers", "4", "--checkpoint-every", "5"),
         *("--max-failures", "0", "-p", "killed_after=[18]"),

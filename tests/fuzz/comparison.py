@@ -190,7 +190,7 @@ def _limit_of(program: Program | Loop, *, keras: str, cluster: str) -> str | Non
         return "tf_keras's Nadam counts updates while they are traced"
     is_part = program.data in ("arrays", "sequence") and program.steps_per_epoch and program.call == "ctx.fit"
     if keras == "3" and is_part:
-        return "ctx.fit goes on with the next pass where Keras 3 ends an epoch with the data"
+        return "ctx.fit continues with the next pass where Keras 3 ends an epoch with the data"
     return None
 
 

@@ -112,7 +112,7 @@ def test_rows_that_could_not_be_written_come_with_the_next_file(storage: RunStor
 
 
 class TickingWriter:
-    """A writer whose clock goes on by 5 s with each row."""
+    """A writer whose clock advances by 5 s with each row."""
 
     def __init__(self, storage: RunStorage) -> None:
         self._now_s = 0.0

@@ -212,7 +212,7 @@ def test_staleness_is_of_no_use_to_strategies_whose_workers_have_the_weights() -
 
 
 def test_standby_needs_another_host_and_a_fixed_number_of_workers() -> None:
-    with pytest.raises(SpecError, match=r"^standby is 1, but workers is 2:4: an elastic run goes on"):
+    with pytest.raises(SpecError, match=r"^standby is 1, but workers is 2:4: an elastic run continues"):
         plan(cluster((2, 0), (2, 0)), standby=1, workers=workers(2, 4))
     made = plan(standby=1)
     note = "standby has no effect: an embedded Ray has one host, and ends with it"

@@ -69,7 +69,7 @@ PROGRAMS = {
         Program(name="ema", expected=BOTH, is_slow=True),
         Program(name="endpoint_layer", expected=TOLD_BY_TF_KERAS, told=REDUCTION, is_slow=True),
         Program(name="graph_attention", expected=BOTH, is_slow=True),
-        # A fit of the user's own goes on with an epoch.
+        # A fit of the user's own continues with an epoch.
         Program(name="imbalanced", expected=BOTH, checkpoint_every="epoch", kill_after=6, is_slow=True),
         Program(name="issue_tickets", expected=BOTH, is_slow=True),
         Program(name="masked_tagger", expected=BOTH, is_slow=True),

@@ -32,7 +32,7 @@ class Done:
       error: Its traceback, or the end of what the task printed; None where it came to its end.
       notes: What the run told about it.
       seconds: Of CPU time, which does not depend on who else uses the machine.
-      restored_step: Where it went on; 0 in a first attempt.
+      restored_step: Where it continued; 0 in a first attempt.
     """
 
     task: str
@@ -55,7 +55,7 @@ def run_programs(
 ) -> dict[str, list[Done]]:
     """Returns by name what each program left, in the order of the tasks.
 
-    A program that fails, ends its process or hangs does not hide the others: they go on in new ones.
+    A program that fails, ends its process or hangs does not hide the others: they continue in new ones.
 
     Args:
       options: As of `run_function`, and of `in_task.run`.

@@ -1,4 +1,4 @@
-"""Programs that are killed in the middle and go on end as one device ends that nobody disturbs."""
+"""Programs that are killed in the middle and continue end as one device ends that nobody disturbs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_run_that_is_to_have_the_same_bits_tells_what_it_goes_on_with() -> None:
     other = hello(machine=Machine(system="Linux", cpu="Another CPU", num_cpus=8, memory_bytes=None, gpus=()))
     assert noted(BEFORE, hello()) == ()
     assert noted(BEFORE, newer, other, other) == (
-        "the run goes on with other versions (tensorflow 2.20.0 before and 2.21.0 now), so its bits may "
+        "the run continues with other versions (tensorflow 2.20.0 before and 2.21.0 now), so its bits may "
         "differ from here on",
         "the run computes on Another CPU, too, which it had not before, so its bits may depend on where "
         "it runs",

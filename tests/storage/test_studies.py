@@ -32,7 +32,7 @@ def test_what_cannot_be_continued_is_one_sentence(store: StudyStore) -> None:
     store.begin("s", SETTINGS)
     with pytest.raises(MistakeError, match="no study named 't'"):
         store.find(SETTINGS, name="t")
-    with pytest.raises(MistakeError, match="study s was begun with --num 3, and is to go on with 5"):
+    with pytest.raises(MistakeError, match="study s was begun with --num 3, and is to continue with 5"):
         store.find({**SETTINGS, "--num": 5}, name="s")
 
 

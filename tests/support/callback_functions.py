@@ -117,7 +117,7 @@ def decides(ctx: Any, *, way: str) -> dict[str, Any]:
 
 
 def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
-    """A plain fit that ends in its third epoch, another one that goes on, and one with no shared folder."""
+    """A plain fit that ends in its third epoch, another one that continues, and one with no shared folder."""
     import tensorflow as tf
 
     keras = tf.keras

@@ -75,7 +75,7 @@ def make_failure(name: str, kind: FailureKind = FailureKind.USER, **fields: Any)
 
 
 class FakeClock:
-    """Time that goes on only when it is told to."""
+    """Time that advances only when it is told to."""
 
     def __init__(self) -> None:
         self._now_s = 0.0

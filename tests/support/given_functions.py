@@ -184,7 +184,7 @@ def through_keras(ctx: Any, *, way: str) -> dict[str, Any]:
     model = made(ctx, way)
     positional, named = arguments(way)
     if way == "py dataset, other steps" and not is_legacy():
-        # Keras 3 cuts the second epoch off where the pass ends, and warns; ctx.fit goes on.
+        # Keras 3 cuts the second epoch off where the pass ends, and warns; ctx.fit continues.
         positional, named = ((batch[:2] for batch in generator()),), {"steps_per_epoch": 3}
     history = model.fit(*positional, epochs=3, verbose=0, **named)
     return {"weights": flat(model), "history": dict(history.history)}

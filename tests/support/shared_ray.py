@@ -12,7 +12,7 @@ from raydist.runtime.cluster.connection import Connection, EmbeddedSize, connect
 
 
 class SharedRay:
-    """An embedded Ray with 4 logical CPUs. Its start is the cost, so it goes on from test to test.
+    """An embedded Ray with 4 logical CPUs. Its start is the cost, so it continues from test to test.
 
     Attributes:
       home: The home of its processes, empty when they start: no token of the developer's is found there.

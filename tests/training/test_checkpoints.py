@@ -1,4 +1,4 @@
-"""Checkpoints in real tasks: stored while training goes on, and none that is half-written is read."""
+"""Checkpoints in real tasks: stored while training continues, and none that is half-written is read."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def saved_steps(storage: Path) -> list[int]:
 
 
 def trains(storage: Path, tasks: list[TaskProcess]) -> bool:
-    """Whether a metric is stored, which happens every second once steps go on."""
+    """Whether a metric is stored, which happens every second once steps continue."""
     return all_run(tasks) and any(storage.rglob("metrics/*.parquet"))
 
 

@@ -1,4 +1,4 @@
-"""ctx.fit and ctx.train_steps: reports, checkpoints, and going on where the last one ended."""
+"""ctx.fit and ctx.train_steps: reports, checkpoints, and continuing where the last one ended."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
     for task in found["fails_before_its_first_step"]:
         assert task.values == {"raised": "ValueError"}
     for task in found["fails_after_a_fit"]:
-        # A new attempt would begin with the steps of the plain fits again, and has nothing to go on from.
+        # A new attempt would begin with the steps of the plain fits again, and has nothing to continue from.
         assert task.values == {"steps": 4, "awaits": 0, "failed at": 25}
     losses = global_losses(tmp_path)
     np.testing.assert_allclose(losses[:4], found["fits_in_a_row"][0].arrays["losses"], rtol=1e-6)

@@ -79,7 +79,7 @@ def command(
 
 
 def _named(uri: str, runs: tuple[str, ...]) -> list[_Chosen]:
-    """Returns the runs of these names, each once; refuses all where one goes on."""
+    """Returns the runs of these names, each once; refuses all if one is active."""
     from raydist.storage.run_record import read_record
     from raydist.storage.run_removal import check_is_over
 

@@ -1,4 +1,4 @@
-"""`raydist stop RUN`: ends a run that goes on in a Ray cluster, or in another process of this host."""
+"""`raydist stop RUN`: ends a live run in a Ray cluster, or in another process of this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one live line on a terminal, plain lines elsewhere."""
+"""What a person sees while a run is running: one live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Progress:
     """Where a run stands, as far as its line needs it.
 
     Attributes:
-      phase: What it does before the first step (`waiting for 2 tasks`); unused once steps go on.
+      phase: What it does before the first step (`waiting for 2 tasks`); unused once steps continue.
       epoch: Epochs completed; None where the train function knows none.
       num_epochs: None while unknown, as are `num_steps` and `steps_per_s`.
       metrics: The newest values, the ones to be shown first at the front.
@@ -92,7 +92,7 @@ def _ordered(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 class ProgressView(Protocol):
-    """Shows a run while it goes on."""
+    """Shows a run while it is running."""
 
     def show(self, progress: Progress) -> None:
         """Shows the newest state; called as often as there is news."""

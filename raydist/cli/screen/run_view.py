@@ -31,8 +31,8 @@ class Incident:
     """One interruption of a run.
 
     Attributes:
-      event: `task_back` or `task_given_up` for a task that died while its attempt went on; `restarting`, then
-        `restarted`, for a planned new attempt; `attempt` for one that was lost or has another size;
+      event: `task_back` or `task_given_up` for a task that died while its attempt continued; `restarting`,
+        then `restarted`, for a planned new attempt; `attempt` for one that was lost or has another size;
         `resumed` for a run that was resumed by hand.
       at_s: Unix time, seconds.
       attempt: The attempt that was interrupted, for `restarted` the one after; None for `resumed`.
@@ -271,7 +271,7 @@ def print_error(error: RunError, *, stream: TextIO | None = None) -> None:
 
 
 def age_line(record: RunRecord) -> str | None:
-    """Tells how old the record of a run that goes on is; None once the run has ended."""
+    """Tells how old the record of a live run is; None once the run has ended."""
     if record.state.is_terminal or record.updated_at_s is None:
         return None
     return f"as of {duration(max(0.0, time.time() - record.updated_at_s))} ago"
@@ -286,7 +286,7 @@ def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> No
     """Prints how a run ended.
 
     Args:
-      said: The notes that were printed while it went on.
+      said: The notes that were printed during the run.
     """
     for note in result.notes:
         if note not in said:

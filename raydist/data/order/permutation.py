@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-# Of what `permuted` returns: another one makes another order, with which no run is to go on.
+# Of what `permuted` returns: another one makes another order, with which no run is to continue.
 VERSION = 2
 
 _ROUNDS = 6

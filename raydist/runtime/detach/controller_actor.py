@@ -108,7 +108,7 @@ def is_running(run: str) -> bool:
 
 
 def refuse_if_running(run: str) -> None:
-    """Raises SpecError where a detached run of that name goes on in the connected Ray."""
+    """Raises SpecError if a detached run of that name is active in the connected Ray."""
     if is_running(run):
         raise _taken_error(run)
 

@@ -50,7 +50,7 @@ class ActorSet:
     Attributes:
       extras: The actors of the extra roles, which share the placement group.
       last_statuses: Once they are stopped, the newest status of each task.
-      has_kept: Whether the chief's agent may have a state of an attempt before to go on from.
+      has_kept: Whether the chief's agent may have a state of an attempt before to continue from.
     """
 
     def __init__(self, plan: Plan, *, is_driver_in_cluster: bool) -> None:

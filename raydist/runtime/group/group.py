@@ -234,7 +234,7 @@ class RayTaskGroup:
 
         Args:
           for_another: Leaves agents and room to another attempt, see `kept`.
-          keeps_state: Whether that may go on from what the chief's agent has in memory.
+          keeps_state: Whether that may continue from what the chief's agent has in memory.
         """
         self._is_stopped = True  # nothing is awaited from here on
         if not self._is_ended:

@@ -119,7 +119,7 @@ class Ledger:
         self._drained: set[TaskId] = set()
         self._awaited: set[TaskId] = set()  # of those that have a status, the ones that do not train yet
         self._failed: set[TaskId] = set()
-        # When each task that goes on has sent its last status, the oldest first.
+        # When each task that continues has sent its last status, the oldest first.
         self._received_at_s: collections.OrderedDict[TaskId, float] = collections.OrderedDict()
         self.hellos: dict[TaskId, Hello] = {}
         self.all_addressed = False

@@ -21,7 +21,7 @@ from raydist.spec.tasks import TaskId
 
 logger = logging.getLogger(__name__)
 
-# A salvage that takes longer goes on by itself; one on a host that is gone never starts.
+# A salvage that takes longer continues by itself; one on a host that is gone never starts.
 _TIMEOUT_S = 5.0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import subprocess
 
-# A repository of millions of files takes longer; its run goes on without the answer.
+# A repository of millions of files takes longer; its run continues without the answer.
 TIMEOUT_S = 5.0
 
 _COMMAND = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-optional-locks")

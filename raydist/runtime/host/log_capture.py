@@ -46,7 +46,7 @@ class LogTarget:
     incarnation: int = 0
 
     def open_uploader(self, scratch_path: Path, *, times: ArrivalTimes | None = None) -> LogUploader:
-        """Opens storage for the spool in a task's scratch folder; goes on where an earlier one ended.
+        """Opens storage for the spool in a task's scratch folder; continues where an earlier one ended.
 
         Args:
           times: Notes when the spool grows; None for what is kept beside the spool.

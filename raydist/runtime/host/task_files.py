@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How often the output folder is stored while the task goes on.
+# How often the output folder is stored while the task is running.
 STORE_INTERVAL_S = 60.0
 # What is kept of a working folder: data that a job has downloaded are not results.
 MAX_WORKING_BYTES = 100 * 10**6

@@ -29,7 +29,7 @@ from raydist.storage.kept_state import StateMemory
 CONCURRENCY = 8
 # After this a long poll answers without news.
 _POLL_S = 10.0
-# The run has given such a host up by then, and goes on elsewhere: what it left behind must not train on.
+# The run has given such a host up by then, and continues elsewhere: what it left behind must not train on.
 _MAX_SILENCE_S = 30.0
 _WATCH_S = 0.2
 # How long a task whose run is gone may take to store its log and to clear up.
@@ -267,7 +267,7 @@ class TaskActor:
     def _exit(self, why: str) -> NoReturn:
         task = "a standby" if self._setup is None else self._setup.task
         print(f"raydist: {task} {why}", flush=True)
-        # Storage may be cut off as well, and training must not go on until that is found out.
+        # Storage may be cut off as well, and training must not continue until that is found out.
         threading.Timer(_EXIT_S, os._exit, (1,)).start()
         try:
             if self._life is not None:

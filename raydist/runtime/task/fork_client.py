@@ -252,7 +252,7 @@ def _start_server(
         environ.pop("TMPDIR", None)  # of the task, which it outlives
         kind, _, number = parent.partition(":")
         output = subprocess.DEVNULL if is_quiet else None
-        # It goes on in a process of its own: Ray kills the children of an actor with it.
+        # It continues in a process of its own: Ray kills the children of an actor with it.
         subprocess.run(
             command(listener.fileno(), parent, preload),
             env=environ,

@@ -22,7 +22,7 @@ class TaskSetup:
       runner: `package.module:Class` of the TaskRunner.
       scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
       tpu_name: TPU to connect to; None without one.
-      may_vanish: Whether training goes on without it, so that it ends at once by SIGTERM.
+      may_vanish: Whether training continues without it, so that it ends at once by SIGTERM.
       proof: What the host has to find on storage; None checks nothing.
       address: `ip:port` that the task's peers connect to already, since this process takes the place of a
         dead one; None where any will do.

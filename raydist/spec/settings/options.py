@@ -341,7 +341,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "survivor_memory",
             values.byte_size,
-            "Memory for the chief's state, from which a new attempt goes on; 0 for none.",
+            "Memory for the chief's state, from which a new attempt continues; 0 for none.",
         ),
         Option(
             "keep",

@@ -72,7 +72,7 @@ class TaskCheckpoints:
         Args:
           keeper: Keeps states in memory between two checkpoints; None keeps none.
           kept: What the chief of the attempt before has kept so, for all workers.
-          on_kept: Called once that is what the run goes on from.
+          on_kept: Called once that is what the run continues from.
           evaluations: The evaluator's values, where they may decide which checkpoint is best; else None.
           has_evaluator: Whether there is an evaluator now, whose values of each checkpoint are awaited.
           before_commit: Stores what a run that continues from the checkpoint will not report again.
@@ -154,7 +154,7 @@ class TaskCheckpoints:
             if self.last_saved_step is not None:
                 instead = f"from the checkpoint of step {self.last_saved_step}"
             self._progress.note(
-                f"attempt {self._attempt} went on from step {state.step}, which the chief's host had in "
+                f"attempt {self._attempt} continued from step {state.step}, which the chief's host had in "
                 f"memory, and not {instead}"
             )
 
@@ -220,7 +220,7 @@ class TaskCheckpoints:
           UnsupportedError: The workers do not hold the same after it.
         """
         groups = _groups(trackables)
-        # A trial that goes on from another one's checkpoint has params of its own.
+        # A trial that continues from another one's checkpoint has params of its own.
         with saved_state.kept_rates(trackables.values(), is_kept=state.is_inherited):
             variables.write(groups, state.files, checkpoint=state.uri)
         if (sentence := variables.other_replicas(groups, state.files)) is not None:
@@ -246,7 +246,7 @@ class TaskCheckpoints:
     ) -> None:
         """Copies what is to be saved and begins to commit it. Every task calls it at the same step.
 
-        The chief stores it while training goes on. Where it still stores the one before, it waits for
+        The chief stores it while training continues. Where it still stores the one before, it waits for
         that: a checkpoint was asked for at this very step, and two under way would hold the whole state
         twice, on a storage that is too slow for one.
 

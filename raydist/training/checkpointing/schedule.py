@@ -25,8 +25,8 @@ def best_steps(committed: Sequence[Checkpoint], keep_best: str | None) -> set[in
 def best_step(committed: Sequence[Checkpoint], keep_best: str | None) -> int | None:
     """Returns the step with the best value of the metric of `keep_best`; None where no checkpoint has it.
 
-    Of equal values the earliest is the best. A value that is not finite is never the best, nor is a checkpoint
-    whose variables are not all finite.
+    Of equal values the earliest is the best. A value that is not finite is never the best, nor is a
+    checkpoint whose variables are not all finite.
     """
     if keep_best is None:
         return None

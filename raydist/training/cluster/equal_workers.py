@@ -27,7 +27,7 @@ def check_sizes(strategy: tf.distribute.Strategy, dataset: Any, *, num_steps: in
     """Checks that an epoch ends, and on all workers after equally many batches. A collective.
 
     Where no worker knows how many it has, as with a generator, TensorFlow asks before each step whether
-    any still has one, and the others go on with empty batches.
+    any still has one, and the others continue with empty batches.
 
     Args:
       num_steps: Of an epoch; None where its data's end ends it.

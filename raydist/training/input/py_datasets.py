@@ -55,8 +55,8 @@ def from_position(
     Args:
       base: The PyDataset class of the model's Keras.
       seed: Of the order of the batches; None for the order of their numbers.
-      num_steps: Steps of an epoch where they are not the batches of a pass; batches then go on from epoch to
-        epoch.
+      num_steps: Steps of an epoch where they are not the batches of a pass; batches then run on from epoch
+        to epoch.
       peeked: The first batches of `data`, see `peeked_at`.
     """
     for _ in range(start.epoch):

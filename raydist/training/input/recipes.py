@@ -185,7 +185,7 @@ def check_length(data: Any, num_steps: int) -> None:
         raise UnsupportedError(
             f"train_data are batches of {data.epochs} {'epoch' if data.epochs == 1 else 'epochs'}, "
             f"{data.num_steps} steps, and {num_steps} steps are to be trained; leave out "
-            "batches(epochs=…), and they go on as long as needed"
+            "batches(epochs=…), and they continue as long as needed"
         )
 
 

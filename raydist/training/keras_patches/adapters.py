@@ -41,7 +41,7 @@ class KerasAdapter(Protocol):
         """Raises UnsupportedError for what a compiled model asks for and cannot work under `strategy`."""
 
     def steps_taken(self, model: Any, asked: int | None) -> int | None:
-        """Returns the steps that an epoch takes of data that go on, where `asked` are given."""
+        """Returns the steps that an epoch takes of data that continue, where `asked` are given."""
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Makes the variables of a model, its optimizer and metrics, for a batch of that structure."""

@@ -128,7 +128,7 @@ class TaskProgress:
             return self._step > 0 or bool(self._whole().metrics)
 
     def restored(self, step: int) -> None:
-        """Notes that this attempt goes on from `step`."""
+        """Notes that this attempt continues from `step`."""
         self.settle()  # what was reported before it belongs to what was before it
         with self._lock:
             self._status = replace(self._whole(), step=step, restored_step=step)
@@ -138,7 +138,7 @@ class TaskProgress:
 
     @property
     def restored_step(self) -> int:
-        """The step that this attempt goes on from; 0 without a checkpoint."""
+        """The step that this attempt continues from; 0 without a checkpoint."""
         return self._status.restored_step
 
     def expect(self, *, num_steps: int | None = None, num_epochs: int | None = None) -> None:
@@ -215,7 +215,7 @@ class TaskProgress:
             self._step = step
 
     def beat(self) -> None:
-        """Notes that the task goes on, where no step shows it."""
+        """Notes that the task makes progress where no step shows it."""
         with self._lock:
             self._status = replace(self._whole(), beats=self._status.beats + 1)
 

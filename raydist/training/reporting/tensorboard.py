@@ -171,7 +171,7 @@ class TensorBoardWriter:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> TensorBoardWriter | None:
-        """Goes on after the files that this attempt has; None in a task that writes none."""
+        """Continues after the files that this attempt has; None in a task that writes none."""
         attempt = assignment.attempt
         is_evaluator = assignment.task.task_type is TaskType.EVALUATOR
         if not (is_evaluator or assignment.is_chief):

@@ -62,7 +62,7 @@ class _Reports:
         self._supports_tf_logs = True
         self._reporter = reporter
         self._initial_epoch = initial_epoch
-        # What comes after goes on counting from here, so a train_steps that resumes finds its own steps.
+        # What comes after continues counting from here, so a train_steps that resumes finds its own steps.
         self._step = reporter.first_step
         self._step_in_epoch = 0
         self._reported_at_s = 0.0
@@ -85,7 +85,7 @@ class _Reports:
         model_summaries.fit_begins(self.model, self._reporter)
         steps, epochs = self.params.get("steps"), self.params["epochs"]
         if steps and epoch > self._initial_epoch:
-            # A callback of the user's, such as BackupAndRestore, goes on from an earlier attempt.
+            # A callback of the user's, such as BackupAndRestore, continues from an earlier attempt.
             self._step += steps * (epoch - self._initial_epoch)
             self._reporter.first_step = self._step
             self._reporter.progress.restored(self._step)

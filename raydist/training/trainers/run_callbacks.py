@@ -195,7 +195,7 @@ class _Checkpoint:
         self._position.restore_callbacks(self._users)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        # In an epoch that goes on, a LearningRateScheduler had changed the rate before the checkpoint.
+        # In an epoch that continues, a LearningRateScheduler had changed the rate before the checkpoint.
         rate, self._position.restored_rate = self._position.restored_rate, None
         if rate is not None:
             self.model.optimizer.learning_rate = rate

@@ -184,7 +184,7 @@ class TaskRun:
         """Takes note of what is trained on from here, which checkpoints will name.
 
         Args:
-          resumed: The checkpoint that this training goes on from.
+          resumed: The checkpoint that this training continues from.
 
         Raises:
           UnsupportedError: It was trained on other batches of raydist.data.

@@ -96,7 +96,7 @@ def _is_there(name: str) -> bool:
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Returns a process's exit code, or None if it goes on for longer."""
+    """Returns a process's exit code, or None if it continues for longer."""
     ends_at_s = time.monotonic() + limit_s
     while process.poll() is None and time.monotonic() < ends_at_s:
         _reap(but=process.pid)

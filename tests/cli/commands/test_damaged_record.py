@@ -30,7 +30,7 @@ Place = tuple[str | int, ...]
 
 
 def whole_record() -> RunRecord:
-    """Makes the record of a detached run that goes on, with every field filled."""
+    """Makes the record of a detached live run, with every field filled."""
     plan = make_plan(working_dir="/nowhere", params={"epochs": 3})
     result = RunResult(
         run="digits-1",

@@ -36,7 +36,7 @@ def test_a_size_beyond_32_bits_costs_no_memory() -> None:
 
 
 def test_order_stays_what_it_is_from_version_to_version() -> None:
-    """A run that is resumed by a later raydist goes on with the same examples, or is refused.
+    """A run that is resumed by a later raydist continues with the same examples, or is refused.
 
     Whoever changes these numbers changes VERSION as well, which is in the fingerprint of batches.
     """

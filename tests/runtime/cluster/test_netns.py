@@ -129,7 +129,7 @@ def test_killed_machine_leaves_no_process(pair: Pair) -> None:
     pair.second.kill()
     pair.second.kill()
     assert (pair.second.is_alive, sleeper.poll() is not None) == (False, True)
-    pair.network.heal(1)  # the network goes on
+    pair.network.heal(1)  # the network continues
 
 
 def test_machine_that_cannot_start_leaves_no_process() -> None:

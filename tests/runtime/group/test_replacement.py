@@ -1,4 +1,4 @@
-"""Tasks that die while their group goes on, on a real Ray."""
+"""Tasks that die while their group continues, on a real Ray."""
 
 from __future__ import annotations
 

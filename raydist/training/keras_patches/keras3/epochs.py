@@ -136,9 +136,9 @@ def _looked_at(adapter: Any) -> Iterator[list[Any]]:
 
 
 def in_whole_calls(steps: int | None, steps_per_execution: int) -> int | None:
-    """Returns how many steps Keras takes of data that go on, where it is asked for `steps` of them.
+    """Returns how many steps Keras takes of data that continue, where it is asked for `steps` of them.
 
-    Its calls all have as many, so the last one goes on beyond (epoch_iterator.py, `_enumerate_iterator`).
+    Its calls all have as many, so the last one continues beyond (epoch_iterator.py, `_enumerate_iterator`).
     """
     return -(-steps // steps_per_execution) * steps_per_execution if steps else steps
 

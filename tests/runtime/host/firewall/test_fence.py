@@ -19,7 +19,7 @@ from tests.support.netns import Machine, Network, why_unavailable
 
 TOOLS = {"nft": "nft list ruleset", "iptables": "iptables-save; ip6tables-save"}
 ENVIRON = ("env", "TMPDIR=/mnt", "PATH=/usr/bin:/bin")
-# Sets a fence as a task does, listens, and goes on until it is killed.
+# Sets a fence as a task does, listens, and continues until it is killed.
 TASK = """
 import os, socket, sys, threading
 from raydist.runtime.host.firewall import set_fence
