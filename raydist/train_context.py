@@ -253,7 +253,7 @@ class TrainContext(Protocol):
         which, except under parameter_server. The scalars that `step_fn` returns are averaged over replicas
         (by their number of examples) and over the steps of a call, and reported. Returns those of the last
         call. If the data end, they are read again from the beginning.
-        Checkpoints hold what `restore` was given before; what `step_fn` changes beside that is noted.
+        Checkpoints hold what `restore` was given before; what `step_fn` changes besides that is noted.
         A replica without examples runs `step_fn` on a padding example; its gradients count for nothing with
         a Keras optimizer.
 

@@ -54,7 +54,7 @@ class Death:
 
     @property
     def is_told(self) -> bool:
-        """Whether there is anything to report beside the death itself."""
+        """Whether there is anything to report besides the death itself."""
         return self.is_given_up or self.back_after_s is not None
 
     def sentence(self) -> str:

@@ -231,7 +231,7 @@ def _define_script(found: _Target, source: JobSource, *, asked: Path | None) -> 
 
 
 def _reason_of_source(found: _Target, source: JobSource, folder: Path | None) -> str | None:
-    """Returns why the job needs Keras 2. A script finds modules beside it, too."""
+    """Returns why the job needs Keras 2. A script also finds modules in its own folder."""
     roots = [] if folder is None else list(dict.fromkeys((found.file.parent, folder)))
     return legacy_reason(source.parts, file=found.file, roots=roots)
 

@@ -24,7 +24,7 @@ from raydist.inference.served_model import ServedModel, in_order
 KERAS, SAVED_MODEL, ONNX, LITERT = FORMATS = ("keras", "saved_model", "onnx", "litert")
 # The names of what is written.
 NAMES = {KERAS: "model.keras", SAVED_MODEL: "saved_model", ONNX: "model.onnx", LITERT: "model.tflite"}
-# What each needs beside TensorFlow, by the names of modules and of packages.
+# What each needs besides TensorFlow, by the names of modules and of packages.
 NEEDS: Mapping[str, Mapping[str, str]] = {
     ONNX: {"tf2onnx": "tf2onnx", "onnx": "onnx", "onnxruntime": "onnxruntime"}
 }

@@ -211,7 +211,7 @@ class JobSpec:
       workers: Workers; a single-host strategy has exactly the one task worker/0.
       ps: Parameter server tasks.
       evaluator: Whether a side-car task evaluates each new checkpoint.
-      data_workers: Tasks that run what `ctx.distribute` is given, beside the training ones.
+      data_workers: Tasks that run what `ctx.distribute` is given, in addition to the training tasks.
       cpus_per_worker: Logical CPUs of each worker; `cpus_per_ps` and the others are for those roles.
       memory_per_worker: Bytes that each worker reserves; None reserves none. `memory_per_ps` and the others
         are for those roles.
@@ -222,7 +222,7 @@ class JobSpec:
       accelerator_type: Kind of GPU that each worker's host has to have, as Ray names it; None takes any.
       label_selector: What the labels of the tasks' hosts have to be, by label, or by `worker:label` for one
         role.
-      roles: Commands that run beside the training, by name; only a config file or Python code sets them.
+      roles: Commands that run alongside the training, by name; only a config file or Python code sets them.
       gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
       gpus_per_evaluator: GPUs of the evaluator, which uses all of them.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
@@ -264,7 +264,7 @@ class JobSpec:
       collective: Implementation of collectives between workers under multi_worker_mirrored: `auto`, `ring` or
         `nccl`.
       collective_timeout: Seconds after which a collective that not all workers have joined fails; None sets
-        no limit beside `stall_timeout`.
+        no limit besides `stall_timeout`.
       bytes_per_pack: Gradients are reduced in packs of about so many bytes under multi_worker_mirrored; None
         reduces all of them as one.
       cross_device_ops: What reduces between the devices of mirrored: `auto`, `nccl`, `hierarchical` or

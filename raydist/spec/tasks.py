@@ -1,6 +1,6 @@
 """Tasks, the roles they form, and what they ask of a host.
 
-A role of TensorFlow's cluster has TaskIds. An extra role runs a command beside the training: ExtraTasks.
+A role of TensorFlow's cluster has TaskIds. An extra role runs a command alongside the training: ExtraTasks.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class ExtraTask:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtraRole:
-    """A command that runs beside the training, `num_tasks` times.
+    """A command that runs alongside the training, `num_tasks` times.
 
     Attributes:
       command: The program and its arguments; no shell reads them.

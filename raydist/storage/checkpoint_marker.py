@@ -1,4 +1,4 @@
-"""What a checkpoint's commit marker says, and the JSON state beside it."""
+"""What a checkpoint's commit marker says, and the JSON state next to it."""
 
 from __future__ import annotations
 

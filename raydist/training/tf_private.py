@@ -900,7 +900,7 @@ class Transformation(enum.Enum):
     CARDINALITY = "assert_cardinality"
 
 
-# The classes that `tf.data.Dataset`'s methods return, and what is read of each beside its input.
+# The classes that `tf.data.Dataset`'s methods return, and what is read of each besides its input.
 TRANSFORMATIONS: dict[type, tuple[Transformation, tuple[str, ...]]] = {
     map_op._MapDataset: (Transformation.MAP, ("_map_func",)),
     map_op._ParallelMapDataset: (Transformation.MAP, ("_map_func", "_num_parallel_calls")),

@@ -27,7 +27,7 @@ from raydist.tune.trial import TrialReport, TrialRun
 _CHECKPOINT = "checkpoint"
 # In a trial's config, beside the params: a field of JobSpec.
 SEED = "raydist seed"
-# What a result has beside the metrics and what Tune adds.
+# What a result has besides the metrics and what Tune adds.
 OWN_KEYS = ("step", "epoch", "run", _CHECKPOINT)
 
 

@@ -88,7 +88,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 _STOP_TIMEOUT_S = 5.0
-# Appended, and without the current folder (as by -P, which came with Python 3.11), so that nothing beside
+# Appended, and without the current folder (as by -P, which came with Python 3.11), so that nothing next to
 # raydist hides a module of Python's.
 _START = (
     "import sys; sys.path = [one for one in sys.path if one] + [sys.argv[2]]; "

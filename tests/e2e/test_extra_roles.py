@@ -1,4 +1,4 @@
-"""A feature server beside the training, from a config file to its log."""
+"""A feature server alongside the training, from a config file to its log."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("Transfer-Encoding", "").lower() == "chunked"
 
     def _body_length(self) -> int:
-        # AWS's SDK sends objects in chunks, and says beside them how long the object is.
+        # AWS's SDK sends objects in chunks, and says besides them how long the object is.
         length = self.headers.get("Content-Length") or self.headers.get("x-amz-decoded-content-length")
         return int(length or 0)
 

@@ -1,4 +1,4 @@
-"""What a model has beside its layers: what of it no checkpoint holds is named before training."""
+"""What a model has besides its layers: what of it no checkpoint holds is named before training."""
 
 from __future__ import annotations
 

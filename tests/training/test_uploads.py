@@ -1,4 +1,4 @@
-"""Uploads beside the training: one at a time, and their errors are raised once."""
+"""Uploads alongside the training: one at a time, and their errors are raised once."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def print_raydist_error(error: RaydistError, *, is_json: bool, found: Mapping[st
     """Prints an error that raydist raised on purpose, and returns its exit code.
 
     Args:
-      found: What the JSON object has beside the error.
+      found: What the JSON object has besides the error.
     """
     return print_error(
         str(error),

@@ -45,7 +45,7 @@ class Selection:
 
     @property
     def wanted(self) -> Sequence[str] | None:
-        """The columns that are named beside the label; None where all are wanted."""
+        """The columns that are named besides the label; None where all are wanted."""
         return self.columns if self.features is None else self.features
 
     def stacked_type(self) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""Everything that raydist uses of Ray beside its public API; tests/compat runs it with Ray 2.46 to 2.60.
+"""Everything that raydist uses of Ray besides its public API; tests/compat runs it with Ray 2.46 to 2.60.
 
 Each function says what it takes from Ray and why the public API cannot do it, and works without it where a
 version has no such part. `missing_parts` returns what is lost then.

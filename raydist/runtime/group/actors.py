@@ -317,7 +317,7 @@ class ActorSet:
     def _end_lives(self, tasks: list[TaskId], *, for_another: bool) -> list[TaskId]:
         """Has the agents end their processes; returns the tasks of those that have."""
         commands, self._commands = self._commands, []
-        if commands:  # an agent takes calls beside each other, and these came before
+        if commands:  # an agent takes several calls at once, and these came before
             ray.wait(commands, num_returns=len(commands), timeout=_COMMANDS_S)
         ends = {self.handles[task].end.remote(for_another): task for task in tasks}
         if not ends:

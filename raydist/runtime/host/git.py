@@ -35,7 +35,7 @@ class GitState:
 
 
 class GitQuestion:
-    """A git that runs beside the run's start."""
+    """A git that runs alongside the run's start."""
 
     def __init__(self, process: subprocess.Popen[bytes] | None) -> None:
         self._process = process

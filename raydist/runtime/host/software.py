@@ -29,7 +29,7 @@ def answer_of(code: str, *, environ: Mapping[str, str | None]) -> Any:
     """Returns what the code printed last, a line of JSON.
 
     Args:
-      environ: What the process has beside this process's environment; None for what it lacks.
+      environ: What the process has besides this process's environment; None for what it lacks.
 
     Raises:
       FreshProcessError: There is no answer.

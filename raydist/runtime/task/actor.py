@@ -25,7 +25,7 @@ from raydist.runtime.task.life import TaskLife
 from raydist.runtime.task.parcels import RayParcels
 from raydist.storage.kept_state import StateMemory
 
-# A long poll, what follows it, and calls beside them.
+# A long poll, what follows it, and calls alongside them.
 CONCURRENCY = 8
 # After this a long poll answers without news.
 _POLL_S = 10.0

@@ -86,7 +86,7 @@ class TaskLife:
             self._address = join_address(self._host, lease.port)
             if self._is_in_place:
                 temporary = self._scratch.make_temporary_folder()
-                # Its import continues beside the rest.
+                # Its import continues alongside the rest.
                 self._process = self._start({**environ, "TMPDIR": str(temporary)}, self._held, hold)
             self._check_storage()
         except BaseException:

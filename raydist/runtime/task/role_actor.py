@@ -22,7 +22,7 @@ from raydist.spec.tasks import ExtraRole, ExtraTask
 
 # How long a command may take to end once it got SIGTERM.
 GRACE_S = 5.0
-# `start`, then `run`, which waits, and `stop` beside it.
+# `start`, then `run`, which waits, and `stop` at the same time.
 CONCURRENCY = 2
 
 

@@ -248,7 +248,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "roles",
             values.roles,
-            "Commands that run beside the training, such as a feature server, by the name of their role.",
+            "Commands that run alongside the training, such as a feature server, by the name of their role.",
             kind=OptionKind.MAPPING,
         ),
     ),

@@ -63,7 +63,7 @@ class StateKeeper:
 
         Args:
           groups: Variables by the name of what they are of.
-          files: Returns what a checkpoint has beside its variables.
+          files: Returns what a checkpoint has besides its variables.
           sums, averaged, copies: How replicas' variables are put together, see `Snapshots.take`.
         """
         self._await_write()

@@ -1,4 +1,4 @@
-"""SavedState: what a checkpoint says beside its variables, and learning rates across a restore.
+"""SavedState: what a checkpoint says besides its variables, and learning rates across a restore.
 
 It is JSON, with arrays beside it. Nothing is pickled.
 """
@@ -59,7 +59,7 @@ class FitLength(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """What a checkpoint says beside its variables.
+    """What a checkpoint says besides its variables.
 
     Attributes:
       step: Steps completed by the run. `epoch`: epochs completed.

@@ -1,4 +1,4 @@
-"""Uploads: writing beside the training, one upload at a time."""
+"""Uploads: writing alongside the training, one upload at a time."""
 
 from __future__ import annotations
 

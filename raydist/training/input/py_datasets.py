@@ -19,7 +19,7 @@ def is_py_dataset(data: Any) -> bool:
 
 
 _KERAS_PACKAGES = ("keras", "tf_keras")
-# What Keras asks such an object for, beside its batches.
+# What Keras asks such an object for, besides its batches.
 _OPTIONS = ("workers", "use_multiprocessing", "max_queue_size")
 
 

@@ -253,7 +253,7 @@ class Resumption:
 
         Args:
           steps_per_epoch: Where given, one iterator goes through all epochs, and on after its end.
-          unread: Which iterators the `fit` makes beside those that it reads.
+          unread: Which iterators the `fit` makes besides those that it reads.
         """
         if self._skip is None or self._is_there:
             return

@@ -26,7 +26,7 @@ class KerasAdapter(Protocol):
         has ended; else each starts over.
       opens_sizes: Whether batches of generators and PyDatasets may differ in every size; else in those in
         which the first two differ.
-      unread: Which iterators a `fit`, and each `evaluate`, makes beside those that it reads.
+      unread: Which iterators a `fit`, and each `evaluate`, makes besides those that it reads.
       has_sharded_variables: Whether layers can hold variables that a partitioner has cut.
     """
 

@@ -62,7 +62,7 @@ class WorkerEvaluation:
         if metrics is None:
             adapter_of(model).build(model, self._element_spec())
         self._metrics = metrics or LocalMetrics(model)
-        # What the user's own test_step returns beside the metrics.
+        # What the user's own test_step returns besides the metrics.
         self._returned = ReturnedScalars(self._strategy, self._test_step, model=model)
         if adapters.has_own(model, "test_step"):
             self._returned.probe(self._element_spec())

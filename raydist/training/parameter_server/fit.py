@@ -161,7 +161,7 @@ class _Training:
         self._calls = calls
         self._save = save
         self._train_step = adapters.adapter_of(model).converted(model, model.train_step)
-        # What the user's own train_step returns beside the metrics.
+        # What the user's own train_step returns besides the metrics.
         self._returned = self._probe(feed) if adapters.has_own(model, "train_step") else None
         steps = PackedSteps(
             run.strategy,

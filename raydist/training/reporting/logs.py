@@ -81,7 +81,7 @@ class LoopReports:
     """
 
     def __init__(self, reporter: Reporter, *, done: int, last_step: int, check: Callable[[], None]) -> None:
-        """Takes where the loop begins and ends; `check` raises what has failed beside the training."""
+        """Takes where the loop begins and ends; `check` raises what has failed alongside the training."""
         self._reporter = reporter
         self._check = check
         self._last_step = last_step

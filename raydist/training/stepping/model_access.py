@@ -18,8 +18,8 @@ _HARMLESS_PACKAGES = frozenset({*sys.stdlib_module_names, "numpy"})
 def may_reach_model(function: Any) -> bool:
     """Whether a function may use a model, variables, a strategy or the context.
 
-    Anything that is not known to be harmless counts: objects of classes beside Python's own and NumPy's, and
-    modules beside theirs.
+    Anything that is not known to be harmless counts: objects of classes besides Python's own and NumPy's, and
+    modules besides theirs.
     """
     pending, seen = [function], set[int]()
     while pending:

@@ -29,7 +29,7 @@ def reports_stock_fits() -> bool:
 
 
 def callbacks_for(callbacks: Sequence[Any], base: type, *, initial_epoch: int | None = 0) -> list[Any]:
-    """Returns the callbacks that a `fit` with `callbacks` gets beside them: none, or one that reports.
+    """Returns the callbacks that a `fit` with `callbacks` gets besides them: none, or one that reports.
 
     A `fit` inside of another one belongs to that one, which counts its own steps. An evaluator reports
     checkpoints.

@@ -51,7 +51,7 @@ class Span:
 
 
 class _Votes(NamedTuple):
-    """What this worker says beside its scalars in a call, and what all of them say together.
+    """What this worker says besides its scalars in a call, and what all of them say together.
 
     Attributes:
       wants_save: Whether it wants a checkpoint; of all, how many do.

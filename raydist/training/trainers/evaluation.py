@@ -1,4 +1,4 @@
-"""Evaluation and prediction by Keras's own functions; EvaluatorTrainer evaluates beside the training."""
+"""Evaluation and prediction by Keras's own functions; EvaluatorTrainer evaluates alongside the training."""
 
 from __future__ import annotations
 

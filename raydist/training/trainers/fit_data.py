@@ -1,4 +1,4 @@
-"""What Keras's `fit` takes beside datasets: arrays, Python objects that yield batches, and `class_weight`."""
+"""What Keras's `fit` takes besides datasets: arrays, Python iterables of batches, and `class_weight`."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ _GROUPS_BESIDE = (*model_state.GROUPS, model_state.GROUP)
 
 
 def _groups_beside(model: Any) -> dict[str, list[Any]]:
-    """Returns what a checkpoint has beside the variables that Keras lists, in groups."""
+    """Returns what a checkpoint has besides the variables that Keras lists, in groups."""
     return {**model_state.random_groups_of(model), **model_state.groups_of(model)}
 
 

@@ -176,7 +176,7 @@ class SynchronousTrainer:
     def _validation_data(self, request: FitRequest) -> tuple[Any, int | None]:
         data, strategy, steps = request.validation_data, self._run.strategy, request.validation_steps
         if self._run.assignment.job.evaluator:
-            return None, None  # the evaluator evaluates, beside the training
+            return None, None  # the evaluator evaluates, alongside the training
         if isinstance(data, Batches):
             # Keras gets the number of steps, so the data need no end; each validation starts over.
             steps = evaluation.num_steps(data, steps, names=evaluation.OF_VALIDATION)

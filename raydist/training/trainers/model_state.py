@@ -1,4 +1,4 @@
-"""What training changes beside the variables of a model, its optimizer and its metrics; and random state."""
+"""What training changes besides the variables of a model, its optimizer and its metrics; and random state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS: tuple[str, ...] = (_KERAS, _TENSORFLOW, _LAYERS)
 
 
 def random_groups_of(model: Any) -> dict[str, list[Any]]:
-    """Returns the variables that hold random state beside the model's own, in groups of a checkpoint."""
+    """Returns the variables that hold random state besides the model's own, in groups of a checkpoint."""
     found = {
         _KERAS: adapter.global_random_variables(),
         _TENSORFLOW: tf_private.global_random_variables(),

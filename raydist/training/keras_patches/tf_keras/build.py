@@ -125,7 +125,7 @@ def _build_by_call(model: Any, element_spec: Any, *, with_metrics: bool) -> None
 
 
 def _has_unknown_sizes(element_spec: Any) -> bool:
-    """Whether sizes beside that of the batch are unknown, as with data that Python makes."""
+    """Whether sizes besides that of the batch are unknown, as with data that Python makes."""
     return any(not spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(element_spec))
 
 
