@@ -345,6 +345,7 @@ def _prepare(
     from raydist.runs.assembly import make_controller
     from raydist.runtime.detach.cluster_leftovers import swept_beside
     from raydist.runtime.detach.controller_actor import refuse_if_running
+    from raydist.runtime.group.group import LaunchSpec
     from raydist.storage.claims import this_process
 
     if not connection.is_embedded:
@@ -358,19 +359,24 @@ def _prepare(
     owner, driver = new_owner(), this_process()
     session = None if connection.session is None else str(connection.session)
     watcher.begin(DrivenRun(name=job.name, storage=job.storage, owner=owner, driver=driver, session=session))
+    launch = LaunchSpec(
+        connection=connection,
+        storage_uri=job.storage,
+        run_uri=folder.uri,
+        code=code,
+        owner=owner,
+        datasets=request.datasets or {},
+    )
     controller = make_controller(
         plan,
-        connection,
-        code,
-        trace(),
+        launch,
         folder,
         events,
+        traced=trace(),
         driver=driver,
         tell=tell,
         tell_notes=tell.notes,
         ray_s=time.monotonic() - called_at_s,
-        owner=owner,
-        datasets=request.datasets,
     )
     tell.stop_by(controller.request_stop)
     return controller

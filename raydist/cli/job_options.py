@@ -173,7 +173,7 @@ REST = ARGS.flag
 # Those that stand before the options of the same heading, and those that only some commands have.
 _BESIDE = ("param_texts", "args", "is_module", "config")
 # What no heading names is listed under the first one.
-_HEADINGS: Mapping[str, Sequence[str]] = {
+HEADINGS: Mapping[str, Sequence[str]] = {
     title: (*(_BESIDE if title == "Run" else ()), *(option.name for option in options))
     for title, options in GROUPS.items()
 }
@@ -186,7 +186,7 @@ class RunCommand(click.Command):
       groups: The names of the options below each heading.
     """
 
-    groups: ClassVar[Mapping[str, Sequence[str]]] = _HEADINGS
+    groups: ClassVar[Mapping[str, Sequence[str]]] = HEADINGS
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index(REST) if REST in args else len(args)

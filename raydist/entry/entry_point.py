@@ -118,7 +118,7 @@ def run_script(
         else:
             path = (working_dir or Path.cwd()) / entry_point.file
             sys.argv = [str(path), *args]
-            # As `python FILE` does: modules in the script's folder come before those of the working directory.
+            # As `python FILE` does: the script's folder comes before the working directory.
             sys.path.insert(0, str(path.parent))
             _run_file(path, entry_point.file, note)
     except SystemExit as error:

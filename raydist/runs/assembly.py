@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -21,9 +22,8 @@ from raydist.runs.evidence import Evidence
 from raydist.runs.expiry import expiry_hook
 from raydist.runs.hooks import end_hook
 from raydist.runs.prometheus import RunGauges
-from raydist.runtime.cluster.connection import Connection
-from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.ray_gauges import RayGauges
+from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.job import JobSpec
 from raydist.storage.checkpoints import CheckpointStore
@@ -41,32 +41,27 @@ EndHook = Callable[[RunResult], str | None]
 
 def make_controller(
     plan: Plan,
-    connection: Connection,
-    code: bytes | None,
-    traced: CodeRecord | None,
+    launch: LaunchSpec,
     folder: RunFolder,
     events: EventWriter,
     *,
+    traced: CodeRecord | None,
     driver: Mapping[str, Any],
     tell: EventHook,
     tell_notes: Callable[[], tuple[str, ...]] = tuple,
     ray_s: float = 0.0,
     revival: Revival | None = None,
-    owner: str | None = None,
-    runner: str | None = None,
-    datasets: Datasets | None = None,
 ) -> Controller:
-    """Returns the controller of a run that nothing is started of.
+    """Returns a run's controller; starts nothing.
 
     Args:
-      code: What `code_archive.pack` returned; None ships nothing. A copy of it is kept.
-      traced: Where `code` comes from.
+      launch: What its attempts are started with. A copy of the code is kept.
+      traced: Where the code comes from.
       driver: Who drives the run, as raydist.storage.claims describes it.
       tell: Called with each event, as raydist.controller.journal describes them.
       tell_notes: Returns the sentences of `tell` for the run's notes so far.
       ray_s: Seconds that the call had taken already, when Ray was connected.
       revival: Where to continue a run whose controller died; None for a new run.
-      owner, runner, datasets: As for `RayTaskGroup.start`.
     """
 
     def record(result: RunResult) -> None:
@@ -77,7 +72,7 @@ def make_controller(
         folder.write_record(whole)
         if tracker is not None:
             tracker.update(whole)
-        evidence.keep(code, folder)  # a run that could not be recorded leaves nothing
+        evidence.keep(launch.code, folder)  # a run that could not be recorded leaves nothing
 
     def on_event(event: Mapping[str, Any]) -> None:
         tell(event)
@@ -93,7 +88,7 @@ def make_controller(
         "spec": describe_job(plan.job),
         "plan": describe_plan(plan),
         "driver": dict(driver),
-        "datasets": tuple(sorted(datasets or ())),  # a resume has to give them again
+        "datasets": tuple(sorted(launch.datasets)),  # a resume has to give them again
     }
     machine = (
         RunMachine(plan, first_attempt=folder.first_attempt, best=folder.best)
@@ -102,20 +97,11 @@ def make_controller(
     )
     clock = SystemClock()
     # The process of a client is none of the cluster's, and nothing of it is collected.
-    gauges = None if connection.is_client else RunGauges(machine, RayGauges(), clock=clock)
-    on_event(planned_event(plan, ray=connection.source))
+    gauges = None if launch.connection.is_client else RunGauges(machine, RayGauges(), clock=clock)
+    on_event(planned_event(plan, ray=launch.connection.source))
     return Controller(
         machine,
-        launcher=RayLauncher(
-            plan,
-            connection,
-            code=code,
-            run_uri=folder.uri,
-            owner=owner,
-            runner=runner,
-            datasets=datasets,
-            on_hello=evidence.take,
-        ),
+        launcher=RayLauncher(plan, dataclasses.replace(launch, on_hello=evidence.take)),
         clock=clock,
         places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
         record=record,

@@ -25,6 +25,7 @@ from raydist.runtime.cluster.connection import connect
 from raydist.runtime.cluster.datasets import deserialize
 from raydist.runtime.cluster.runtime_env import pickle_by_value
 from raydist.runtime.detach import cluster_leftovers, controller_actor
+from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.host import salvage
 from raydist.runtime.host.software import describe_difference, installed_versions
 from raydist.storage.claims import this_process
@@ -57,7 +58,7 @@ class Launch:
       submitted_at_s: Unix time.
       versions: Of what has to be the same everywhere, on the submitter's host.
       traced: Where the code comes from.
-      task_runner: As in `RayTaskGroup.start`.
+      task_runner: See `LaunchSpec`.
       datasets: What `serialize` returned; unpickled by an incarnation that drives the run.
     """
 
@@ -224,18 +225,22 @@ class DetachedController:
         with connect(None) as connection, folder.open_events() as events, cluster_leftovers.swept_beside():
             controller = make_controller(
                 launch.plan,
-                connection,
-                code,
-                launch.traced,
+                LaunchSpec(
+                    connection=connection,
+                    storage_uri=launch.plan.job.storage,
+                    run_uri=folder.uri,
+                    code=code,
+                    owner=launch.owner,
+                    runner=launch.task_runner,
+                    datasets=deserialize(launch.datasets),
+                ),
                 folder,
                 events,
+                traced=launch.traced,
                 driver=self._describe(),
                 tell=_tell_nobody,
                 ray_s=max(0.0, time.time() - launch.submitted_at_s),
                 revival=revival,
-                owner=launch.owner,
-                runner=launch.task_runner,
-                datasets=deserialize(launch.datasets),
             )
             if unless_accepted is not None:
                 controller.record_acceptance()

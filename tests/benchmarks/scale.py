@@ -44,6 +44,7 @@ from raydist.planning.assignment import make_assignments
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection, connect
+from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecord, RunRecordStore
@@ -212,7 +213,8 @@ class _Watched:
         )
         run_uri = str(folder / "r")
         self.events: list[tuple[float, dict[str, Any]]] = []
-        launcher = RayLauncher(machine.plan, connection, code=None, run_uri=run_uri, runner=_RUNNER)
+        launch = LaunchSpec(connection=connection, storage_uri=str(folder), run_uri=run_uri, runner=_RUNNER)
+        launcher = RayLauncher(machine.plan, launch)
         self._controller = Controller(
             machine,
             launcher=launcher,

@@ -106,7 +106,7 @@ class Drive:
 @pytest.fixture
 def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable[..., Drive]]:
     """Starts a group of counting runners on the session's Ray; stops it at the end."""
-    from raydist.runtime.group.group import RayTaskGroup
+    from raydist.runtime.group.group import LaunchSpec, RayTaskGroup
 
     with ExitStack() as stack:
 
@@ -118,17 +118,15 @@ def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable
             proof: StorageProof | None = None,
             datasets: Mapping[str, Any] | None = None,
         ) -> Drive:
-            group = RayTaskGroup.start(
-                plan,
-                attempt=0,
+            launch = LaunchSpec(
                 connection=ray_cluster,
-                code=code,
                 storage_uri=str(tmp_path),
                 run_uri=str(tmp_path / "run"),
-                proof=proof,
+                code=code,
                 runner=runner,
-                datasets=datasets,
+                datasets=datasets or {},
             )
+            group = RayTaskGroup.start(plan, launch, attempt=0, proof=proof)
             stack.callback(group.stop)
             return Drive(group, tmp_path)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 import click
 
 from raydist.cli.job_options import (
-    GROUPS,
+    HEADINGS,
     RunCommand,
     count_option,
     given_options,
@@ -41,7 +41,7 @@ class _SearchCommand(RunCommand):
 
     groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Search": ("num", "metric", "mode", "scheduler", "grace", "parallel", "seeds", "is_resumed"),
-        **GROUPS,
+        **HEADINGS,
     }
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -52,6 +53,31 @@ _NODES_POLL_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """What all attempts of a run are started with.
+
+    Attributes:
+      storage_uri: Where runs are kept, absolute; the tasks' logs go there.
+      run_uri: The run's folder, for the assignments.
+      code: What `code_archive.pack` returned; None ships nothing.
+      owner: Marks what the processes leave on their hosts, for a controller that is brought back and
+        clears up (runtime.host.salvage); None for a controller whose death is its run's end.
+      runner: `package.module:Class` of every task's TaskRunner; None for raydist's own.
+      datasets: The `ray.data.Dataset`s to stream to the workers, by name.
+      on_hello: Called with the hello of each task once its process is up, replaced ones included.
+    """
+
+    connection: Connection
+    storage_uri: str
+    run_uri: str
+    code: bytes | None = None
+    owner: str | None = None
+    runner: str | None = None
+    datasets: Datasets = field(default_factory=dict)
+    on_hello: Callable[[Hello], None] = lambda hello: None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Call:
     """A call to a task's agent whose answer is awaited.
 
@@ -73,16 +99,16 @@ class RayTaskGroup:
       lost_hosts: Once it is stopped, the addresses of the hosts that were gone.
     """
 
-    def __init__(self, plan: Plan, actors: ActorSet, ledger: Ledger, *, attempt: int, run_uri: str) -> None:
+    def __init__(
+        self, plan: Plan, actors: ActorSet, ledger: Ledger, launch: LaunchSpec, *, attempt: int
+    ) -> None:
         self._plan = plan
         self._actors = actors
         self._ledger = ledger
+        self._launch = launch
         self._attempt = attempt
-        self._run_uri = run_uri
         self._code: Any = None
-        self._datasets: Datasets = {}
         self._versions: dict[str, str] = {}
-        self._on_hello: Callable[[Hello], None] = lambda hello: None
         self._assignments: dict[TaskId, TaskAssignment] = {}
         # One of them, and Ray's reference to it: what all have in common.
         self._common: tuple[TaskAssignment, Any] | None = None
@@ -93,7 +119,7 @@ class RayTaskGroup:
         self._gone: set[TaskId] = set()  # tasks whose agents are
         self._early: dict[TaskId, list[Command]] = {}  # commands for tasks that have not said hello
         self._reach = Reachability()
-        self._can_see_nodes = False
+        self._can_see_nodes = not launch.connection.is_client
         self._looked_at_s = 0.0
         self._is_stopped = False
         self._is_ended = False
@@ -103,41 +129,29 @@ class RayTaskGroup:
     def start(
         cls,
         plan: Plan,
+        launch: LaunchSpec,
         *,
         attempt: int,
-        connection: Connection,
-        code: bytes | None,
-        storage_uri: str,
-        run_uri: str,
         proof: StorageProof | None = None,
-        owner: str | None = None,
-        runner: str | None = None,
-        datasets: Datasets | None = None,
         kept: ActorSet | None = None,
-        on_hello: Callable[[Hello], None] = lambda hello: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
         """Asks Ray for every process, and returns without waiting for any.
 
         Args:
-          code: What `code_archive.pack` returned; None ships nothing.
-          storage_uri: Where runs are kept, absolute; the tasks' logs go there.
-          run_uri: The run's folder, for the assignments.
           proof: What every host has to find on storage before anything starts; None checks nothing.
-          owner: Marks what the processes leave on their hosts, for a controller that is brought back and
-            clears up (runtime.host.leftovers); None for a controller whose death is its run's end.
-          runner: `package.module:Class` of every task's TaskRunner; None for raydist's own.
-          datasets: The `ray.data.Dataset`s to stream to the workers, by name.
           kept: The agents of the attempt before, which fit this plan; those that are missing are asked for.
-          on_hello: Called with the hello of each task once its process is up, replaced ones included.
         """
         started_at_s = clock()
-        owner = owner or new_owner()
+        owner = launch.owner or new_owner()
         chief = chief_of([task.task_type for task in plan.tasks])
+        log_of = functools.partial(
+            LogTarget, storage_uri=launch.storage_uri, run=plan.job.name, attempt=attempt
+        )
         setups = [
             TaskSetup(
                 task=task,
-                runner=runner or runner_of(task, plan.strategy, plan.job),
+                runner=launch.runner or runner_of(task, plan.strategy, plan.job),
                 keras=plan.keras,
                 resources=plan.resources_of(task),
                 ports=plan.job.ports,
@@ -147,7 +161,7 @@ class RayTaskGroup:
                 env=plan.job.env,
                 keep_warm_s=plan.job.keep_warm,
                 tells_packages=task == chief,
-                log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
+                log=log_of(task=task),
                 scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}",
             )
             for task in plan.tasks
@@ -157,25 +171,22 @@ class RayTaskGroup:
                 role=role,
                 task=task,
                 job=plan.job,
-                log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
+                log=log_of(task=task),
                 scratch_name=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}-0",
             )
             for role in plan.job.roles.values()
             for task in role.tasks
         ]
-        actors = kept or ActorSet(plan, is_driver_in_cluster=not connection.is_client)
+        actors = kept or ActorSet(plan, is_driver_in_cluster=not launch.connection.is_client)
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
-        group = cls(plan, actors, ledger, attempt=attempt, run_uri=run_uri)
-        group._can_see_nodes = not connection.is_client
-        group._datasets = datasets or {}
-        group._on_hello = on_hello
+        group = cls(plan, actors, ledger, launch, attempt=attempt)
         with contextlib.ExitStack() as on_error:
             on_error.callback(group.stop)
             actors.start(setups, roles=roles)
             for task in plan.tasks:
                 group._await("hello", task, actors.begin(task))
             group._versions = installed_versions()
-            group._code = None if code is None else ray.put(code)
+            group._code = None if launch.code is None else ray.put(launch.code)
             actors.extras.start(group._code)
             group._await_extras()
             on_error.pop_all()
@@ -345,7 +356,7 @@ class RayTaskGroup:
             self._ledger.failed(lost_task(task, error))
             return
         self._ledger.greeted(hello)
-        self._on_hello(hello)
+        self._launch.on_hello(hello)
         self._reach.open(task, hello.address)
         agent = self._actors.handles[task]
         if agent not in self._followed:
@@ -392,7 +403,7 @@ class RayTaskGroup:
             self._plan,
             addresses,
             attempt=self._attempt,
-            run_uri=self._run_uri,
+            run_uri=self._launch.run_uri,
             role_hosts=self._actors.extras.hosts(),
             fenced_in=tuple(sorted(hosts)) if job.fence else None,
         )
@@ -401,8 +412,8 @@ class RayTaskGroup:
         listening = {task: one.address for task, one in self._assignments.items() if one.address is not None}
         if not job.allow_public_ports:
             check_not_public(listening)
-        if self._datasets:
-            for task, share in self._actors.split(self._datasets, self._ledger.hellos).items():
+        if self._launch.datasets:
+            for task, share in self._actors.split(self._launch.datasets, self._ledger.hellos).items():
                 self._assignments[task] = dataclasses.replace(self._assignments[task], datasets=share)
         kept = [self._chief.kept.remote()] if self._actors.has_kept else []
         for task in self._plan.tasks:

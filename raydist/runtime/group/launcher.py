@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from raydist.planning.fitting import avoiding_unfit, fitted, less_data_room, room_beside, with_more_memory
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
-from raydist.runtime.cluster.connection import Connection
-from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.inventory import probe_free, probe_inventory, unreachable_hosts
 from raydist.runtime.cluster.ray_internals import can_select_nodes
 from raydist.runtime.doctor.survey import problems_of
-from raydist.runtime.group.group import RayTaskGroup
-from raydist.runtime.task.greeting import Hello
+from raydist.runtime.group.group import LaunchSpec, RayTaskGroup
 from raydist.spec.tasks import TaskType
 from raydist.storage.proof import StorageProof
 
@@ -27,35 +24,13 @@ _POLL_S = 0.25
 class RayLauncher:
     """Implements controller.task_group.Launcher."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        connection: Connection,
-        *,
-        code: bytes | None,
-        run_uri: str,
-        owner: str | None = None,
-        runner: str | None = None,
-        datasets: Datasets | None = None,
-        on_hello: Callable[[Hello], None] = lambda hello: None,
-    ) -> None:
-        """Takes the run's plan.
-
-        Args:
-          code: What `code_archive.pack` returned; None ships nothing.
-          run_uri: The run's folder, for the assignments.
-          owner, runner, datasets, on_hello: As for `RayTaskGroup.start`.
-        """
+    def __init__(self, plan: Plan, launch: LaunchSpec) -> None:
+        """Takes the run's plan."""
         self._plan = plan
-        self._connection = connection
-        self._code = code
-        self._run_uri = run_uri
+        self._launch = launch
+        self._connection = launch.connection
         self._has_launched = False
         self._gone: frozenset[str] = frozenset()  # hosts that did not answer when the attempt was planned
-        self._owner = owner
-        self._runner = runner
-        self._datasets = datasets or {}
-        self._on_hello = on_hello
         self._group: RayTaskGroup | None = None
 
     def replan(
@@ -106,7 +81,7 @@ class RayLauncher:
     def _free(self, plan: Plan) -> Inventory:
         """Returns what is free, less what Ray Data needs where it reads for the run."""
         free = probe_free(self._connection)
-        return less_data_room(free, plan.all_roles) if self._datasets else free
+        return less_data_room(free, plan.all_roles) if self._launch.datasets else free
 
     def launch(self, plan: Plan, *, attempt: int) -> RayTaskGroup:
         job, is_first = plan.job, not self._has_launched
@@ -115,20 +90,8 @@ class RayLauncher:
         if kept is not None and not kept.adapt_to(plan):
             self.close()
             kept = None
-        self._group = RayTaskGroup.start(
-            plan,
-            attempt=attempt,
-            connection=self._connection,
-            code=self._code,
-            storage_uri=job.storage,
-            run_uri=self._run_uri,
-            proof=StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=is_first),
-            owner=self._owner,
-            runner=self._runner,
-            datasets=self._datasets,
-            kept=kept,
-            on_hello=self._on_hello,
-        )
+        proof = StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=is_first)
+        self._group = RayTaskGroup.start(plan, self._launch, attempt=attempt, proof=proof, kept=kept)
         return self._group
 
     def close(self) -> None:

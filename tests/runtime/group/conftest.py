@@ -11,6 +11,7 @@ import pytest
 from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection
+from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive
@@ -44,9 +45,13 @@ def attempts(
     with ExitStack() as stack:
 
         def make(plan: Plan) -> Attempts:
-            launcher = RayLauncher(
-                plan, ray_cluster, code=None, run_uri=str(tmp_path / "run"), runner=COUNTING
+            launch = LaunchSpec(
+                connection=ray_cluster,
+                storage_uri=plan.job.storage,
+                run_uri=str(tmp_path / "run"),
+                runner=COUNTING,
             )
+            launcher = RayLauncher(plan, launch)
             stack.callback(launcher.close)
             return Attempts(launcher, tmp_path, wait_until)
 

@@ -15,7 +15,7 @@ _SCRIPT = """
 import json, os, signal, sys, time
 from pathlib import Path
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
-from raydist.runtime.group.group import RayTaskGroup
+from raydist.runtime.group.group import LaunchSpec, RayTaskGroup
 from raydist.runtime.host.scratch import scratch_root
 from tests.runtime.conftest import COUNTING, make_plan
 
@@ -26,10 +26,10 @@ def kill_gcs():
                 os.kill(int(pid), signal.SIGKILL)
 
 connection = connect("local", embedded=lambda: EmbeddedSize(num_cpus=2))
-group = RayTaskGroup.start(
-    make_plan(2, steps=100_000), attempt=0, connection=connection, code=None, storage_uri=sys.argv[2],
-    run_uri=sys.argv[2] + "/run", runner=COUNTING,
+launch = LaunchSpec(
+    connection=connection, storage_uri=sys.argv[2], run_uri=sys.argv[2] + "/run", runner=COUNTING
 )
+group = RayTaskGroup.start(make_plan(2, steps=100_000), launch, attempt=0)
 pids = {}
 while len(pids) < 2:
     pids |= {s.task: s.pid for s in group.poll(timeout_s=1).statuses if s.state.name == "RUNNING"}

@@ -16,14 +16,14 @@ from tests.support.leaks import Snapshot
 _DRIVER = """
 import sys, time
 from raydist.runtime.cluster.connection import connect
-from raydist.runtime.group.group import RayTaskGroup
+from raydist.runtime.group.group import LaunchSpec, RayTaskGroup
 from tests.runtime.conftest import COUNTING, make_plan
 connection = connect(sys.argv[1])
 plan = make_plan(2, steps=100_000)
-group = RayTaskGroup.start(
-    plan, attempt=0, connection=connection, code=None, storage_uri=sys.argv[2], run_uri=sys.argv[2] + "/run",
-    runner=COUNTING,
+launch = LaunchSpec(
+    connection=connection, storage_uri=sys.argv[2], run_uri=sys.argv[2] + "/run", runner=COUNTING
 )
+group = RayTaskGroup.start(plan, launch, attempt=0)
 pids = {}
 while len(pids) < 2:
     pids |= {s.task: s.pid for s in group.poll(timeout_s=1).statuses if s.state.name == "RUNNING"}

@@ -368,18 +368,16 @@ def test_group_runs_inside_a_ray_task(ray_cluster: object, no_leaks: None, tmp_p
     @ray.remote(num_cpus=0)
     def driver() -> dict[str, str]:
         from raydist.runtime.cluster.connection import connect
-        from raydist.runtime.group.group import RayTaskGroup
+        from raydist.runtime.group.group import LaunchSpec, RayTaskGroup
 
         with connect(None) as connection:
-            group = RayTaskGroup.start(
-                make_plan(),
-                attempt=0,
+            launch = LaunchSpec(
                 connection=connection,
-                code=None,
                 storage_uri=str(tmp_path),
                 run_uri=str(tmp_path / "run"),
                 runner=COUNTING,
             )
+            group = RayTaskGroup.start(make_plan(), launch, attempt=0)
             drive = Drive(group, tmp_path)
             while not drive.all_in(TaskState.FINISHED, *BOTH):
                 pass

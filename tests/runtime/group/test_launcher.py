@@ -11,6 +11,7 @@ import pytest
 from raydist.planning.inventory import Host, Inventory
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.group import launcher as launcher_module
+from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.job import WorkerRange
 from raydist.storage.proof import StorageProof
@@ -42,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def make_launcher(storage: Path, **fields: Any) -> RayLauncher:
     plan = make_plan(workers=2, storage=str(storage), **fields)
     connection = Connection(source="a test", address="10.0.0.1:6379", close=None)
-    return RayLauncher(plan, connection, code=None, run_uri="unused")
+    return RayLauncher(plan, LaunchSpec(connection=connection, storage_uri="unused", run_uri="unused"))
 
 
 def test_suspected_host_with_a_problem_is_avoided(asked: list[str], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.inventory import probe_inventory
 from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.cluster.ray_internals import free_resources
+from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.runtime.host.scratch import scratch_root, sweep
 from raydist.runtime.task.code_archive import pack
@@ -303,7 +304,9 @@ def elastic_plan(num_workers: int) -> Plan:
 def test_elastic_attempt_is_fitted_to_the_nodes_and_sees_new_ones(
     ray_cluster: Connection, start: Start, wait_until: WaitUntil
 ) -> None:
-    launcher = RayLauncher(elastic_plan(1), ray_cluster, code=None, run_uri="unused")
+    launcher = RayLauncher(
+        elastic_plan(1), LaunchSpec(connection=ray_cluster, storage_uri="unused", run_uri="unused")
+    )
     plan = launcher.replan(avoid=frozenset())
     assert plan.num_workers == 2  # the driver's node has 4 CPUs
     drive = start(dataclasses.replace(plan, job=dataclasses.replace(plan.job, params={"steps": 100_000})))

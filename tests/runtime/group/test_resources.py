@@ -15,6 +15,7 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.inventory import probe_inventory
 from raydist.runtime.cluster.placement import Placement
+from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec import Resources, TaskId, TaskType
 from tests.conftest import WaitUntil
@@ -135,7 +136,7 @@ def test_attempt_after_a_kill_for_memory_asks_for_more_where_a_node_has_it(
 ) -> None:
     plan = asking(make_plan(1), memory_bytes=200 * MIB, labels=(("zone", "a"),))
     plan = dataclasses.replace(plan, job=dataclasses.replace(plan.job, memory_retry=2.0))
-    launcher = RayLauncher(plan, ray_cluster, code=None, run_uri="unused")
+    launcher = RayLauncher(plan, LaunchSpec(connection=ray_cluster, storage_uri="unused", run_uri="unused"))
     for num_deaths, memory_bytes in ((0, 200 * MIB), (1, 400 * MIB), (2, 400 * MIB)):
         [role] = launcher.replan(avoid=frozenset(), out_of_memory=(TaskType.WORKER,) * num_deaths).roles
         assert role.resources.memory_bytes == memory_bytes
