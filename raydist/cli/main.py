@@ -18,12 +18,10 @@ import click
 import raydist
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
-from raydist.errors import MistakeError, RaydistError
+from raydist.errors import MistakeError, RaydistError, RunCancelledError
 from raydist.outcome.status import RunState
 from raydist.runtime.host.session import sweep_host
 from raydist.spec.secrecy import redact_arguments
-
-INTERRUPTED = 130
 
 # Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.
 COMMANDS = {
@@ -174,7 +172,7 @@ def _run_command(arguments: Sequence[str], *, is_json: bool) -> int:
         return output.print_error(
             "stopped by Ctrl-C",
             type_name="KeyboardInterrupt",
-            code=INTERRUPTED,
+            code=RunCancelledError.exit_code,
             is_json=is_json,
             state=RunState.CANCELLED,
         )

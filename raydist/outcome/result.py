@@ -18,23 +18,21 @@ from raydist.spec.best import Best
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import facts_html, metrics_text
 
-CANCELLED_EXIT_CODE = 130
-
 Metrics: TypeAlias = Mapping[str, Annotated[float, nan_where_null]]
 ErrorClass: TypeAlias = type[errors.RaydistError]
 
 _BASES: dict[int, ErrorClass] = {2: errors.MistakeError, 3: errors.ClusterError, 4: errors.StorageError}
-# Linux's largest pid; 0 and less stand for groups of processes, which no run may stop.
-_MAX_PID = 2**31
+# Above what kill(2) takes; 0 and less stand for groups of processes, which no run may stop.
+MAX_PID = 2**31
 
 
 def _check_pid(pid: int) -> None:
-    if not 0 < pid < _MAX_PID:
+    if not 0 < pid < MAX_PID:
         raise ValueError("no process has that number")
 
 
 def _check_exit_code(code: int) -> None:
-    if code not in (1, 2, 3, 4, CANCELLED_EXIT_CODE):
+    if code not in (1, 2, 3, 4, errors.RunCancelledError.exit_code):
         raise ValueError("raydist ends with no such exit code")
 
 
@@ -298,7 +296,7 @@ class RunResult:
     def exit_code(self) -> int:
         """What the command line ends with: 0, 1, 2, 3, 4 or 130."""
         if self.state is RunState.CANCELLED:
-            return CANCELLED_EXIT_CODE
+            return errors.RunCancelledError.exit_code
         return 0 if self.error is None else self.error.exit_code
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import threading
@@ -119,42 +118,15 @@ class LogUploader:
         os.replace(aside, self._progress_path)
 
 
-class LogReader:
-    """Reads one task's log from storage, and then only what was added since."""
-
-    def __init__(self, storage: RunStorage, *, task: AnyTask, attempt: int) -> None:
-        self._storage = storage
-        self._task = task
-        self._attempt = attempt
-        self._seq = 0
-        self._num_read = 0  # bytes of segment `_seq`: a salvage may write the last one again, longer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def read_new(self) -> str:
-        """Returns what was added since the last call, the whole log at first; "" where there is none."""
-        folder = self._storage.task_logs(self._task, attempt=self._attempt)
-        numbers = [number for number in segment_numbers(self._storage, folder) if number >= self._seq]
-        return self._decoder.decode(b"".join(map(self._read_segment, numbers)))
-
-    def _read_segment(self, seq: int) -> bytes:
-        key = self._storage.log_segment(self._task, attempt=self._attempt, seq=seq)
-        num_read = self._num_read if seq == self._seq else 0
-        if num_read and self._storage.size(key) <= num_read:
-            return b""
-        data = self._storage.read_bytes(key)
-        self._seq, self._num_read = seq, len(data)
-        return data[num_read:]
-
-
 def read_log(storage: RunStorage, *, task: AnyTask, attempt: int, tail_bytes: int | None = None) -> str:
     """Returns a task's log, or its whole lines within the last `tail_bytes` (None: all of it)."""
-    if tail_bytes is None:
-        return LogReader(storage, task=task, attempt=attempt).read_new()
-    tail = b""
     numbers = segment_numbers(storage, storage.task_logs(task, attempt=attempt))
-    while numbers and len(tail) <= tail_bytes:
-        tail = storage.read_bytes(storage.log_segment(task, attempt=attempt, seq=numbers.pop())) + tail
-    return _last_lines(tail, tail_bytes).decode("utf-8", errors="replace")
+    parts: list[bytes] = []
+    while numbers and (tail_bytes is None or sum(map(len, parts)) <= tail_bytes):
+        parts.append(storage.read_bytes(storage.log_segment(task, attempt=attempt, seq=numbers.pop())))
+    found = b"".join(reversed(parts))
+    whole = found if tail_bytes is None else _last_lines(found, tail_bytes)
+    return whole.decode("utf-8", errors="replace")
 
 
 def list_log_tasks(storage: RunStorage) -> list[tuple[int, AnyTask]]:

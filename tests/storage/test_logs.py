@@ -8,7 +8,7 @@ import pytest
 
 from raydist.errors import StorageError
 from raydist.spec.tasks import TaskId
-from raydist.storage.logs import LogReader, LogUploader, list_log_tasks, read_log
+from raydist.storage.logs import LogUploader, list_log_tasks, read_log
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SEGMENT_MAX_BYTES
 from tests.storage.conftest import FakeClock
@@ -36,9 +36,6 @@ class Spool:
             spool_path=self.path,
             clock=self.clock,
         )
-
-    def reader(self) -> LogReader:
-        return LogReader(self.storage, task=self.task, attempt=0)
 
     def stored(self, tail_bytes: int | None = None) -> str:
         return read_log(self.storage, task=self.task, attempt=0, tail_bytes=tail_bytes)
@@ -148,34 +145,11 @@ def test_upload_that_failed_is_made_up_for(spool: Spool) -> None:
     assert spool.stored() == "one\ntwo\n"
 
 
-def test_reader_returns_only_what_is_new(spool: Spool) -> None:
-    reader = spool.reader()
-    uploader = spool.uploader()
-    assert reader.read_new() == ""
-    spool.write("one\n")
-    uploader.flush()
-    assert reader.read_new() == "one\n"
-    assert reader.read_new() == ""
-    spool.write("two\n")
-    uploader.flush()
-    assert reader.read_new() == "two\n"
-
-
-def test_reader_sees_a_last_segment_that_a_salvage_made_longer(spool: Spool) -> None:
-    reader = spool.reader()
-    spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=0), b"one\ntw")
-    assert reader.read_new() == "one\ntw"
-    spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=0), b"one\ntwo\nthree\n")
-    assert reader.read_new() == "o\nthree\n"
-
-
 def test_character_cut_in_two_by_segments_is_joined(spool: Spool) -> None:
-    reader = spool.reader()
     first, second = "✓".encode()[:1], "✓".encode()[1:]
     spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=0), first)
-    assert reader.read_new() == ""
     spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=1), second)
-    assert reader.read_new() == "✓"
+    assert spool.stored() == "✓"
 
 
 @pytest.mark.parametrize(

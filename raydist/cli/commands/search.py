@@ -22,7 +22,7 @@ from raydist.cli.job_options import (
     target_of,
 )
 from raydist.cli.screen import output, standard_streams
-from raydist.errors import RaydistError, SpecError
+from raydist.errors import RaydistError, RunCancelledError, SpecError
 from raydist.spec.best import Direction, direction_of
 from raydist.spec.text import counted
 from raydist.tune.space import Space, parse_space
@@ -31,7 +31,6 @@ from raydist.tune.trainable import check_installed
 if TYPE_CHECKING:
     from raydist.tune.study import Study, TrialRow
 
-INTERRUPTED = 130
 _SCHEDULERS = ("none", "asha")
 _WIDTH = 10  # of a number in the table that grows
 
@@ -260,7 +259,7 @@ def _spread_table(study: Study) -> tuple[list[str], list[list[Any]]]:
 
 def _exit_code(study: Study) -> int:
     if study.is_interrupted:
-        return INTERRUPTED
+        return RunCancelledError.exit_code
     if not study.failed:
         return 0
     first = study.failed[0]

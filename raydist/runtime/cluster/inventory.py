@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.this_machine import tpu_name
@@ -61,6 +62,12 @@ def unreachable_hosts(*, known: frozenset[str] = frozenset()) -> frozenset[str]:
     gone = not_listening(hosts.keys(), timeout_s=_ANSWER_S) if len(hosts) > 1 else ()
     there = {host for address, host in hosts.items() if address not in gone}  # a host may have several nodes
     return (frozenset(hosts.values()) - there) | known
+
+
+def remote_on(node_id: str, function: Callable[..., Any]) -> Any:
+    """Returns the function as a task of Ray on that node; it takes no CPU, and is not tried again."""
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
 
 
 def is_node_alive(node_id: str) -> bool:

@@ -61,13 +61,12 @@ def _is_here(host: str) -> bool:
 
 def _signal_there(pid: int, number: int, host: str, address: str | None) -> bool:
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from raydist.runtime.cluster.inventory import remote_on
 
     with connect(address):
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         node_ids = [node["NodeID"] for node in nodes if node["Alive"] and node["NodeManagerAddress"] == host]
         if not node_ids:
             raise ClusterError(f"Ray knows no living host {host}")
-        there = NodeAffinitySchedulingStrategy(node_ids[0], soft=False)
-        remote = ray.remote(_signal).options(num_cpus=0, scheduling_strategy=there)
-        return bool(ray.get(remote.remote(pid, number)))
+        return bool(ray.get(remote_on(node_ids[0], _signal).remote(pid, number)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raydist.runtime.cluster.inventory import remote_on
 from raydist.runtime.host.salvage import clear_here
 from raydist.runtime.host.session import sweep_host
 
@@ -27,7 +27,9 @@ def clear(owner: str, *, storage_uri: str, run: str) -> None:
     are gone. A host that does not answer is left alone: the attempt in a checkpoint's name fences it off.
     """
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    refs = [_clear_there(node_id, owner, storage_uri, run) for node_id in nodes]
+    refs = [
+        remote_on(node_id, clear_here).remote(owner, storage_uri=storage_uri, run=run) for node_id in nodes
+    ]
     ready, late = ray.wait(refs, num_returns=len(refs), timeout=_TIMEOUT_S)
     for ref in ready:
         try:
@@ -57,18 +59,4 @@ def swept_beside() -> Iterator[None]:
 def _sweep_others() -> list[Any]:
     own_id = ray.get_runtime_context().get_node_id()
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    sweep_task = ray.remote(cast(Any, sweep_host))
-    refs = []
-    for node_id in nodes:
-        if node_id != own_id:
-            there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            options = sweep_task.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-            refs.append(options.remote())
-    return refs
-
-
-def _clear_there(node_id: str, owner: str, storage_uri: str, run: str) -> Any:
-    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    clear_task = ray.remote(cast(Any, clear_here))
-    options = clear_task.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-    return options.remote(owner, storage_uri=storage_uri, run=run)
+    return [remote_on(node_id, sweep_host).remote() for node_id in nodes if node_id != own_id]

@@ -7,13 +7,12 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raydist.runtime.cluster.inventory import unreachable_hosts
+from raydist.runtime.cluster.inventory import remote_on, unreachable_hosts
 from raydist.runtime.host.salvage import salvage
 from raydist.runtime.host.scratch import scratch_root
 from raydist.runtime.task.greeting import Hello, TaskSetup
@@ -116,7 +115,6 @@ def _salvage_aside(remnant: Remnant) -> threading.Thread:
 
 def _salvage_there(remnant: Remnant) -> Any:
     assert remnant.hello is not None
-    there = NodeAffinitySchedulingStrategy(remnant.hello.node_id, soft=False)
-    run = ray.remote(cast(Any, salvage)).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
     hello = remnant.hello
-    return run.remote(hello.scratch_path, remnant.setup.log, pid=hello.pid)
+    there = remote_on(hello.node_id, salvage)
+    return there.remote(hello.scratch_path, remnant.setup.log, pid=hello.pid)

@@ -17,8 +17,7 @@ from raydist.cli import running
 from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun
 from raydist.cli.job_options import count_option, job_options, json_option, module_option
 from raydist.cli.screen import output, standard_streams
-from raydist.errors import MistakeError, RaydistError
-from raydist.outcome.result import CANCELLED_EXIT_CODE
+from raydist.errors import MistakeError, RaydistError, RunCancelledError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -103,7 +102,7 @@ def run_each(
         output.print_json(comparison.answer)
     if isinstance(error, RaydistError):
         return output.print_raydist_error(error, is_json=is_json, found=comparison.answer)
-    return 0 if error is None else CANCELLED_EXIT_CODE
+    return 0 if error is None else RunCancelledError.exit_code
 
 
 def check_writable(path: Path, *, option: str) -> None:
