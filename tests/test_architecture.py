@@ -140,7 +140,15 @@ ROOMS: dict[str, set[str]] = {
     "api": {
         *("errors", "spec", "spec.settings", "entry", "outcome", "planning", "storage", "tracking"),
         "controller",
-        *("runtime.host", "runtime.cluster", "runtime.task", "runtime.detach", "watch", "runs.handle"),
+        *(
+            "runtime.host",
+            "runtime.cluster",
+            "runtime.task",
+            "runtime.group",
+            "runtime.detach",
+            "watch",
+            "runs.handle",
+        ),
         "runs",
     },
     # Runs as trials of Ray Tune.
