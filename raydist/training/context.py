@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,48 +68,8 @@ class TaskContext(TrainContext):
         folder: Path = self._run.assignment.files.output_dir
         return folder
 
-    def fit(
-        self,
-        model: Any,
-        train_data: Any,
-        y: Any = None,
-        *,
-        epochs: int,
-        batch_size: int | None = None,
-        shuffle: bool = True,
-        sample_weight: Any = None,
-        steps_per_epoch: int | None = None,
-        initial_epoch: int = 0,
-        validation_data: Any = None,
-        validation_split: float = 0.0,
-        validation_batch_size: int | None = None,
-        validation_steps: int | None = None,
-        validation_freq: int | Sequence[int] = 1,
-        class_weight: Mapping[int, float] | None = None,
-        accumulate: int = 1,
-        callbacks: Sequence[Any] = (),
-        verbose: int | str | None = None,
-    ) -> Any:
-        request = FitRequest(
-            model=model,
-            train_data=train_data,
-            y=y,
-            epochs=epochs,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            sample_weight=sample_weight,
-            steps_per_epoch=steps_per_epoch,
-            initial_epoch=initial_epoch,
-            validation_data=validation_data,
-            validation_split=validation_split,
-            validation_batch_size=validation_batch_size,
-            validation_steps=validation_steps,
-            validation_freq=validation_freq,
-            class_weight=class_weight,
-            accumulate=accumulate,
-            callbacks=callbacks,
-            verbose=verbose,
-        )
+    def fit(self, *args: Any, **options: Any) -> Any:
+        request = FitRequest(**_bound("fit", *args, **options))
         with naming_mistakes():
             return self._trainer.fit(request)
 
@@ -129,17 +90,8 @@ class TaskContext(TrainContext):
             raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")
         return callbacks_of(self._run)
 
-    def train_steps(
-        self,
-        step_fn: Callable[[Any], Mapping[str, Any]],
-        train_data: Any,
-        *,
-        num_steps: int,
-        steps_per_call: int = 10,
-    ) -> Mapping[str, float]:
-        request = LoopRequest(
-            step_fn=step_fn, train_data=train_data, num_steps=num_steps, steps_per_call=steps_per_call
-        )
+    def train_steps(self, *args: Any, **options: Any) -> Mapping[str, float]:
+        request = LoopRequest(**_bound("train_steps", *args, **options))
         with naming_mistakes():
             return self._trainer.train_steps(request)
 
@@ -257,6 +209,16 @@ class ScriptContext(TaskContext):
     def _trainer(self) -> Trainer:
         self._strategies.planned()
         return self._make_trainer(self._run)
+
+
+def _bound(name: str, *args: Any, **options: Any) -> dict[str, Any]:
+    """Returns the arguments of a method by name; raises TypeError where its signature does not take them."""
+    try:
+        bound = inspect.signature(getattr(TrainContext, name)).bind(None, *args, **options)
+    except TypeError as error:
+        raise TypeError(f"ctx.{name}() {error}") from None
+    _, *arguments = bound.arguments.items()  # without self
+    return dict(arguments)
 
 
 def _number(name: str, value: Any) -> Any:

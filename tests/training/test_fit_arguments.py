@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "predicted": (f"{FUNCTIONS}:predicted", {}),
     "classes": (f"{FUNCTIONS}:metric_of_classes", {}),
 }
+REQUESTS = {"fit": "FitRequest", "train_steps": "LoopRequest"}
 NO_EXPORT = {"export": False}  # which costs more than these trainings
 SLOW = pytest.mark.slow  # the same again in another way
 CLUSTERS = [
@@ -32,6 +34,24 @@ CLUSTERS = [
     pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=SLOW),
     pytest.param(Cluster(strategy="parameter_server", workers=1, ps=1, keras="legacy"), marks=SLOW),
 ]
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+def test_arguments_and_defaults_are_those_of_the_train_context(method: str) -> None:
+    from raydist.train_context import TrainContext
+    from raydist.training.trainers import trainer
+
+    _, *declared = inspect.signature(getattr(TrainContext, method)).parameters.values()
+    taken = inspect.signature(getattr(trainer, REQUESTS[method])).parameters
+    assert {one.name: one.default for one in declared} == {one.name: one.default for one in taken.values()}
+
+
+def test_argument_that_fit_does_not_take_is_named() -> None:
+    from raydist.training.context import _bound
+
+    with pytest.raises(TypeError, match=r"^ctx\.fit\(\) got an unexpected keyword argument 'epoch'"):
+        _bound("fit", None, None, epoch=3)
+    assert _bound("fit", 1, 2, epochs=3) == {"model": 1, "train_data": 2, "epochs": 3}
 
 
 @functools.cache
