@@ -174,7 +174,14 @@ REST = ARGS.flag
 _BESIDE = ("param_texts", "args", "is_module", "config")
 # What no heading names is listed under the first one.
 HEADINGS: Mapping[str, Sequence[str]] = {
-    title: (*(_BESIDE if title == "Run" else ()), *(option.name for option in options))
+    title: tuple(
+        dict.fromkeys(
+            (
+                *(_BESIDE if title == "Run" else ()),
+                *(option.name for option in options if option.kind is not OptionKind.MAPPING),
+            )
+        )
+    )
     for title, options in GROUPS.items()
 }
 

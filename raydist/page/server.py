@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
+import hmac
+import ipaddress
 import logging
+import secrets
 import socket
+from collections.abc import Collection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 from raydist.errors import MistakeError
-from raydist.page.access import is_own_host, without_token
 from raydist.page.html import LIVE_POLICY
 from raydist.page.site import Response, Site
+
+
+def new_token() -> str:
+    """Returns a token that cannot be guessed: 128 bits."""
+    return secrets.token_urlsafe(16)
+
+
+def without_token(path: str, *, token: str | None) -> str | None:
+    """Returns what follows `/TOKEN/` in a path; None where the token is another one.
+
+    Args:
+      token: None where none is asked for.
+    """
+    if token is None:
+        return path.removeprefix("/")
+    given, slash, rest = path.removeprefix("/").partition("/")
+    # Takes the same time however much of it is right.
+    is_right = hmac.compare_digest(given.encode(), token.encode())
+    return rest if is_right and slash else None
+
+
+def is_own_host(header: str | None, *, names: Collection[str]) -> bool:
+    """Whether a Host header names this server.
+
+    A site that lets its own name point at 127.0.0.1 (DNS rebinding) has the browser send that name. An
+    address in numbers needs no name server, so any is allowed.
+
+    Args:
+      names: The names that are this server's, in lower case.
+    """
+    if not header:
+        return False
+    bare = header.rsplit(":", 1)[0] if not header.endswith("]") and ":" in header else header
+    host = bare.removeprefix("[").removesuffix("]").lower()
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host in names
+    return True
+
 
 DEFAULT_PORT = 7788
 

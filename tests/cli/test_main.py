@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raydist.cli import main
-from raydist.cli.job_options import GROUPS
+from raydist.cli.job_options import HEADINGS
 from raydist.cli.screen import output
 from raydist.spec.settings.option import OptionKind
 from raydist.spec.settings.options import OPTIONS
@@ -166,7 +166,7 @@ WRITTEN = [option for option in OPTIONS if option.kind is not OptionKind.MAPPING
 
 
 def test_every_option_is_under_one_heading() -> None:
-    grouped = [name for names in GROUPS.values() for name in names]
+    grouped = [name for names in HEADINGS.values() for name in names]
     assert sorted(grouped) == sorted(
         ["param_texts", "is_module", "config", *(option.name for option in WRITTEN)]
     )
@@ -178,7 +178,7 @@ def test_options_of_a_run_are_in_groups_with_an_example(
 ) -> None:
     printed = help_of(command, capsys)
     headings = [line.removesuffix(":") for line in printed.splitlines() if re.match(r"[A-Z].*:$", line)]
-    assert headings == list(GROUPS)
+    assert headings == list(HEADINGS)
     assert f"  Example:\n    raydist {command} " in printed
     assert "\n  JOB\n" not in printed  # an argument, which the description explains
     for flag in [f"--{one.name.replace('_', '-')}" if one.name != "args" else "-- ARGS" for one in WRITTEN]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.page.access import is_own_host, new_token, without_token
+from raydist.page.server import is_own_host, new_token, without_token
 
 
 @pytest.mark.parametrize(

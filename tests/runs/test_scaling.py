@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from raydist.runs.scaling import Bound, Measurement, TaskReadings, measured, verdict
-from raydist.runs.scaling_picture import picture
+from raydist.runs.scaling import Bound, Measurement, TaskReadings, measured, picture, verdict
 
 
 def run(workers: int, examples_per_s: float | None, **facts: Any) -> Measurement:

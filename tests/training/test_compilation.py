@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raydist.training.replicas import clustering
+from raydist.training.replicas import compilation
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,9 @@ from raydist.training.replicas import clustering
     ],
 )
 def test_xla_on_several_replicas_with_gpus_is_noted(facts: dict[str, Any], is_told: bool) -> None:
-    sentence = clustering.note_on(**{"num_replicas": 2, "num_gpus": 1, "jit": "", "flags": "", **facts})
+    sentence = compilation.note_on_clustering(
+        **{"num_replicas": 2, "num_gpus": 1, "jit": "", "flags": "", **facts}
+    )
     assert (sentence is not None and "#120580, #120989, #121429" in sentence) == is_told
 
 
@@ -30,10 +32,10 @@ def test_xla_on_several_replicas_with_gpus_is_noted(facts: dict[str, Any], is_to
 def test_what_tensorflow_says_of_devices_and_xla_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
-    from raydist.training.replicas import compilation
+    from raydist.training.reporting import reporter
 
     noted: list[str] = []
-    monkeypatch.setattr(compilation.reporter, "note", noted.append)
+    monkeypatch.setattr(reporter, "note", noted.append)
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["GPU:0"] if kind == "GPU" else [])
     strategy = SimpleNamespace(num_replicas_in_sync=2)
     compilation.note_clustering(strategy)

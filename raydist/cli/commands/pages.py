@@ -16,8 +16,8 @@ from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.run_argument import complete_run, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import MistakeError
-from raydist.page.access import new_token
 from raydist.page.html import report_html
+from raydist.page.server import new_token
 
 
 def warn_of_readers(host: str) -> None:

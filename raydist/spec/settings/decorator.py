@@ -24,15 +24,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 class RunOptions(TypedDict, total=False):
     """Fields of JobSpec, which are the command line's options with `_`; JobSpec says what each one means."""
 
+    args: Sequence[str]
     name: str
     study: str | None
-    args: Sequence[str]
-    run_on: RunOn | Literal["chief", "all"]
     working_dir: str | os.PathLike[str] | None
+    storage: str | os.PathLike[str]
+    resume: bool | Literal["auto"]
+    on_end: str | None
+    mlflow: str | None
+    keep_runs: str | None
+    detach: bool
+    address: str | None
+    ports: PortRange | str | None
+    allow_public_ports: bool
+    fence: bool
+    keep_warm: Duration
     env: Mapping[str, str | None] | Sequence[str]
     env_file: str | os.PathLike[str] | None
     runtime_env: str | os.PathLike[str] | Mapping[str, Any] | None
-    address: str | None
     strategy: (
         Strategy
         | Literal[
@@ -48,12 +57,17 @@ class RunOptions(TypedDict, total=False):
     workers: WorkerRange | str | int
     ps: int
     evaluator: bool
-    data_workers: int
+    devices: int | None
+    gpus_per_worker: int | None
+    virtual_replicas: int | None
+    threads_per_replica: int
+    reduce_order: Literal["fixed", "any"]
+    gpus_per_evaluator: int
     cpus_per_worker: float
     cpus_per_ps: float
     cpus_per_chief: float
     cpus_per_evaluator: float
-    cpus_per_data_worker: float
+    run_on: RunOn | Literal["chief", "all"]
     memory_per_worker: ByteSize | None
     memory_per_ps: ByteSize | None
     memory_per_chief: ByteSize | None
@@ -68,51 +82,37 @@ class RunOptions(TypedDict, total=False):
     accelerator_type: str | None
     label_selector: Mapping[str, str] | Sequence[str]
     roles: Mapping[str, Mapping[str, Any]]
-    gpus_per_worker: int | None
-    gpus_per_evaluator: int
-    devices: int | None
-    virtual_replicas: int | None
-    threads_per_replica: int
-    reduce_order: Literal["fixed", "any"]
-    ports: PortRange | str | None
-    allow_public_ports: bool
-    fence: bool
     keras: KerasFlavour | Literal["auto", "3", "legacy"]
     patch_keras: bool
     check_equality: bool
     sync_batchnorm: bool
     sum_embedding_rows: bool
     seed: int
-    storage: str | os.PathLike[str]
-    max_failures: int
-    timeout: Duration | None
-    start_timeout: Duration
-    stall_timeout: Duration
-    keep_warm: Duration
-    standby: int
-    survivor_memory: ByteSize
-    stop_on_nan: bool
-    resume: bool | Literal["auto"]
-    checkpoint_every: CheckpointEvery | str | int
-    keep: int | None
-    keep_best: str | None
-    export: bool
     partitioner: Partitioner | str | None
     ps_staleness: int
     auto_shard: Literal["off", "auto", "file", "data"]
+    data_workers: int
+    cpus_per_data_worker: float
     collective: Literal["auto", "ring", "nccl"]
     collective_timeout: Duration | None
     bytes_per_pack: ByteSize | None
     cross_device_ops: Literal["auto", "nccl", "hierarchical", "one_device"]
     compress_gradients: Literal["none", "fp16", "bf16"]
+    checkpoint_every: CheckpointEvery | str | int
+    survivor_memory: ByteSize
+    keep: int | None
+    keep_best: str | None
+    export: bool
     tensorboard_histograms: int | None
     tensorboard_graph: bool
     log_device_placement: bool
     dump_xla: bool
-    on_end: str | None
-    mlflow: str | None
-    keep_runs: str | None
-    detach: bool
+    max_failures: int
+    standby: int
+    timeout: Duration | None
+    start_timeout: Duration
+    stall_timeout: Duration
+    stop_on_nan: bool
 
 
 class JobDefaults(RunOptions, total=False):

@@ -43,6 +43,7 @@ def _resources(role: str) -> Option:
         f"resources_per_{role}",
         values.amounts,
         f"Custom Ray resource that {task} reserves. Can be repeated.",
+        kind=OptionKind.REPEATED,
     )
 
 
@@ -143,6 +144,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             values.variables,
             "Environment variable of every task; KEY alone takes the value that it has here. Can be "
             "repeated.",
+            kind=OptionKind.REPEATED,
         ),
         Option(
             "env_file",
@@ -244,6 +246,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             values.label_selector,
             "Label that the tasks' hosts need to have, for all tasks or those of a role. VALUE may be "
             "!a, in(a,b) or !in(a,b). Can be repeated.",
+            kind=OptionKind.REPEATED,
         ),
         Option(
             "roles",

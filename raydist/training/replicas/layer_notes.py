@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import clustering, code_names
+from raydist.training.replicas import code_names, compilation
 
 _MAX_NAMES = 5
 # What Keras's layers that draw random numbers begin with.
@@ -168,7 +168,7 @@ def notes_on_workers(strategy: tf.distribute.Strategy, graph: tf.Graph) -> Itera
             f"a training step changes {names}, made outside of the strategy's scope, in each replica of a "
             "worker in turn, so results depend on the number of workers; make it in the scope"
         )
-    if clustering.is_clustering(jit=tf.config.optimizer.get_jit(), flags=os.environ.get("TF_XLA_FLAGS", "")):
+    if compilation.is_clustering(jit=tf.config.optimizer.get_jit(), flags=os.environ.get("TF_XLA_FLAGS", "")):
         yield (
             "XLA chooses the parts of the steps that it compiles, which may be others where a worker "
             "computes more replicas, so results may depend on the number of workers; leave set_jit and "

@@ -17,8 +17,7 @@ from raydist.cli.commands.studies.comparison import (
 from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
 from raydist.cli.job_options import RunCommand
 from raydist.errors import MistakeError
-from raydist.runs.scaling import Measurement, verdict
-from raydist.runs.scaling_picture import picture
+from raydist.runs.scaling import Measurement, picture, verdict
 from raydist.spec.job import Strategy
 from raydist.spec.text import counted
 

@@ -1,10 +1,10 @@
-"""`raydist predict RUN DATA -o OUT`: predictions of a run's exported model for files."""
+"""`raydist predict` and `raydist export`: what a run's exported model is used for."""
 
 from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import count_option, json_option, names_in, storage_option
+from raydist.cli.job_options import chosen_names, count_option, json_option, names_in, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.spec.settings.options import find_option
@@ -41,7 +41,7 @@ _FORMATS = ("parquet", "tfrecord", "images")
 @click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
 @storage_option
 @json_option
-def command(
+def predict(
     run: str,
     data: str,
     out: str,
@@ -87,3 +87,41 @@ def command(
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(names_in(text))
+
+
+_MODEL_FORMATS = ("saved_model", "onnx", "litert", "keras")
+_COLUMNS = ("format", "difference", "uri")
+
+
+@click.command("export", epilog="More: `raydist guide after-training`.")
+@run_argument
+@click.option(
+    "--to",
+    "to",
+    metavar="FORMATS",
+    required=True,
+    help=f"Formats with commas between: {', '.join(_MODEL_FORMATS)}.",
+)
+@click.option("-o", "--out", metavar="OUT", help="Folder, or its URI; RUN-exported here when omitted.")
+@storage_option
+@json_option
+def export(run: str, to: str, out: str | None, storage: str, is_json: bool) -> None:
+    """Export a run's model in other formats.
+
+    Each is loaded again, and its outputs for a batch are compared with those of the run's exported model. The
+    SavedModel is OUT/1, OUT/2 and so on, as TensorFlow Serving wants it.
+
+    \b
+    Example:
+      raydist export @latest --to saved_model,onnx -o models/cifar
+    """
+    from raydist.inference.exporting import export
+    from raydist.storage.filesystem import Storage
+
+    formats = chosen_names(to, _MODEL_FORMATS, option="--to")
+    opened = open_named(storage, run)
+    rows = export(opened, formats, Storage.open(out or f"{opened.run}-exported"))
+    if is_json:
+        output.print_json({"run": opened.run, "exported": rows})
+        return
+    output.print_table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
