@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -334,6 +335,65 @@ def rule_of_loop(
     return rule
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Findings:
+    """What a worker has found out about a step; or the mean over the workers, the share that says yes.
+
+    Attributes:
+      errors: Of the gradients under each rule, `[rules]`; 0 where it is not known.
+      is_known: `[rules]`.
+      takes_sums, shows_batch: See `StepCheck`; `[rules, MOST_MEANS]` and `[rules]`.
+      has_compared: Whether those two are known.
+      is_coarse: Whether the gradients are of types with few digits.
+    """
+
+    errors: np.ndarray
+    is_known: np.ndarray
+    takes_sums: np.ndarray
+    shows_batch: np.ndarray
+    has_compared: float = 0.0
+    asks_for_replicas: float = 0.0
+    is_random: float = 0.0
+    reduces_itself: float = 0.0
+    reduces_twice: float = 0.0
+    is_without_updates: float = 0.0
+    is_coarse: float = 0.0
+
+    @classmethod
+    def of(cls, check: loss_check.StepCheck | None, errors: Sequence[float]) -> _Findings:
+        is_known = np.less(errors, UNKNOWN)
+        takes_sums, shows_batch = np.zeros([len(errors), MOST_MEANS]), np.zeros(len(errors))
+        known: dict[str, Any] = {"errors": np.where(is_known, errors, 0.0), "is_known": is_known}
+        if check is None:
+            return cls(**known, takes_sums=takes_sums, shows_batch=shows_batch)
+        has_compared = len(check.takes_sums) == len(errors)
+        if has_compared:
+            takes_sums[:, : len(check.means)] = check.takes_sums
+            shows_batch[:] = check.shows_batch
+        return cls(
+            **known,
+            takes_sums=takes_sums,
+            shows_batch=shows_batch,
+            has_compared=has_compared,
+            asks_for_replicas=check.asks_for_replicas,
+            is_random=check.is_random,
+            reduces_itself=check.reduces_itself,
+            reduces_twice=check.reduces_twice,
+            is_without_updates=check.is_without_updates,
+            is_coarse=check.tolerance > TOLERANCE_OF_DOUBLES,
+        )
+
+    def of_workers(self, strategy: tf.distribute.Strategy) -> _Findings:
+        """Returns the mean over the workers. A collective."""
+        own = [np.asarray(getattr(self, one.name), np.float64) for one in dataclasses.fields(self)]
+        flat = np.concatenate([np.ravel(one) for one in own])
+        means = np.asarray(findings_of_workers(strategy, flat.tolist()))
+        parts = np.split(means, np.cumsum([one.size for one in own])[:-1])
+        names = [one.name for one in dataclasses.fields(self)]
+        shaped: list[Any] = [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
+        return _Findings(**dict(zip(names, shaped, strict=True)))
+
+
 def _find_rule(
     source: Any,
     check: loss_check.StepCheck | None,
@@ -354,56 +414,38 @@ def _find_rule(
       is_normed: Whether each replica normalises its own part, which has a note already.
     """
     # One decision for all: each worker has looked at other examples, or had too few.
-    is_known = [float(error < UNKNOWN) for error in errors]
-    own = [error if known else 0.0 for error, known in zip(errors, is_known, strict=True)]
-    asks = float(check is not None and check.asks_for_replicas)
-    draws = float(check is not None and check.is_random)
-    reduces = float(check is not None and check.reduces_itself)
-    again = float(check is not None and check.reduces_twice)
-    # A loop may evaluate, or change its variables by itself.
-    lacks = float(check is not None and check.is_without_updates)
-    coarse = float(check is not None and check.tolerance > TOLERANCE_OF_DOUBLES)
-    found_sums = np.zeros([len(errors), MOST_MEANS])
-    shows_batch = np.zeros(len(errors))
-    has_compared = check is not None and len(check.takes_sums) == len(errors)
-    if check is not None and has_compared:
-        found_sums[:, : len(check.means)] = check.takes_sums
-        shows_batch[:] = check.shows_batch
-    findings = *shows_batch, float(has_compared), asks, draws, reduces, again, lacks, coarse
-    *shared, comparing, num_asking, num_drawing, num_reducing, num_again, num_lacking, num_coarse = (
-        findings_of_workers(strategy, [*own, *is_known, *found_sums.reshape(-1), *findings])
-    )
-    values, rest = shared[: 2 * len(errors)], shared[2 * len(errors) :]
-    found_sums = np.reshape(rest[: found_sums.size], found_sums.shape)
-    shows_batch = np.array(rest[found_sums.size :])
+    found = _Findings.of(check, errors).of_workers(strategy)
 
     def set_takers_of_sums(rule: LossRule) -> None:
         # A worker that could not look does not know the metrics, and all have to treat them alike.
-        if check is not None and comparing == 1:
-            takes_sums = found_sums[list(LossRule).index(rule)]
+        if check is not None and found.has_compared == 1:
+            takes_sums = found.takes_sums[list(LossRule).index(rule)]
             _set_takers_of_sums(check.means, takes_sums, rule)
             # Keras's own test step computes the losses by the same code.
             _set_takers_of_sums(check.means, takes_sums, rule, is_evaluation=True)
 
-    if is_loop and num_lacking > 0:
+    def is_shown(rule: LossRule) -> bool:
+        return bool(found.has_compared < 1 or found.shows_batch[list(LossRule).index(rule)] == 1)
+
+    if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
         set_takers_of_sums(LossRule.SCALED)
         return LossRule.SCALED
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     if not has_own_losses:
         set_takers_of_sums(LossRule.SCALED)
-        is_shown = comparing < 1 or shows_batch[list(LossRule).index(LossRule.SCALED)] == 1
-        if not is_shown and not is_normed and num_drawing == 0:
+        if not is_shown(LossRule.SCALED) and not is_normed and not found.is_random:
             reporter.note(loss_verdict.describe_shown(source, parts=parts))
         return LossRule.SCALED
-    sums, knowing = values[: len(errors)], values[len(errors) :]
-    means = [total / share if share else UNKNOWN for total, share in zip(sums, knowing, strict=True)]
+    means = [
+        total / share if share else UNKNOWN for total, share in zip(found.errors, found.is_known, strict=True)
+    ]
     finding = loss_verdict.decide(
         means,
-        tolerance=TOLERANCE if num_coarse > 0 else TOLERANCE_OF_DOUBLES,
-        is_random=num_drawing > 0,
-        asks_for_replicas=num_asking > 0,
-        reduces_itself=num_reducing > 0,
-        reduces_twice=num_again > 0,
+        tolerance=TOLERANCE if found.is_coarse else TOLERANCE_OF_DOUBLES,
+        is_random=bool(found.is_random),
+        asks_for_replicas=bool(found.asks_for_replicas),
+        reduces_itself=bool(found.reduces_itself),
+        reduces_twice=bool(found.reduces_twice),
         is_loop=is_loop,
         may_divide=may_divide,
     )
@@ -415,9 +457,8 @@ def _find_rule(
     sentence = loss_verdict.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
-    is_shown = comparing < 1 or shows_batch[list(LossRule).index(finding.rule)] == 1
     is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
-    if not is_shown and not is_noted and not finding.is_random:
+    if not is_shown(finding.rule) and not is_noted and not finding.is_random:
         reporter.note(loss_verdict.describe_shown(source, parts=parts))
     return finding.rule
 
