@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +37,33 @@ def unless_coordinated(new: Callable[..., Any], original: Callable[..., Any]) ->
     return method
 
 
+@dataclass(kw_only=True)
+class _Pass:
+    """Where a data handler is in its data.
+
+    Attributes:
+      groups: How many batches make up a step.
+      steps: Of an epoch; None where an epoch ends with the data.
+      batches: Of a pass over the data, where several make up a step; None where it is not known.
+      passed: Steps of earlier epochs in the same pass.
+      unread: The dataset of which tf_keras makes an iterator at first that nobody reads.
+      packer: Which steps go into a call.
+      call: That of the epoch.
+    """
+
+    groups: Groups
+    steps: int | None
+    batches: int | None
+    passed: int = 0
+    unread: Any = None
+    packer: Any = None
+    call: Any = None
+
+
+# By the data handler.
+_passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
+
+
 def configure_dataset(
     self: Any, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
 ) -> None:
@@ -50,89 +79,110 @@ def configure_dataset(
     resumption = session.resumption if session is not None else resume.Resumption(resume.Start())
     # It shuffles arrays by operations whose state is not known.
     resumption = resumption.of_data(is_fixed=isinstance(self._adapter, data_adapter.DatasetAdapter))
-    groups = self._raydist_groups = session.groups if session is not None else Groups()
-    self._inferred_steps = self._infer_steps(steps_per_epoch, dataset)
-    self._raydist_batches, self._raydist_passed = groups.batches_per_epoch, 0
-    if groups.size > 1 and groups.batches_per_epoch is None:
-        cardinality = dataset.cardinality  # a distributed dataset has a property
-        count = int(cardinality() if callable(cardinality) else cardinality)
-        self._raydist_batches = count if count > 0 else None
-        if count > 0 and steps_per_epoch is None:
-            self._inferred_steps = groups.num_steps(count)
-        elif count > 0 and session is not None:
-            # Steps of earlier epochs that a resumed run has in the same pass over the data.
-            before = resumption.start.epoch * (steps_per_epoch or 0)
-            self._raydist_passed = before % groups.num_steps(count)
-    self._raydist_steps, self._raydist_unread = self._inferred_steps, None
+    at = _passes[self] = _pass_of(
+        dataset,
+        session,
+        steps=self._infer_steps(steps_per_epoch, dataset),
+        steps_per_epoch=steps_per_epoch,
+        first_epoch=resumption.start.epoch,
+    )
+    self._inferred_steps = at.steps
     if distribute:
-        check_sizes(strategy, dataset, num_steps=self._inferred_steps)
+        check_sizes(strategy, dataset, num_steps=at.steps)
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         # Only a new iterator for each epoch surely takes no more than there is.
-        endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
-        steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
-        if self._adapter.should_recreate_iterator():
-            self._raydist_unread = dataset
-        resumption.prepare(dataset, steps_per_epoch=steps, unread=resume.Unread.AT_FIRST)
+        is_made_again = self._adapter.should_recreate_iterator()
+        endless = at.steps is not None and is_made_again
+        at.unread = dataset if is_made_again else None
+        resumption.prepare(
+            dataset, steps_per_epoch=None if is_made_again else steps_per_epoch, unread=resume.Unread.AT_FIRST
+        )
         is_compared = py_datasets.is_from_position(getattr(self._adapter, "_keras_sequence", None))
         dataset = cut.cut_for_replicas(
             dataset, strategy, endless=endless, begin=resumption.begin, is_compared=is_compared
         )
     self._dataset = dataset
     agree = functools.partial(means_over_workers, strategy)
-    steps = int(self._steps_per_execution.numpy())
     # With several steps per execution tf_keras asks for the size here, which our calls need not know.
-    self._raydist_packer = fit_session.packer_of(session, steps, agree)
+    at.packer = fit_session.packer_of(session, int(self._steps_per_execution.numpy()), agree)
+
+
+def _pass_of(
+    dataset: Any, session: Any, *, steps: int | None, steps_per_epoch: int | None, first_epoch: int
+) -> _Pass:
+    """Returns the pass at the first step of `fit`.
+
+    Args:
+      steps: What tf_keras infers for an epoch.
+      first_epoch: The one that the run resumes in.
+    """
+    groups = session.groups if session is not None else Groups()
+    at = _Pass(groups=groups, steps=steps, batches=groups.batches_per_epoch)
+    if groups.size <= 1 or groups.batches_per_epoch is not None:
+        return at
+    cardinality = dataset.cardinality  # a distributed dataset has a property
+    count = int(cardinality() if callable(cardinality) else cardinality)
+    if count <= 0:
+        return at
+    at.batches = count
+    if steps_per_epoch is None:
+        at.steps = groups.num_steps(count)
+    elif session is not None:
+        # Steps of earlier epochs that a resumed run has in the same pass over the data.
+        at.passed = first_epoch * steps_per_epoch % groups.num_steps(count)
+    return at
 
 
 def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
     """Yields each epoch with its data; one iterator per epoch, or one for all."""
+    at = _passes[self]
     with self._truncate_execution_to_epoch():
         data_iterator = None
         if self._initial_epoch < self._epochs:
-            resume.begin_unread(self._raydist_unread)
+            resume.begin_unread(at.unread)
         for epoch in range(self._initial_epoch, self._epochs):
             if self._insufficient_data:  # Set by `catch_stop_iteration`.
                 break
-            is_whole = self._raydist_steps is None  # also a distributed dataset without steps_per_epoch
+            is_whole = at.steps is None  # also a distributed dataset without steps_per_epoch
             if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
                 if data_iterator is not None:
-                    self._raydist_passed = 0
+                    at.passed = 0
                 data_iterator = iter(self._dataset)
-            self._raydist_call = step_calls.StepCall(data_iterator, 1)
+            at.call = step_calls.StepCall(data_iterator, 1)
             # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
-            self._inferred_steps = self._raydist_steps
-            yield epoch, self._raydist_call
+            self._inferred_steps = at.steps
+            yield epoch, at.call
             self._adapter.on_epoch_end()
 
 
 def steps(self: Any) -> Iterator[int]:
     """Yields the first step of each call, and says in the call how many steps it has."""
+    at = _passes[self]
     self._current_step, self._initial_step = self._initial_step, 0
     asked = self._steps_per_execution.numpy().item()
-    groups = self._raydist_groups
     while self._inferred_steps is None or self._current_step < self._inferred_steps:
         if self._insufficient_data:  # Set by `catch_stop_iteration`.
             break
         left = asked if self._inferred_steps is None else self._inferred_steps - self._current_step
         size = 1
-        if groups.size > 1:
+        if at.groups.size > 1:
             # Of a pass over the data, or of an epoch where one pass goes through all of them.
-            before = 0 if groups.batches_per_epoch else self._raydist_passed
-            known = self._raydist_batches if self._inferred_steps is not None else None
-            left, size = groups.next_call(before + self._current_step, left, num_batches=known)
-        count = self._raydist_packer.next_count(left)
+            before = 0 if at.groups.batches_per_epoch else at.passed
+            known = at.batches if self._inferred_steps is not None else None
+            left, size = at.groups.next_call(before + self._current_step, left, num_batches=known)
+        count = at.packer.next_count(left)
         if count < asked:
             self._steps_per_execution.assign(count)  # `predict` reads it
         # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
         may_end = self._inferred_steps is None
-        self._raydist_call.begin(count, may_end=may_end, batches_per_step=size)
-        taken = self._raydist_call.num_steps
+        at.call.begin(count, may_end=may_end, batches_per_step=size)
+        taken = at.call.num_steps
         self._step_increment = taken - 1
         yield self._current_step
         self._current_step += taken
         if count < asked:
             self._steps_per_execution.assign(asked)
-    self._raydist_passed += self._current_step
+    at.passed += self._current_step
 
 
 def make_single_batch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
