@@ -43,7 +43,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     model, epochs, callbacks = request.model, request.epochs, tf.nest.flatten(list(request.callbacks))
     steps_per_epoch = _checked_steps(run, request)
     adapter = adapters.adapter_of(model)
-    position = FitPosition(run, initial_epoch=request.initial_epoch)
+    position = FitPosition.of_next_fit(run, initial_epoch=request.initial_epoch)
     skip = position.start.epoch * steps_per_epoch + position.start.step
     run.trains_on(request.train_data, resumed=position.here)
     data = fit_data.applied(request.train_data, request)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import callback_state
-from raydist.training.checkpointing.saved_state import FitLength, rate_of
+from raydist.training.checkpointing.saved_state import FitLength, SavedState, rate_of
 from raydist.training.input import resume
 from raydist.training.keras_patches import adapters
 from raydist.training.trainers import model_state
@@ -31,8 +31,39 @@ class FitPosition:
       element_spec: The structure of a batch that Keras was given, once it was.
     """
 
-    def __init__(self, run: TaskRun, *, initial_epoch: int = 0, accumulate: int = 1) -> None:
-        """Takes the next `fit` of the run.
+    def __init__(
+        self,
+        run: TaskRun,
+        number: int,
+        state: SavedState | None,
+        *,
+        initial_epoch: int = 0,
+        accumulate: int = 1,
+    ) -> None:
+        """Takes the checkpoint if it was written in this `fit` or in a later one; see `of_next_fit`."""
+        self.run = run
+        self.number = number
+        self.initial_epoch = initial_epoch
+        self._accumulate = accumulate
+        self.state = state
+        self.is_done = state is not None and number < state.fit
+        self.here = here = state if not self.is_done else None
+        self.step = self.state.step if self.state else run.reporter.step
+        self.epoch = here.epoch if here else initial_epoch
+        self.step_in_epoch = here.step_in_epoch if here else 0
+        self.step_before = self.step
+        self._first_step = self.step  # of this process
+        length = self.state.fit_length(self.number) if self.state else None
+        # Steps of this `fit` before this process began; None if the checkpoint does not say.
+        self._steps_before = 0 if here is None else length and length.steps
+        self.epoch_size: int | None = None
+        self.element_spec: Any = None
+        self.restored_rate: float | None = None
+        self.history: list[Mapping[str, Any]] = list(here.history) if here else []
+
+    @classmethod
+    def of_next_fit(cls, run: TaskRun, *, initial_epoch: int = 0, accumulate: int = 1) -> FitPosition:
+        """Returns the position of the run's next `fit`, which is counted.
 
         Args:
           initial_epoch: Its first epoch, before any restart.
@@ -41,35 +72,20 @@ class FitPosition:
         Raises:
           UnsupportedError: The checkpoint is inside an epoch whose steps had another number of batches.
         """
-        self.run = run
-        self.initial_epoch = initial_epoch
-        self._accumulate = accumulate
-        self.number = run.num_fits
+        number, newest = run.num_fits, run.checkpoints.newest()
         run.num_fits += 1
-        newest = run.checkpoints.newest()
-        self.state = newest if newest is not None and self.number <= newest.fit else None
-        self.is_done = self.state is not None and self.number < self.state.fit
-        self.here = here = self.state if not self.is_done else None
+        state = newest if newest is not None and number <= newest.fit else None
+        position = cls(run, number, state, initial_epoch=initial_epoch, accumulate=accumulate)
+        here = position.here
         if here is not None and here.step_in_epoch and here.accumulate != accumulate:
             raise UnsupportedError(
                 f"ctx.fit got accumulate={accumulate}, and checkpoint {here.uri} is inside an epoch that had "
                 f"{here.accumulate}, so examples would be trained on twice, or never; give "
                 f"accumulate={here.accumulate}, or continue from the end of an epoch"
             )
-        self.step = self.state.step if self.state else run.reporter.step
-        self.epoch = here.epoch if here else initial_epoch
-        self.step_in_epoch = here.step_in_epoch if here else 0
-        self.step_before = self.step
-        self._first_step = self.step  # of this process
-        length = self.state.fit_length(self.number) if self.state else None
-        if self.is_done and length is not None:
-            run.fit_lengths[self.number] = length
-        # Steps of this `fit` before this process began; None if the checkpoint does not say.
-        self._steps_before = 0 if here is None else length and length.steps
-        self.epoch_size: int | None = None
-        self.element_spec: Any = None
-        self.restored_rate: float | None = None
-        self.history: list[Mapping[str, Any]] = list(here.history) if here else []
+        if position.is_done and state is not None and (length := state.fit_length(number)) is not None:
+            run.fit_lengths[number] = length
+        return position
 
     @property
     def start(self) -> resume.Start:

@@ -64,7 +64,7 @@ class SynchronousTrainer:
         base = adapters.adapter_of(model).library.callbacks.Callback
         adapters.check(model, run.strategy)
         groups = self._groups(request)
-        position = FitPosition(run, initial_epoch=request.initial_epoch, accumulate=groups.size)
+        position = FitPosition.of_next_fit(run, initial_epoch=request.initial_epoch, accumulate=groups.size)
         run.trains_on(request.train_data, resumed=position.here)
         data = self._train_data(request, position, groups)
         dataset, steps_per_epoch = data.dataset, data.steps_per_epoch

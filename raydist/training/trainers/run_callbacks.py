@@ -256,6 +256,6 @@ class _Checkpoint:
 def callbacks_of(run: TaskRun) -> list[Any]:
     """Returns callbacks for the user's own `model.fit`; see TrainContext.callbacks."""
     base = tf.keras.callbacks.Callback
-    position = FitPosition(run)
+    position = FitPosition.of_next_fit(run)
     resumption = resume.Resumption(position.start, rereads=True)
     return list(run_callbacks(position, base, element_spec=None, resumption=resumption))
