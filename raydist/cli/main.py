@@ -20,7 +20,7 @@ from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import MistakeError, RaydistError, RunCancelledError
 from raydist.outcome.status import RunState
-from raydist.runtime.host.session import sweep_host
+from raydist.runtime.host.ray_session import sweep_host
 from raydist.spec.secrecy import redact_arguments
 
 # Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.

@@ -35,8 +35,8 @@ from raydist.controller.events import (
     StoredCheckpoint,
 )
 from raydist.controller.machine import RunMachine
-from raydist.controller.reached import Revival
 from raydist.controller.result import RunPlaces, result_of
+from raydist.controller.revival import Revival
 from raydist.controller.task_group import Clock, GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
 from raydist.outcome.result import RunResult

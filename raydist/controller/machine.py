@@ -32,9 +32,9 @@ from raydist.controller.events import (
 )
 from raydist.controller.lost_attempts import LostAttempts, NextAttempt
 from raydist.controller.memory_growth import MemoryWatch
-from raydist.controller.reached import Reached, Revival
 from raydist.controller.replacement import Deaths, replace_dead
 from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
+from raydist.controller.revival import Reached, Revival
 from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive, standstill_cause
 from raydist.controller.task_group import GroupUpdate
 from raydist.controller.watchdog import Watchdog

@@ -12,8 +12,8 @@ from raydist.controller.controller import Controller
 from raydist.controller.events import StoredCheckpoint
 from raydist.controller.journal import PROGRESS, REPORT
 from raydist.controller.machine import RunMachine
-from raydist.controller.reached import Revival
 from raydist.controller.result import RunPlaces
+from raydist.controller.revival import Revival
 from raydist.controller.task_group import SystemClock
 from raydist.outcome.result import RunResult
 from raydist.planning.describe import describe_job, describe_plan

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from raydist.controller.controller import Controller
-from raydist.controller.reached import Revival
+from raydist.controller.revival import Revival
 from raydist.errors import ClusterError, RaydistError, StorageError, TrainingError
 from raydist.outcome.result import RunError
 from raydist.outcome.status import RunState

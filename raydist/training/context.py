@@ -20,8 +20,7 @@ from raydist.training.cluster import data_service
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
 from raydist.training.reporting.logs import by_element
-from raydist.training.trainers.run_callbacks import callbacks_of
-from raydist.training.trainers.trainer import (
+from raydist.training.trainers.base import (
     EvaluateRequest,
     FitRequest,
     LoopRequest,
@@ -29,6 +28,7 @@ from raydist.training.trainers.trainer import (
     TaskRun,
     Trainer,
 )
+from raydist.training.trainers.run_callbacks import callbacks_of
 
 
 class TaskContext(TrainContext):

@@ -53,10 +53,10 @@ from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tensorboard import TensorBoardWriter
 from raydist.training.self_check import verdicts
 from raydist.training.stepping import pace
+from raydist.training.trainers.base import Strategies, TaskRun, Trainer
 from raydist.training.trainers.evaluation import EvaluatorTrainer
 from raydist.training.trainers.export import ExportFolder
 from raydist.training.trainers.keras_fit import SynchronousTrainer
-from raydist.training.trainers.trainer import Strategies, TaskRun, Trainer
 
 # What waits to be stored, in a state that is kept in memory.
 _METRICS, _BOARD = "metrics", "board"

@@ -11,8 +11,8 @@ from typing import Any
 from raydist.errors import ClusterError
 from raydist.outcome.result import RunError, RunResult, TaskRecord
 from raydist.outcome.status import RunState, TaskState
+from raydist.runtime.host.ray_session import end_session
 from raydist.runtime.host.salvage import clear_here
-from raydist.runtime.host.session import end_session
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter

@@ -9,7 +9,7 @@ import pytest
 
 from raydist.controller.events import AttemptPlanned, GroupStopped, GroupUpdated, StartAttempt, StopGroup
 from raydist.controller.machine import RunMachine
-from raydist.controller.reached import Revival
+from raydist.controller.revival import Revival
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.codec import as_plain, from_plain
 from raydist.outcome.status import AttemptEnd, FailureKind, TaskState

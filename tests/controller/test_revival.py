@@ -11,7 +11,7 @@ import pytest
 
 from raydist.controller.controller import Controller
 from raydist.controller.machine import RunMachine
-from raydist.controller.reached import Revival
+from raydist.controller.revival import Revival
 from raydist.errors import ClusterError
 from raydist.outcome.codec import as_plain, from_plain
 from raydist.outcome.result import RunResult

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raydist.training.reporting.progress import TaskProgress
-    from raydist.training.trainers.trainer import TaskRun
+    from raydist.training.trainers.base import TaskRun
 
 
 def run_of(ctx: Any) -> TaskRun:

@@ -39,10 +39,10 @@ CLUSTERS = [
 @pytest.mark.parametrize("method", REQUESTS)
 def test_arguments_and_defaults_are_those_of_the_train_context(method: str) -> None:
     from raydist.train_context import TrainContext
-    from raydist.training.trainers import trainer
+    from raydist.training.trainers import base
 
     _, *declared = inspect.signature(getattr(TrainContext, method)).parameters.values()
-    taken = inspect.signature(getattr(trainer, REQUESTS[method])).parameters
+    taken = inspect.signature(getattr(base, REQUESTS[method])).parameters
     assert {one.name: one.default for one in declared} == {one.name: one.default for one in taken.values()}
 
 

@@ -32,7 +32,7 @@ from raydist.runtime.host.address import (
     running_address as running_address,
     split_address,
 )
-from raydist.runtime.host.session import mark_session, own_process_groups, sweep_host
+from raydist.runtime.host.ray_session import mark_session, own_process_groups, sweep_host
 
 NAMESPACE = "raydist"
 PROBE_TIMEOUT_S = 3.0

@@ -11,8 +11,8 @@ import ray
 from ray.exceptions import RayError
 
 from raydist.runtime.cluster.inventory import remote_on
+from raydist.runtime.host.ray_session import sweep_host
 from raydist.runtime.host.salvage import clear_here
-from raydist.runtime.host.session import sweep_host
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from raydist.runtime.host.address import (
     running_address,
     split_address,
 )
+from raydist.runtime.host.ray_session import end_session
 from raydist.runtime.host.scratch import is_private, scratch_root
-from raydist.runtime.host.session import end_session
 from raydist.runtime.task.runner import TRAINING_RUNNER
 from raydist.spec.job import KerasFlavour
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from raydist.errors import RaydistError
 from raydist.planning.assignment import static_environment
 from raydist.planning.plan import Plan
-from raydist.runtime.host.session import raylets_here
+from raydist.runtime.host.ray_session import raylets_here
 from raydist.runtime.host.software import installed_versions
 from raydist.runtime.task.fork_server import Stay, command, receive, send, user_of
 from raydist.runtime.task.runner import preload_of, runner_of
@@ -187,7 +187,7 @@ def _inherited(pid: int) -> tuple[object, ...]:
         (process / "cgroup").read_text(),
         os.sched_getaffinity(pid),
         os.getpriority(os.PRIO_PROCESS, pid),
-        re.findall(r"^(?:Umask|Uid|Gid|Groups):.*", (process / "status").read_text(), re.MULTILINE),
+        re.findall(r"^(?:Umask|Uid|Gid|BatchGroups):.*", (process / "status").read_text(), re.MULTILINE),
     )
 
 

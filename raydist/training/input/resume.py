@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.input.walk import nodes_of
-from raydist.training.replicas.accumulation import Groups
+from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.replicas.slices import Slice
 from raydist.training.reporting import reporter
 
@@ -212,7 +212,7 @@ class Resumption:
     def __init__(
         self,
         start: Start,
-        groups: Groups | None = None,
+        groups: BatchGroups | None = None,
         *,
         is_there: bool = False,
         redraws: bool = True,
@@ -226,7 +226,7 @@ class Resumption:
           rereads: Whether data that cannot be read from the position on begin at their beginning.
         """
         self.start = start
-        self._groups = groups or Groups()
+        self._groups = groups or BatchGroups()
         self._is_there = is_there
         self._redraws = redraws
         # How many batches the iterators skip that are made now.

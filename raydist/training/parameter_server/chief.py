@@ -16,14 +16,14 @@ from raydist.training.parameter_server.returned_values import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.reporting.logs import LoopReports, checked_scalars
 from raydist.training.trainers import custom_loop
-from raydist.training.trainers.custom_loop import Span
-from raydist.training.trainers.trainer import (
+from raydist.training.trainers.base import (
     EvaluateRequest,
     FitRequest,
     LoopRequest,
     PredictRequest,
     TaskRun,
 )
+from raydist.training.trainers.custom_loop import Span
 
 
 def run_steps(

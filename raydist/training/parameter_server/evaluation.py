@@ -21,7 +21,7 @@ from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import StepFeed, check_made_inside, checked_dataset
 from raydist.training.replicas import own_logs, slices
 from raydist.training.trainers import evaluation
-from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest, TaskRun
+from raydist.training.trainers.base import EvaluateRequest, PredictRequest, TaskRun
 
 
 class WorkerEvaluation:

@@ -32,9 +32,9 @@ from raydist.training.replicas import own_logs
 from raydist.training.reporting.logs import floats
 from raydist.training.stepping.callbacks import CallbackCalls
 from raydist.training.trainers import fit_data
+from raydist.training.trainers.base import FitRequest, TaskRun
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
-from raydist.training.trainers.trainer import FitRequest, TaskRun
 
 
 def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:

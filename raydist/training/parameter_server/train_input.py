@@ -14,7 +14,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.input import train_data
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.trainers.trainer import TaskRun
+from raydist.training.trainers.base import TaskRun
 
 
 class Feed(Protocol):

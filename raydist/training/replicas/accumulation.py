@@ -19,7 +19,7 @@ from raydist.training.replicas.replica_share import SHARE_TYPE, RecordedAmounts,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Groups:
+class BatchGroups:
     """How the batches of a `fit` are grouped; one group makes one step.
 
     A group never reaches from one epoch into the next: the last one of an epoch may have fewer batches.

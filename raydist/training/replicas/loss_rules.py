@@ -20,15 +20,14 @@ from raydist.training.replicas import (
     dependence,
     gradient_probe,
     layer_notes,
-    loss_check,
     loss_verdict,
     own_logs,
     replica_share,
     slices,
+    step_check,
 )
 from raydist.training.replicas.accumulation import UpdateCheck
 from raydist.training.replicas.code_names import is_keras
-from raydist.training.replicas.loss_check import MOST_MEANS
 from raydist.training.replicas.loss_verdict import (
     TOLERANCE,
     TOLERANCE_OF_DOUBLES,
@@ -36,6 +35,7 @@ from raydist.training.replicas.loss_verdict import (
     LossRule,
     LossVerdict,
 )
+from raydist.training.replicas.step_check import MOST_MEANS
 from raydist.training.reporting import reporter
 
 logger = logging.getLogger(__name__)
@@ -202,13 +202,13 @@ def decide(
     given = slices.own_rows_of(strategy.experimental_local_results(element)[0])
     step, batch = slices.on_own_rows(strategy, step, element)
     has_losses = code_names.has_own_losses(model)
-    check: loss_check.StepCheck | None = None
+    check: step_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         if not has_losses or int(slices.num_rows(batch)) > 1:
             with gradient_probe.counters_kept(model):
-                check = loss_check.StepCheck(
+                check = step_check.StepCheck(
                     step, strategy=strategy, spec=spec, model=model, shown=shown, compares=has_losses
                 )
             errors = check.errors(batch) if has_losses else errors
@@ -244,11 +244,11 @@ def decide_evaluation(
     """
     strategy = model.distribute_strategy
     step, batch = slices.on_own_rows(strategy, step, element)
-    check: loss_check.StepCheck | None = None
+    check: step_check.StepCheck | None = None
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         with gradient_probe.counters_kept(model):
-            check = loss_check.StepCheck(step, strategy=strategy, spec=spec, model=model, shown=shown)
+            check = step_check.StepCheck(step, strategy=strategy, spec=spec, model=model, shown=shown)
         # A row twice tells a sum from a mean, too.
         check.errors(batch if int(slices.num_rows(batch)) > 1 else slices.doubled(batch))
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
@@ -278,7 +278,7 @@ def decide_evaluation(
     _set_takers_of_sums(check.means, takes_sums[rules.index(rule)], rule, is_evaluation=True)
 
 
-def _comparing_layers(model: Any, check: loss_check.StepCheck | None, given: Any, batch: Any) -> list[Any]:
+def _comparing_layers(model: Any, check: step_check.StepCheck | None, given: Any, batch: Any) -> list[Any]:
     """Returns the layers by which the gradients of an example depend on the others of its batch.
 
     Args:
@@ -317,12 +317,12 @@ def rule_of_loop(
     if num_replicas == 1 or not _CheckSettings.checks:
         return LossRule.SCALED
     step, batch = slices.on_own_rows(strategy, step_fn, element)
-    check: loss_check.StepCheck | None = None
+    check: step_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         if int(slices.num_rows(batch)) > 1:
-            check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
+            check = step_check.StepCheck(step, strategy=strategy, spec=spec)
             errors = check.errors(batch)
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
         logger.info("%s could not be checked: %s", step_fn, error, exc_info=True)
@@ -360,7 +360,7 @@ class _Findings:
     is_coarse: float = 0.0
 
     @classmethod
-    def of(cls, check: loss_check.StepCheck | None, errors: Sequence[float]) -> _Findings:
+    def of(cls, check: step_check.StepCheck | None, errors: Sequence[float]) -> _Findings:
         is_known = np.less(errors, UNKNOWN)
         takes_sums, shows_batch = np.zeros([len(errors), MOST_MEANS]), np.zeros(len(errors))
         known: dict[str, Any] = {"errors": np.where(is_known, errors, 0.0), "is_known": is_known}
@@ -396,7 +396,7 @@ class _Findings:
 
 def _find_rule(
     source: Any,
-    check: loss_check.StepCheck | None,
+    check: step_check.StepCheck | None,
     errors: Sequence[float],
     batch: Any,
     *,
@@ -475,7 +475,7 @@ def _set_takers_of_sums(
     replica_share.set_takers_of_sums(takers, rule, among=metrics, is_evaluation=is_evaluation)
 
 
-def _compares_examples(check: loss_check.StepCheck | None, batch: Any) -> bool:
+def _compares_examples(check: step_check.StepCheck | None, batch: Any) -> bool:
     try:
         return check is not None and check.compares_examples(batch)
     except Exception as error:  # the user's code, on a part of a batch
@@ -483,7 +483,7 @@ def _compares_examples(check: loss_check.StepCheck | None, batch: Any) -> bool:
         return False
 
 
-def _notes_on_step(model: Any, check: loss_check.StepCheck | None) -> Iterator[str]:
+def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[str]:
     """Yields a sentence for each thing in a step that keeps raydist's first promise from holding."""
     has_replicas = model.distribute_strategy.num_replicas_in_sync > 1
     stateful = layer_notes.with_own_state(model) if has_replicas else []
@@ -504,7 +504,7 @@ def _notes_on_step(model: Any, check: loss_check.StepCheck | None) -> Iterator[s
         yield loss_verdict.describe_assignments(source, drifting)
 
 
-def _notes_on_draws(model: Any, check: loss_check.StepCheck) -> Iterator[str]:
+def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
     metrics = {id(one) for one in model.metrics}
     drawing = [one for one in check.drawing if id(one) not in metrics and not _is_noted_to_draw(one)]
     if drawing:

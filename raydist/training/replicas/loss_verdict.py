@@ -1,6 +1,6 @@
 """What the errors of a step's gradients say about how its losses are written, and the notes about it.
 
-loss_check.py measures the errors.
+step_check.py measures the errors.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from raydist.training.input.resume import Resumption, Start
-from raydist.training.replicas.accumulation import Groups
+from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping.packing import Means, Pauses, StepPacker, watches_batches
 
 
@@ -41,7 +41,7 @@ class FitSession:
         self.first: Start | None = None
         self.resumption = _of_any(known, "resumption") or Resumption(Start())
         self.element_spec: Any = None
-        self.groups: Groups = _of_any(known, "groups") or Groups()
+        self.groups: BatchGroups = _of_any(known, "groups") or BatchGroups()
         pauses = _of_any(known, "pauses")
         self._pauses: Pauses | None = None if pauses is None else pauses()
         # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.

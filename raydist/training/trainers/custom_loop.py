@@ -21,7 +21,7 @@ from raydist.training.replicas.loss_verdict import LossRule
 from raydist.training.reporting.logs import LoopReports, checked_scalars
 from raydist.training.stepping import model_access, pace
 from raydist.training.stepping.pace import PaceReport
-from raydist.training.trainers.trainer import LoopRequest, TaskRun
+from raydist.training.trainers.base import LoopRequest, TaskRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from raydist.training.input import recipes, train_data, worker_order
 from raydist.training.input.py_datasets import is_py_dataset, num_batches_of
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.reporting import reporter
-from raydist.training.trainers.trainer import FitRequest
+from raydist.training.trainers.base import FitRequest
 
 
 def applied(data: Any, request: FitRequest) -> Any:

@@ -14,7 +14,7 @@ from raydist.training.checkpointing.saved_state import FitLength, SavedState, ra
 from raydist.training.input import resume
 from raydist.training.keras_patches import adapters
 from raydist.training.trainers import model_state
-from raydist.training.trainers.trainer import FitRequest, LoopRequest, TaskRun
+from raydist.training.trainers.base import FitRequest, LoopRequest, TaskRun
 
 
 class FitPosition:

@@ -13,17 +13,17 @@ from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.input import py_datasets, recipes, resume, train_data, worker_order
 from raydist.training.keras_patches import adapters
-from raydist.training.replicas.accumulation import Groups
+from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.trainers import custom_loop, evaluation, fit_data, fit_position
-from raydist.training.trainers.fit_position import FitPosition
-from raydist.training.trainers.run_callbacks import run_callbacks
-from raydist.training.trainers.trainer import (
+from raydist.training.trainers.base import (
     EvaluateRequest,
     FitRequest,
     LoopRequest,
     PredictRequest,
     TaskRun,
 )
+from raydist.training.trainers.fit_position import FitPosition
+from raydist.training.trainers.run_callbacks import run_callbacks
 
 _REREAD = (
     "train_data is a generator, which cannot be rewound: a resumed run reads it again from its beginning "
@@ -118,10 +118,12 @@ class SynchronousTrainer:
         fit_position.loop_ended(run, request, is_done=False)
         return metrics
 
-    def _groups(self, request: FitRequest) -> Groups:
+    def _groups(self, request: FitRequest) -> BatchGroups:
         data = request.train_data
         is_whole = isinstance(data, Batches) and request.steps_per_epoch is None
-        groups = Groups(size=request.accumulate, batches_per_epoch=data.steps_per_epoch if is_whole else None)
+        groups = BatchGroups(
+            size=request.accumulate, batches_per_epoch=data.steps_per_epoch if is_whole else None
+        )
         if groups.size > 1 and not self._run.assignment.job.patch_keras:
             raise UnsupportedError(
                 f"ctx.fit got accumulate={groups.size}, which raydist's patches of Keras do; drop "
@@ -129,7 +131,7 @@ class SynchronousTrainer:
             )
         return groups
 
-    def _train_data(self, request: FitRequest, position: FitPosition, groups: Groups) -> _TrainData:
+    def _train_data(self, request: FitRequest, position: FitPosition, groups: BatchGroups) -> _TrainData:
         """Returns the data from the position on."""
         if fit_data.check_py_dataset(request.train_data, request.model, name="train_data"):
             if groups.size > 1:

@@ -14,13 +14,13 @@ from raydist.training.cluster import collectives
 from raydist.training.input import resume
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
-from raydist.training.replicas.accumulation import Groups
+from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, by_element, floats, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.pace import PaceReport
 from raydist.training.trainers import model_state
+from raydist.training.trainers.base import TaskRun
 from raydist.training.trainers.fit_position import FitPosition
-from raydist.training.trainers.trainer import TaskRun
 
 
 def run_callbacks(
@@ -30,7 +30,7 @@ def run_callbacks(
     element_spec: Any,
     users: Sequence[Any] = (),
     resumption: resume.Resumption | None = None,
-    groups: Groups | None = None,
+    groups: BatchGroups | None = None,
 ) -> tuple[Any, Any]:
     """Returns the callback that runs before the user's and the one that runs after them.
 
@@ -62,7 +62,7 @@ class _Progress:
         position: FitPosition,
         element_spec: Any,
         resumption: resume.Resumption | None,
-        groups: Groups | None,
+        groups: BatchGroups | None,
     ) -> None:
         super().__init__()
         self.resumption = resumption  # a `fit_session` looks for these two

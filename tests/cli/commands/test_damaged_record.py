@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import raydist as package
-from raydist.controller.reached import Revival
+from raydist.controller.revival import Revival
 from raydist.errors import StorageError
 from raydist.outcome.codec import as_plain
 from raydist.outcome.result import Evaluation, RunError, RunProgress, RunResult, TaskRecord

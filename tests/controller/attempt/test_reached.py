@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.reached import Reached
+from raydist.controller.revival import Reached
 from raydist.outcome.result import Evaluation
 from raydist.outcome.status import TaskStatus
 from raydist.spec.best import Best

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from raydist.cli import main
+from raydist.runtime.host.ray_session import mark_session, sweep_host
 from raydist.runtime.host.scratch import scratch_root
-from raydist.runtime.host.session import mark_session, sweep_host
 
 _DRIVER = """
 import sys, time
 from pathlib import Path
-from raydist.runtime.host.session import mark_session
+from raydist.runtime.host.ray_session import mark_session
 mark_session(Path(sys.argv[1]))
 print("up", flush=True)
 time.sleep(600)

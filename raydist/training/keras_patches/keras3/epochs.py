@@ -19,7 +19,7 @@ from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.input import cut, py_datasets, recipes, resume, worker_order
 from raydist.training.keras_patches.replacement import Replacement
-from raydist.training.replicas.accumulation import Groups
+from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, step_calls
 
 _FIXED = (ArrayDataAdapter, TFDatasetAdapter)  # what makes the same batches in each process
@@ -75,7 +75,7 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         is_fixed = isinstance(self.data_adapter, _FIXED)
         resumption = resumption.of_data(is_fixed=is_fixed)
         self._start = resumption.start
-        self._groups = session.groups if session else Groups()
+        self._groups = session.groups if session else BatchGroups()
         if self._groups.size > 1:
             self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
             self._num_batches = self.data_adapter.num_batches
@@ -176,7 +176,7 @@ class _GroupedAdapter:
       num_elements: Batches of the data; None where it is not known, or they have no end.
     """
 
-    def __init__(self, adapter: Any, groups: Groups) -> None:
+    def __init__(self, adapter: Any, groups: BatchGroups) -> None:
         self._adapter = adapter
         self._groups = groups
 

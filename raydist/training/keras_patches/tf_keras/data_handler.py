@@ -17,7 +17,7 @@ from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.input import cut, py_datasets, resume
 from raydist.training.keras_patches.tf_keras import build
-from raydist.training.replicas.accumulation import Groups
+from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, step_calls
 
 
@@ -51,7 +51,7 @@ class _Pass:
       call: That of the epoch.
     """
 
-    groups: Groups
+    groups: BatchGroups
     steps: int | None
     batches: int | None
     passed: int = 0
@@ -116,7 +116,7 @@ def _pass_of(
       steps: What tf_keras infers for an epoch.
       first_epoch: The one that the run resumes in.
     """
-    groups = session.groups if session is not None else Groups()
+    groups = session.groups if session is not None else BatchGroups()
     at = _Pass(groups=groups, steps=steps, batches=groups.batches_per_epoch)
     if groups.size <= 1 or groups.batches_per_epoch is not None:
         return at

@@ -17,7 +17,7 @@ from tf_keras.src.utils import metrics_utils
 
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.replacement import Replacement
-from raydist.training.keras_patches.tf_keras import data_handler, optimizers, random_layers, trainer
+from raydist.training.keras_patches.tf_keras import data_handler, model_training, optimizers, random_layers
 
 
 def patch(
@@ -50,7 +50,7 @@ def replacements() -> tuple[Replacement, ...]:
                 name=name,
                 parameters="self force",
                 fingerprints=_FINGERPRINTS[name],
-                make=functools.partial(trainer.make_step_function, kind=kind),
+                make=functools.partial(model_training.make_step_function, kind=kind),
                 reason="each step reduces each metric, and logs are summed twice (keras#16286)",
             )
             for name, kind in kinds
@@ -60,7 +60,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="make_predict_function",
             parameters="self force",
             fingerprints=_FINGERPRINTS["make_predict_function"],
-            make=trainer.make_predict_function,
+            make=model_training.make_predict_function,
             reason="global batches arrive as slices, whose padding examples must not be predicted",
         ),
         Replacement(
@@ -68,7 +68,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_maybe_load_initial_counters_from_ckpt",
             parameters="self steps_per_epoch initial_epoch",
             fingerprints=_FINGERPRINTS["_maybe_load_initial_counters_from_ckpt"],
-            make=trainer.make_load_initial_counters,
+            make=model_training.make_load_initial_counters,
             reason="the hook by which a resumed run starts at its epoch",
         ),
         Replacement(
@@ -114,7 +114,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=training.Model,
             name="fit",
             parameters="self callbacks initial_epoch ...",
-            make=trainer.make_packed_fit,
+            make=model_training.make_packed_fit,
             reason="several steps may go into one call where no callback watches batches",
         ),
         *optimizers.replacements(),
@@ -122,7 +122,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=training.Model,
             name="_validate_and_get_metrics_result",
             parameters="self logs",
-            make=trainer.make_logs_of_epoch,
+            make=model_training.make_logs_of_epoch,
             reason="values of a user's own step that are not metrics differ from worker to worker",
         ),
         *random_layers.replacements(),
@@ -130,7 +130,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=metrics_utils,
             name="update_state_wrapper",
             parameters="update_state_fn",
-            make=trainer.make_update_state_wrapper,
+            make=model_training.make_update_state_wrapper,
             reason="a metric cannot be updated where the check of a model's own losses traces the step",
         ),
         Replacement(
@@ -138,7 +138,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="result_wrapper",
             parameters="result_fn",
             fingerprints=_FINGERPRINTS["result_wrapper"],
-            make=trainer.make_result_wrapper,
+            make=model_training.make_result_wrapper,
             reason="reading a metric in a step is an all-reduce per variable",
         ),
     )
