@@ -31,6 +31,7 @@ from raydist.spec.settings.resolution import JobDefinition, TypedOptions, typed_
 from raydist.spec.text import suggest
 
 _INSTALLED = {"site-packages", "dist-packages"}
+_STANDARD_LIBRARY = Path(os.__file__).resolve().parent
 
 
 def absolute(path: str | os.PathLike[str], *, base: Path) -> Path:
@@ -57,7 +58,7 @@ def relative_to_working_dir(file: Path, working_dir: Path) -> str:
 
 def module_working_dir(module: str, file: Path, *, asked: Path | None) -> Path | None:
     """Returns the folder that holds the module's top-level package; None for an installed one."""
-    if _INSTALLED & set(file.resolve().parts):
+    if _INSTALLED & set(file.resolve().parts) or file.resolve().is_relative_to(_STANDARD_LIBRARY):
         return asked
     num_levels = module.count(".") + (1 if file.name == "__init__.py" else 0)
     root = file.parents[num_levels]

@@ -24,8 +24,8 @@ STRATEGIES = {
 
 
 JOBS = {"cifar": ["-p", "epochs=2", "-p", "data=digits"], "digits": ["-p", "epochs=3"]}
-# Each strategy once; multi_worker_mirrored is that of the first command.
-DEFAULT = {("digits", "one_device"), ("digits", "mirrored"), ("digits", "central_storage")}
+# multi_worker_mirrored is that of the first command.
+DEFAULT = {("digits", "mirrored")}
 
 
 @pytest.mark.parametrize(

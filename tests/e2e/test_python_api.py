@@ -276,6 +276,7 @@ print(json.dumps({"parent": result.metrics["parent"], "ahead": ahead}))
 """
 
 
+@pytest.mark.slow
 def test_tasks_of_a_ray_on_this_host_find_what_the_driver_has_begun_to_import(
     running_ray: RunningRay, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
         yield proxy
 
 
+@pytest.mark.slow  # tests/storage tries the calls again one by one
 def test_run_on_s3_that_answers_503_and_500_succeeds(
     proxy: FaultyProxy, job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:

@@ -70,6 +70,11 @@ def test_program_without_a_job_is_a_script(
     assert str(entry_point) in (target, f"-m {target}")
 
 
+def test_module_of_python_itself_ships_no_folder(folder: Path) -> None:
+    assert read(folder, "-m json.tool").working_dir is None
+    assert read(folder, "-m package").working_dir == folder
+
+
 def test_job_is_a_job_whatever_else_its_file_does(folder: Path) -> None:
     assert read(folder, "job.py").entry_point == EntryPoint(file="job.py", function="train")
     assert read(folder, "legacy.py").legacy_keras_reason is not None
@@ -92,8 +97,8 @@ def test_target_that_is_none_is_refused(folder: Path, target: str, message: str)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "no notebook of format 4: JSONDecodeError"),
-        ('{"worksheets": []}', "no notebook of format 4: KeyError: 'cells'"),
+        ("{", "not a notebook of format 4: JSONDecodeError"),
+        ('{"worksheets": []}', "not a notebook of format 4: KeyError: 'cells'"),
         (notebook("x = 1", kernelspec={"language": "julia"}), "written in julia; give a notebook in Python"),
         (notebook("x = 1\n", "x = (\n"), "n.ipynb, cell 2, line 1: '(' was never closed; correct"),
     ],

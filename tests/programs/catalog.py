@@ -86,7 +86,7 @@ PROGRAMS = {
         Program(name="text_transformer", expected=BOTH),
         Program(name="timeseries_transformer", expected=BOTH, is_slow=True),
         Program(name="train_step_compiled", expected=BOTH, is_slow=True),
-        Program(name="train_step_guide", expected=BOTH, kill_after=6),
+        Program(name="train_step_guide", expected=BOTH, kill_after=6, is_slow=True),
         Program(name="vae", expected=BOTH, is_slow=True),
         Program(name="vision_transformer", expected=BOTH, is_slow=True),
         Program(name="vision_transformer_ops", expected=ONLY_KERAS_3, is_slow=True),
@@ -94,7 +94,7 @@ PROGRAMS = {
         Program(name="wgan_gp", expected=BOTH, is_slow=True),
         Program(name="wide_deep", expected=BOTH),
         # Losses of a batch that are not the mean of its examples' own.
-        Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",)),
+        Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",), is_slow=True),
         Program(
             name="supervised_contrastive", expected=TOLD_BY_BOTH, told=("compares the examples of a batch",)
         ),

@@ -107,7 +107,7 @@ def test_process_that_is_no_task_any_more_is_told(storage: RunStorage) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             write(storage, "worker/0", pid=process.pid)
-            with pytest.raises(ClusterError, match="no task of raydist any more"):
+            with pytest.raises(ClusterError, match="no longer a task of raydist"):
                 profile(storage)
         finally:
             process.kill()

@@ -105,6 +105,8 @@ class TaskProcess:
         return self.folder / "output.txt"
 
     def text(self) -> str:
+        if not self.output.exists():  # its process has not begun
+            return ""
         lines = self.output.read_text(errors="replace").splitlines()
         return "\n".join(f"[{self.name}] {line}" for line in lines[-100:])
 

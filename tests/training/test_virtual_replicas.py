@@ -94,13 +94,13 @@ def check_draws(name: str, keras: str, num_replicas: int, programs: tuple[str, .
     assert differences(found, drawn("1 worker", keras, num_replicas, programs)) == []
 
 
-@pytest.mark.parametrize("name", ["2 workers", "2 devices"])
+@pytest.mark.parametrize("name", ["2 workers", pytest.param("2 devices", marks=SLOW)])
 def test_results_have_the_bits_of_one_worker(name: str) -> None:
     check_trained("3", 4, QUICK)
     check_equal(name, "3", 4, QUICK)
 
 
-@pytest.mark.parametrize("name", ["2 workers", "2 devices"])
+@pytest.mark.parametrize("name", ["2 workers", pytest.param("2 devices", marks=SLOW)])
 def test_each_replica_draws_numbers_of_its_own_wherever_it_is_computed(name: str) -> None:
     check_draws(name, "3", 4, QUICK)
 
