@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
 
-from raydist.training.checkpointing.npz import NpzBuffer
+from raydist.training.checkpointing.npz import NpzArrays, NpzBuffer
 
 ARRAYS = {
     "model/00000": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -34,6 +35,33 @@ def test_numpy_reads_what_was_filled_in() -> None:
     for name, array in ARRAYS.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(found[name], array)
+
+
+def test_arrays_are_read_back_aligned_and_writable() -> None:
+    buffer = buffer_of(ARRAYS)
+    for name, array in ARRAYS.items():
+        buffer.fill(name, [array])
+    found = NpzArrays(bytes(buffer.seal()))
+    for name, array in ARRAYS.items():
+        own = found[name]
+        assert (own.dtype, own.shape, own.flags.aligned) == (array.dtype, array.shape, True)
+        np.testing.assert_array_equal(own, array)
+
+
+def test_file_of_numpy_is_read_and_what_raydist_never_writes_is_refused() -> None:
+    file = io.BytesIO()
+    np.savez(file, x=np.asfortranarray(ARRAYS["model/00000"]), objects=np.array([{}], object))
+    found = NpzArrays(file.getvalue())
+    np.testing.assert_array_equal(found["x"], ARRAYS["model/00000"])
+    with pytest.raises(ValueError, match="objects has pickled objects"):
+        found["objects"]
+    with pytest.raises(KeyError):
+        found["y"]
+    np.savez_compressed(file := io.BytesIO(), x=np.zeros(9))
+    with pytest.raises(ValueError, match="x is compressed"):
+        NpzArrays(file.getvalue())["x"]
+    with pytest.raises(ValueError, match=r"not an \.npz file"):
+        NpzArrays(b"nothing")
 
 
 def test_shards_are_joined_along_the_first_axis() -> None:

@@ -1,13 +1,15 @@
 """An .npz file laid out in host memory, so that copying arrays into their places writes the file.
 
 `numpy.savez` would pass over the bytes three times more while the state is large: into chunks, into a
-buffer, and out of it.
+buffer, and out of it. `numpy.load` would take most of its time for checksums that a checkpoint has already.
+safetensors' layout would save one pass of checksums, and NumPy could not read it.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +21,8 @@ Shape = tuple[int, ...]
 # In the directory at the file's end, with the fields for 64 bits: an entry beside its name, and the end.
 _MAX_DIRECTORY_ENTRY_BYTES = 80
 _MAX_END_BYTES = 120
+# Magic, version, length of two bytes, and as much as that can be.
+_MAX_NPY_HEADER_BYTES = 10 + 2**16
 
 
 class NpzBuffer:
@@ -76,6 +80,41 @@ class NpzBuffer:
         with zipfile.ZipFile(file, "w") as archive:
             archive.infolist().extend(entries)  # which writes their directory at the end
         return self._bytes[: file.tell()].data
+
+
+class NpzArrays:
+    """The arrays of an .npz file in memory, by name; each one is copied when it is asked for.
+
+    The checksums in it are not looked at: whoever has read the file has compared that of its marker.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        """Takes the file; raises ValueError for what is not one."""
+        self._content = content
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                self._entries = {entry.filename: entry for entry in archive.infolist()}
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"it is not an .npz file: {error}") from error
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Returns an array; raises KeyError, or ValueError for a compressed one and for pickled objects."""
+        entry = self._entries[f"{name}.npy"]
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{name} is compressed")
+        # The local header, which says how long it is itself (APPNOTE.TXT, 4.3.7).
+        lengths = struct.unpack_from("<HH", self._content, entry.header_offset + 26)
+        start = entry.header_offset + 30 + sum(lengths)
+        header = io.BytesIO(self._content[start : start + _MAX_NPY_HEADER_BYTES])
+        if np.lib.format.read_magic(header) != (1, 0):
+            raise ValueError(f"{name} has a header of another version of NumPy's")
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(header)
+        if dtype.hasobject:
+            raise ValueError(f"{name} has pickled objects")
+        num_bytes, offset = math.prod(shape) * dtype.itemsize, start + header.tell()
+        # Bytes, as NumPy copies what is not aligned one element at a time.
+        own = np.frombuffer(self._content, np.uint8, num_bytes, offset).copy()
+        return own.view(dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
 class _FileInMemory(io.RawIOBase):

@@ -8,7 +8,6 @@ slots, are stored as one array each, so the number of ps may change.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -22,7 +21,7 @@ import tensorflow as tf
 from raydist.errors import CheckpointError, UnsupportedError
 from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, REPLICAS, digest_of
 from raydist.training import tf_private
-from raydist.training.checkpointing.npz import NpzBuffer
+from raydist.training.checkpointing.npz import NpzArrays, NpzBuffer
 from raydist.training.cluster import virtual_strategy
 from raydist.training.cluster.collectives import summed_by_tree
 from raydist.training.tf_private import ShardedVariable
@@ -206,20 +205,20 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
             f"the model has {len(wanted)}; the model or its optimizer changed since: start a new run, "
             "or restore the old code"
         )
-    with np.load(io.BytesIO(files[ARRAYS_NAME]), allow_pickle=False) as arrays:
-        for key, whole in wanted.items():
-            entry = saved[key]
-            if tuple(entry["shape"]) != whole.shape:
-                raise CheckpointError(
-                    f"checkpoint {checkpoint} has {entry['name']} with shape {entry['shape']}, the model has "
-                    f"{whole.name} with {list(whole.shape)}; start a new run, or restore the old code"
-                )
-            array = arrays[key]
-            if str(array.dtype) != entry["dtype"]:
-                array = array.view(whole.numpy_dtype).reshape(whole.shape)
-            whole.write(array)
-            if virtual_strategy.is_own(whole.parts[0]) and f"{REPLICAS}{key}" in saved:
-                _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
+    arrays = NpzArrays(files[ARRAYS_NAME])
+    for key, whole in wanted.items():
+        entry = saved[key]
+        if tuple(entry["shape"]) != whole.shape:
+            raise CheckpointError(
+                f"checkpoint {checkpoint} has {entry['name']} with shape {entry['shape']}, the model has "
+                f"{whole.name} with {list(whole.shape)}; start a new run, or restore the old code"
+            )
+        array = arrays[key]
+        if str(array.dtype) != entry["dtype"]:
+            array = array.view(whole.numpy_dtype).reshape(whole.shape)
+        whole.write(array)
+        if virtual_strategy.is_own(whole.parts[0]) and f"{REPLICAS}{key}" in saved:
+            _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,9 @@ def test_what_a_task_that_fails_has_written_is_kept(
         (scratch_path,) = [path for path in scratch_root().iterdir() if "-worker-0-" in path.name]
         wait_until(lambda: drive.poll() or "native 100" in spool_path(scratch_path).read_text())
     else:
-        wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+        wait_until(
+            lambda: drive.all_in(TaskState.FAILED, "worker/0") and drive.all_in(TaskState.RUNNING, "worker/1")
+        )
     drive.group.stop()
 
     output = tmp_path / "run" / "output"
