@@ -125,7 +125,8 @@ def test_killed_worker_is_replaced_while_training_goes_on(
     assert raydist("logs", "worker-killed", "--task", "worker/1").out.count("serves at") >= 1
 
 
-@pytest.mark.parametrize("task", ["ps/0", pytest.param("chief/0", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["ps/0", "chief/0"])
 def test_death_of_what_holds_the_state_costs_one_attempt(
     raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil, task: str
 ) -> None:
