@@ -109,11 +109,16 @@ def write_duration(seconds: float) -> str:
     """Returns the shortest text that `parse_duration` reads as `seconds`: `90s`, `5m`, `2h`."""
     for unit in ("h", "m"):
         if seconds and seconds % _SECONDS_PER_UNIT[unit] == 0:
-            return f"{seconds / _SECONDS_PER_UNIT[unit]:.15g}{unit}"
-    return f"{seconds:.15g}s"
+            return f"{_shortest(seconds / _SECONDS_PER_UNIT[unit])}{unit}"
+    return f"{_shortest(seconds)}s"
 
 
 def write_age(seconds: float) -> str:
     """Returns the shortest text that `parse_age` reads as `seconds`: `30d`, `12h`."""
     days = seconds / _DAY_S
-    return f"{days:.15g}d" if days >= 1 and days == int(days) else write_duration(seconds)
+    return f"{_shortest(days)}d" if days >= 1 and days == int(days) else write_duration(seconds)
+
+
+def _shortest(number: float) -> str:
+    text = f"{number:.15g}"  # without `.0`
+    return text if float(text) == number else repr(number)

@@ -7,23 +7,30 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import example, given, strategies as st
 
 from raydist.spec.params import PARAM_TYPES, keep_params, kept_params, parse_number, shown_params
+from tests.support.any_values import any_values
 
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {},
-        {"a": 1, "b": 1.0, "c": "x", "d": None, "e": True, "f": [1, [2]], "g": {"h": {}}, "i": -0.0},
-        {"a": math.inf, "b": -math.inf, "c": math.nan},
-        {"a": ".inf", "b": "-.inf", "c": ".nan", "d": "inf", "e": "NaN", "f": "null"},
-        {"a": [math.inf, ".inf", {"b": -math.inf, "c": ".nan"}], "b": {"a": [[math.nan]], "b.c": math.inf}},
-        {"a": (), "b": (1, (math.inf, [2, (3,)])), "c": [(1, ".inf")]},
-        {"a": 1e-320, "b": 1.7976931348623157e308, "c": 10**30},
-    ],
-    ids=["none", "plain", "numbers", "texts", "nested", "tuples", "extremes"],
+TEXTS = st.sampled_from([".inf", "-.inf", ".nan", "inf", "NaN", "null", "1e-3"]) | st.text(max_size=5)
+PARAMS = st.dictionaries(
+    st.text(min_size=1, max_size=5),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.lists(inner, max_size=3).map(tuple)
+            | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+        ),
+        max_leaves=8,
+    ),
+    max_size=4,
 )
+
+
+@any_values
+@given(PARAMS)
+@example({"a": 1e-320, "b": 1.7976931348623157e308, "c": 10**30, "d": -0.0})
 def test_params_come_back_as_they_were(params: dict[str, Any]) -> None:
     stored = json.loads(json.dumps(keep_params(params), allow_nan=False))
     assert repr(kept_params(stored)) == repr(params)
