@@ -295,13 +295,13 @@ def _module_file(module: str, first: Path) -> Path:
         spec = spec or importlib.util.find_spec(top)
     except ValueError:  # in sys.modules without a spec, as __main__ is
         spec = None
-    name = top
     for part in rest:
         if spec is None or spec.submodule_search_locations is None:
+            spec = None
             break
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    if spec is None or name != module:
+        # By its last name alone: Python would ask for the outer package, if that has no __init__.py.
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    if spec is None:
         raise JobFileError(
             f"there is no module {module} in {first} or on sys.path; "
             "give path/to/file.py or package.module:function"

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from raydist.entry.keras2_names import CALL_ARGUMENTS, METHOD_ARGUMENTS, MISSING_METHODS, is_missing
 
@@ -20,10 +21,15 @@ _MODELS = (".keras", ".h5", ".hdf5")
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of source that messages can name: a file, or a cell of a notebook."""
+    """A piece of source that messages can name: a file, or a cell of a notebook.
+
+    Attributes:
+      mentions_keras: Whether it has the word at all.
+    """
 
     shown: str
     tree: ast.Module
+    mentions_keras: bool = True
 
 
 def legacy_reason(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path]) -> str | None:
@@ -36,7 +42,8 @@ def legacy_reason(parts: Sequence[Part], *, file: Path | None, roots: Sequence[P
     """
     if any(_imports_tf_keras(part.tree) for part in parts):
         return "the job's source imports tf_keras"
-    modules = [_Module(parts), *(_Module([part]) for part in _own_modules(parts, file=file, roots=roots))]
+    own = list(_own_modules(parts, file=file, roots=roots))
+    modules = [_Module(parts), *(_Module([part]) for part in own if part.mentions_keras)]
     if any(module.imports_keras for module in modules):
         return None
     for module in modules:
@@ -45,6 +52,8 @@ def legacy_reason(parts: Sequence[Part], *, file: Path | None, roots: Sequence[P
                 return f"{part.shown} imports tf_keras"
     if not any(module.uses_tf_keras for module in modules):
         return None
+    # A module without the word may save a model of another one's.
+    modules = [modules[0], *(_Module([part]) for part in own)]
     defined = frozenset[str]().union(*(module.defined for module in modules))
     for module in modules:
         for part in module.parts:
@@ -99,17 +108,25 @@ def _own_modules(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Pa
     ahead = [(part.tree, file) for part in parts]
     while ahead and len(seen) < _MOST_MODULES:
         tree, place = ahead.pop(0)
-        for node in ast.walk(tree):
+        for node in _statements(tree):
             for name, level in _imported(node):
                 starts = roots if level == 0 else [] if place is None else [*place.parents[level - 1 : level]]
                 for found in (one for root in starts for one in _files_of(name, root)):
                     if found in seen:
                         continue
                     seen.add(found)
-                    if (source := _parsed(found)) is not None:
-                        ahead.append((source, found))
-                        base = next((one for one in roots if found.is_relative_to(one)), found.parent)
-                        yield Part(found.relative_to(base).as_posix(), source)
+                    if (part := _parsed(found, roots)) is not None:
+                        ahead.append((part.tree, found))
+                        yield part
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yields the statements, also those inside others, without looking into their expressions."""
+    found: list[Any] = [tree]
+    for node in found:  # which grows
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            found += getattr(node, name, ())
+        yield node
 
 
 def _files_of(module: str, root: Path) -> Iterator[Path]:
@@ -122,13 +139,17 @@ def _files_of(module: str, root: Path) -> Iterator[Path]:
                 yield file
 
 
-def _parsed(file: Path) -> ast.Module | None:
+def _parsed(file: Path, roots: Sequence[Path]) -> Part | None:
+    base = next((one for one in roots if file.is_relative_to(one)), file.parent)
     try:
+        source = file.read_bytes()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(file.read_bytes())
+            tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None  # if it matters, it fails in the task, with its place
+    mentions_keras = b"keras" in source.lower()
+    return Part(file.relative_to(base).as_posix(), tree, mentions_keras)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,15 @@ def test_program_without_a_job_is_a_script(
     assert str(entry_point) in (target, f"-m {target}")
 
 
+def test_module_in_packages_without_init_files_is_found(folder: Path) -> None:
+    (folder / "outer" / "inner").mkdir(parents=True)
+    (folder / "outer" / "inner" / "train.py").write_text(MAIN)
+    found = read(folder, "-m outer.inner.train")
+    assert (found.entry_point.module, found.working_dir) == ("outer.inner.train", folder)
+    with pytest.raises(JobFileError, match=r"^there is no module outer\.inner\.tain in "):
+        read(folder, "-m outer.inner.tain")
+
+
 def test_module_of_python_itself_ships_no_folder(folder: Path) -> None:
     assert read(folder, "-m json.tool").working_dir is None
     assert read(folder, "-m package").working_dir == folder
