@@ -94,6 +94,7 @@ class Examples(abc.ABC):
       group_sizes: For examples that are cheap to read only in groups, the examples of each, int64
         `[groups]`; None where any of them is as cheap as any other.
       files: What they are read from, where that is files.
+      class_names: What each label stands for, where labels are the numbers of folders.
       most_at_once: How many are read by one call at most, where each takes long. The order does not depend on
         it.
     """
@@ -102,6 +103,7 @@ class Examples(abc.ABC):
     structure: Any
     group_sizes: np.ndarray | None = None
     files: Files | None = None
+    class_names: Sequence[str] = ()
     most_at_once: int | None = None
 
     @abc.abstractmethod

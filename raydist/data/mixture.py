@@ -30,6 +30,7 @@ class Mixture(Examples):
         self.files = _AllFiles.of(self.sources)
         self.most_at_once = min((one.most_at_once for one in sources if one.most_at_once), default=None)
         first, *others = self.sources
+        _check_labels(self.sources)
         self.is_shared = not any(one.decodes for one in self.sources)
         if self.is_shared:
             for number, other in enumerate(others, start=1):
@@ -225,6 +226,19 @@ def cached(source: Examples) -> Examples:
         parts = tuple(map(cached, source.sources))
         return source if parts == source.sources else Mixture(parts, source.schedule)
     return CachedExamples(source)
+
+
+def _check_labels(sources: Sequence[Examples]) -> None:
+    """Raises DataError where one label is the number of another folder in another source."""
+    named = [(number, names) for number, one in enumerate(sources) if (names := one.class_names)]
+    for number, names in named[1:]:
+        first, known = named[0]
+        if names != known:
+            raise DataError(
+                f"mix got images of the folders {', '.join(names)} from source {number}, and of "
+                f"{', '.join(known)} from source {first}, so a label would mean two classes; give images "
+                "of the same folders, or read one folder that has them all"
+            )
 
 
 def unlike(number: int, one: Any, first: Any) -> DataError:

@@ -188,7 +188,13 @@ def _fitted(array: np.ndarray, wanted: ModelInput, *, where: str) -> np.ndarray:
         )
     if len(sizes) == len(wanted.shape):
         array = array.reshape(len(array), *sizes)
-    return array.astype(wanted.dtype, copy=False)
+    given = array.astype(wanted.dtype, copy=False)
+    if array.dtype.kind in "iu" and (given != array).any():
+        raise DataError(
+            f"a value for input {wanted} of the model in {where} is {array[given != array][0]}, which "
+            f"{wanted.dtype.name} cannot hold; give values within its range"
+        )
+    return given
 
 
 class _TFRecord(Input):
@@ -297,6 +303,12 @@ class _Images(Input):
             height, width, _ = wanted.shape
             fixed = None if height is None or width is None else (height, width)
             self._source = ImageSource(self._data, size=fixed, channels=channels, has_classes=False)
+            # Listed here and by the driver: with one file more, all names would be those of other pictures.
+            if list(self._source.files.keys()) != list(self.files.keys()):
+                raise DataError(
+                    f"the files of {self._data} have changed since the predictions began; begin again, with "
+                    "another folder for them"
+                )
         for first in range(part.first, part.end, size):
             rows = np.arange(first, min(first + size, part.end))
             names = [self.files.key(row) or self.files.uri(row).rpartition("/")[2] for row in rows.tolist()]

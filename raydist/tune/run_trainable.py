@@ -31,10 +31,15 @@ SEED = "raydist seed"
 OWN_KEYS = ("step", "epoch", "run", _CHECKPOINT)
 
 
-def run_name(trial_id: str, *, study: str | None) -> str:
-    """Returns the name of a trial's run: the trial's id, or the study's name with the trial's number."""
-    # Tune's ids are a few hex digits that the trials of an experiment share, and a number from 0.
-    return trial_id if study is None else f"{study}-{trial_id.rpartition('_')[2]}"
+def run_name(trial_id: str, *, study: str | None, is_search: bool) -> str:
+    """Returns the name of a trial's run: the trial's id, after the study's name.
+
+    Tune's ids are a few hex digits that the trials of an experiment share, and a number from 0. The trials of
+    `raydist search` have the number alone: no other search may have its study.
+    """
+    if study is None:
+        return trial_id
+    return f"{study}-{trial_id.rpartition('_')[2] if is_search else trial_id}"
 
 
 def has_fixed_room(plan: Plan) -> bool:
@@ -47,9 +52,11 @@ class RunTrainable(Trainable):
 
     Attributes:
       packed: The job, without what differs from trial to trial.
+      is_search: Whether it is one of `raydist search`.
     """
 
     packed: ClassVar[api.PackedJob]
+    is_search: ClassVar[bool]
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory:
@@ -112,7 +119,8 @@ class RunTrainable(Trainable):
 
     @property
     def _run_name(self) -> str:
-        return run_name(self.trial_id, study=self.packed.request.job.study)
+        study = self.packed.request.job.study
+        return run_name(self.trial_id, study=study, is_search=self.is_search)
 
     def _start(self) -> TrialRun:
         use_own_group()
@@ -139,7 +147,7 @@ class RunTrainable(Trainable):
         return {**report.metrics, **own, "run": self._run_name, _CHECKPOINT: report.checkpoint}
 
 
-def trainable_of(packed: api.PackedJob) -> type[RunTrainable]:
+def trainable_of(packed: api.PackedJob, *, is_search: bool = False) -> type[RunTrainable]:
     """Returns the class for one job; its name is the function's, which Tune names the experiment after."""
     name = packed.request.job.entry_point.function or "train"
-    return type(name.strip("<>"), (RunTrainable,), {"packed": packed})
+    return type(name.strip("<>"), (RunTrainable,), {"packed": packed, "is_search": is_search})

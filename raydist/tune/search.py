@@ -134,7 +134,7 @@ def _fit(
 ) -> Sequence[Trial]:
     filesystem, root = storage.arguments["filesystem"], storage.arguments["root"]
     folder = f"{root}/{store.folder}"
-    trainable = trainable_of(packed)
+    trainable = trainable_of(packed, is_search=True)
     space = param_space(search.space, seeds=search.seeds, first_seed=packed.request.job.seed)
     path = f"{folder}/{study}"
     state = _Searching.now()
@@ -274,7 +274,7 @@ class _Searching:
         if error is None and trial.status == Trial.ERROR:
             error = error_of(_error_text(trial))
         search, last = self._search, trial.last_result or {}
-        run = RunStorage(self._storage, run=run_name(trial.trial_id, study=self._study))
+        run = RunStorage(self._storage, run=run_name(trial.trial_id, study=self._study, is_search=True))
         store = RunRecordStore(run)
         record = store.read() if store.exists() else None
         state = None if record is None else record.state
@@ -308,10 +308,14 @@ class _Searching:
         metric, direction = self._search.metric, self._search.direction
         if metric is None:
             return None
-        value: float | None = trial.metric_analysis.get(metric, {}).get(direction.value)
+        analysis = trial.metric_analysis.get(metric, {})
+        value: float | None = analysis.get(direction.value)
+        # Tune takes NaN for better than any number, or forgets what came before it; it stays in the mean.
+        has_nan = not math.isfinite(analysis.get("avg", 0.0))
         # Tune knows nothing of what was reported after it stored its state the last time.
-        stored = stored_values(run, metric) if self._search.is_resumed else []
-        values = [float(one) for one in (value, *stored) if one is not None and math.isfinite(one)]
+        stored = stored_values(run, metric) if self._search.is_resumed or has_nan else []
+        known = stored if has_nan and stored else (value, *stored)
+        values = [float(one) for one in known if one is not None and math.isfinite(one)]
         if not values:
             return value
         return max(values) if direction is Direction.HIGHEST else min(values)

@@ -157,14 +157,16 @@ class Study:
 
 
 def _spread(params: Mapping[str, Any], name: str, values: Sequence[float]) -> Spread:
+    """Returns the spread; NaN where one of the values is not finite, as a seed that diverged counts."""
+    is_finite = all(map(math.isfinite, values))
     return Spread(
         params=params,
         metric=name,
         num_trials=len(values),
-        mean=statistics.fmean(values),
-        deviation=statistics.stdev(values) if len(values) > 1 else None,
-        lowest=min(values),
-        highest=max(values),
+        mean=statistics.fmean(values) if is_finite else math.nan,
+        deviation=None if len(values) < 2 else statistics.stdev(values) if is_finite else math.nan,
+        lowest=min(values) if is_finite else math.nan,
+        highest=max(values) if is_finite else math.nan,
     )
 
 

@@ -292,6 +292,17 @@ def test_images_of_two_folders_are_mixed(tmp_path: Path) -> None:
     assert sorted(shades) == sorted([*range(200, 206), *range(10, 16)])
 
 
+def test_label_that_would_mean_two_classes_is_refused(tmp_path: Path) -> None:
+    for name in ("day/cat", "day/dog", "night/dog", "night/wolf"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "0.png").write_bytes(png(np.zeros((4, 4, 3), np.uint8)))
+    with pytest.raises(DataError) as raised:
+        data.mix([data.from_images(tmp_path / "day"), data.from_images(tmp_path / "night")])
+    assert str(raised.value).startswith(
+        "mix got images of the folders dog, wolf from source 1, and of cat, dog from source 0, so a label"
+    )
+
+
 def test_examples_that_differ_when_they_are_decoded_are_refused(tmp_path: Path) -> None:
     records = write_records(tmp_path / "a.tfrecord", range(8))
     mixed = data.mix([records, data.from_arrays(np.zeros((8, 3), np.float32), np.zeros(8, np.int64))])

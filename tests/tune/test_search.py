@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from raydist.errors import ClusterError, MistakeError, RaydistError, StorageErro
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.placement import group_of
+from raydist.spec.best import Direction
 from raydist.spec.job import WorkerRange
+from raydist.tune import search
 from raydist.tune.run_trainable import SEED, has_fixed_room, run_name
 from raydist.tune.search import check_parallel, error_of
 from raydist.tune.space import parse_space
@@ -76,11 +80,35 @@ def test_trial_reserves_a_bundle_for_each_task_unless_their_number_may_change() 
 
 
 @pytest.mark.parametrize(
-    ("trial_id", "study", "name"),
-    [("1a2b3_00004", None, "1a2b3_00004"), ("1a2b3_00004", "rates", "rates-00004")],
+    ("study", "is_search", "name"),
+    [
+        (None, False, "1a2b3_00004"),
+        ("rates", False, "rates-1a2b3_00004"),  # another experiment of that study has other runs
+        ("rates", True, "rates-00004"),
+    ],
 )
-def test_run_is_named_by_the_trial(trial_id: str, study: str | None, name: str) -> None:
-    assert run_name(trial_id, study=study) == name
+def test_run_is_named_by_the_trial(study: str | None, is_search: bool, name: str) -> None:
+    assert run_name("1a2b3_00004", study=study, is_search=is_search) == name
+
+
+@pytest.mark.parametrize(
+    ("analysis", "stored", "best"),
+    [
+        ({"min": 0.3, "max": 0.9, "avg": 0.6}, [], 0.3),
+        ({"min": math.nan, "max": math.nan, "avg": math.nan}, [0.5, 0.3, math.nan], 0.3),
+        ({"min": 0.9, "max": 0.9, "avg": math.nan}, [0.3, math.nan, 0.9], 0.3),
+        ({"min": math.nan, "max": math.nan, "avg": math.nan}, [math.nan], None),
+    ],
+    ids=["numbers", "nan at last", "nan in between", "nan alone"],
+)
+def test_nan_is_never_the_best_value_and_hides_none(
+    monkeypatch: pytest.MonkeyPatch, analysis: dict[str, float], stored: list[float], best: float | None
+) -> None:
+    monkeypatch.setattr(search, "stored_values", lambda run, metric: stored)
+    asked = SimpleNamespace(metric="loss", direction=Direction.LOWEST, is_resumed=False)
+    of: Any = search._Searching._best_of
+    found = of(SimpleNamespace(_search=asked), SimpleNamespace(metric_analysis={"loss": analysis}), None)
+    assert found == best or (best is None and math.isnan(found))
 
 
 @pytest.mark.parametrize(

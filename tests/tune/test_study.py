@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -80,6 +81,19 @@ def test_spread_is_that_of_the_trials_with_the_same_params() -> None:
     assert two == Spread(
         params={"rate": 2}, metric="loss", num_trials=1, mean=4.0, deviation=None, lowest=4.0, highest=4.0
     )
+
+
+@pytest.mark.parametrize("diverged", [math.nan, math.inf])
+def test_spread_with_a_seed_that_diverged_is_no_number(diverged: float) -> None:
+    trials = [
+        trial("a", params={"rate": 1}, seed=0, metrics={"loss": 1.0}),
+        trial("b", params={"rate": 1}, seed=1, metrics={"loss": diverged}),
+        trial("c", params={"rate": 2}, seed=0, metrics={"loss": diverged}),
+    ]
+    two, alone = study(*trials).spreads()
+    assert all(map(math.isnan, (two.mean, two.deviation or 0.0, two.lowest, two.highest)))
+    assert (two.num_trials, alone.num_trials, alone.deviation) == (2, 1, None)
+    assert math.isnan(alone.mean)
 
 
 def test_table_has_the_params_the_seed_and_the_metric() -> None:
