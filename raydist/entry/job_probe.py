@@ -40,7 +40,7 @@ def probe_defaults(
         or a task could not call the job.
     """
     request = {"file": entry_point.file, "module": entry_point.module, "function": entry_point.function}
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[2])  # the folder that raydist lies in
     command = [sys.executable, "-c", _BOOT, root, json.dumps(request), str(working_dir or "")]
     try:
         done = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 from raydist.entry.definition import read_job
 from raydist.entry.keras2_source import Part, legacy_reason
 
-JOBS = sorted(Path(__file__).parents[3].joinpath("jobs").glob("*.py"))
+JOBS = sorted(Path(__file__).parents[2].joinpath("jobs").glob("*.py"))
 TF = "import tensorflow as tf\n"
 MODEL = f"{TF}model = tf.keras.Sequential([tf.keras.layers.Dense(1)])\n"
 NAMES = [
