@@ -284,7 +284,7 @@ print("paused", len(scheduler.paused))
 
 
 def runs_of_tuner(shell: Shell, study: str) -> list[str]:
-    """Returns the names of the runs of a Tuner's trials, in their order: the experiment's id is in between."""
+    """Returns the names of the runs of a Tuner's trials, in their order; they have the experiment's id."""
     return sorted(path.name for path in shell.storage.glob(f"{study}-*_0000?"))
 
 
