@@ -14,6 +14,7 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator
 
 from raydist import api
+from raydist.planning.describe import describe_job
 from raydist.spec.best import Direction
 from raydist.tune.run_trainable import SEED
 from raydist.tune.space import Choice, Dimension, Range, Space
@@ -29,6 +30,14 @@ _TUNE_SETTINGS = {
     # What a search that is killed has lost of Tune's view of it; its runs lose nothing.
     "TUNE_GLOBAL_CHECKPOINT_S": "2",
 }
+
+
+# Options that decide what a trial trains.
+_TRAINED_BY = (
+    *("strategy", "workers", "ps", "evaluator", "devices", "virtual_replicas", "threads_per_replica"),
+    *("reduce_order", "keras", "patch_keras", "check_equality", "sync_batchnorm", "sum_embedding_rows"),
+    *("partitioner", "ps_staleness", "auto_shard", "compress_gradients", "keep_best"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +70,7 @@ class Search:
     def settings(self) -> dict[str, Any]:
         """What has to be the same for a search to be continued, by the names of the options."""
         job = self.packed.request.job
+        told = describe_job(job)  # without secrets
         return {
             "job": str(job.entry_point),
             "-p": {key: str(one) for key, one in {**self.space.dimensions, **self.space.fixed}.items()},
@@ -71,6 +81,8 @@ class Search:
             "--grace": self.grace,
             "--seeds": self.seeds,
             "--seed": job.seed,
+            "params": told["params"],  # those of the config, too
+            **{f"--{name.replace('_', '-')}": str(told[name]) for name in _TRAINED_BY},
         }
 
     @property

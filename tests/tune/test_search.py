@@ -13,13 +13,13 @@ from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.placement import group_of
 from raydist.spec.best import Direction
-from raydist.spec.job import WorkerRange
+from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
 from raydist.tune import search
 from raydist.tune.run_trainable import SEED, has_fixed_room, run_name
 from raydist.tune.search import check_parallel, error_of
 from raydist.tune.space import parse_space
 from raydist.tune.trainable import trainable
-from raydist.tune.tuner import param_space
+from raydist.tune.tuner import Search, param_space
 from tests.planning.plans import LAPTOP, cluster, plan
 
 PARAMS = {"rate": 1e-3, "units": 64}
@@ -77,6 +77,31 @@ def test_trial_reserves_a_bundle_for_each_task_unless_their_number_may_change() 
     assert not has_fixed_room(plan(cluster((8, 0)), workers=WorkerRange(minimum=1, maximum=2)))
     large = Inventory(hosts=(Host(name="h0", num_cpus=8, memory_bytes=1 << 33),), source="Ray at h0:6379")
     assert not has_fixed_room(two_workers(large, memory_retry=1.5, memory_per_worker=1 << 30))
+
+
+def test_search_of_the_same_job_with_another_config_is_another_one() -> None:
+    def settings(**fields: Any) -> dict[str, Any]:
+        job = JobSpec(name="r", entry_point=EntryPoint(function="train", file="job.py"), **fields)
+        packed: Any = SimpleNamespace(request=SimpleNamespace(job=job))
+        return Search(
+            packed=packed,
+            space=parse_space(["rate=0..1"], PARAMS),
+            num=3,
+            metric="loss",
+            direction=Direction.LOWEST,
+            scheduler="none",
+            grace=1,
+            parallel=None,
+            seeds=0,
+            study=None,
+            is_resumed=True,
+        ).settings
+
+    plain = settings(params={"units": 64})
+    assert plain == settings(params={"units": 64}, storage="elsewhere", timeout=60.0)
+    assert plain != settings(params={"units": 32})
+    assert plain != settings(params={"units": 64}, workers=WorkerRange(minimum=2, maximum=2))
+    assert "hush" not in str(settings(params={"api_key": "hush"}))
 
 
 @pytest.mark.parametrize(
