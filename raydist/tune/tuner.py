@@ -70,7 +70,7 @@ class Search:
     def settings(self) -> dict[str, Any]:
         """What has to be the same for a search to be continued, by the names of the options."""
         job = self.packed.request.job
-        told = describe_job(job)  # without secrets
+        told = describe_job(job)
         return {
             "job": str(job.entry_point),
             "-p": {key: str(one) for key, one in {**self.space.dimensions, **self.space.fixed}.items()},

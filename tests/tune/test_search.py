@@ -14,6 +14,7 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster.placement import group_of
 from raydist.spec.best import Direction
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
+from raydist.spec.secrecy import dump_plain_json
 from raydist.tune import search
 from raydist.tune.run_trainable import SEED, has_fixed_room, run_name
 from raydist.tune.search import check_parallel, error_of
@@ -101,7 +102,7 @@ def test_search_of_the_same_job_with_another_config_is_another_one() -> None:
     assert plain == settings(params={"units": 64}, storage="elsewhere", timeout=60.0)
     assert plain != settings(params={"units": 32})
     assert plain != settings(params={"units": 64}, workers=WorkerRange(minimum=2, maximum=2))
-    assert "hush" not in str(settings(params={"api_key": "hush"}))
+    assert "hush" not in dump_plain_json(settings(params={"api_key": "hush"}))  # as the study's record is
 
 
 @pytest.mark.parametrize(
