@@ -171,16 +171,12 @@ def _click_option(option: Option) -> Callable[[_Function], _Function]:
 REST = ARGS.flag
 
 # Those that stand before the options of the same heading, and those that only some commands have.
-_BESIDE = ("param_texts", "args", "is_module", "config")
+_BESIDE = ("param_texts", "is_module", "config")
 # What no heading names is listed under the first one.
 HEADINGS: Mapping[str, Sequence[str]] = {
-    title: tuple(
-        dict.fromkeys(
-            (
-                *(_BESIDE if title == "Run" else ()),
-                *(option.name for option in options if option.kind is not OptionKind.MAPPING),
-            )
-        )
+    title: (
+        *(_BESIDE if title == "Run" else ()),
+        *(option.name for option in options if option.kind is not OptionKind.MAPPING),
     )
     for title, options in GROUPS.items()
 }

@@ -15,6 +15,21 @@ from raydist.errors import MistakeError
 from raydist.page.html import LIVE_POLICY
 from raydist.page.site import Response, Site
 
+DEFAULT_PORT = 7788
+
+logger = logging.getLogger(__name__)
+
+_HEADERS = {
+    "Content-Security-Policy": f"{LIVE_POLICY}; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+# A client that connects and says nothing does not keep its thread longer.
+_CLIENT_TIMEOUT_S = 30.0
+
 
 def new_token() -> str:
     """Returns a token that cannot be guessed: 128 bits."""
@@ -53,22 +68,6 @@ def is_own_host(header: str | None, *, names: Collection[str]) -> bool:
     except ValueError:
         return host in names
     return True
-
-
-DEFAULT_PORT = 7788
-
-logger = logging.getLogger(__name__)
-
-_HEADERS = {
-    "Content-Security-Policy": f"{LIVE_POLICY}; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-# A client that connects and says nothing does not keep its thread longer.
-_CLIENT_TIMEOUT_S = 30.0
 
 
 class PageServer(ThreadingHTTPServer):

@@ -74,7 +74,7 @@ class _Story:
             self._take_mark(event, at_s)
 
     def catch_up(self, states: Mapping[str, str], at_s: float) -> None:
-        """Continues to the tasks' present stages."""
+        """Begins the present stages of the tasks, where no event did."""
         for task, state in states.items():
             bar, stage = self._open.get(task), _STAGES.get(state)
             if bar is not None and stage is not None and bar["stage"] != stage:

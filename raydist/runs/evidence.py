@@ -66,7 +66,7 @@ class Evidence:
         before: Mapping[str, Any] | None = None,
         has_same_bits: bool = False,
     ) -> None:
-        """Takes the code that travels, and the `facts` of a live run.
+        """Takes the code that travels, and the `facts` of the run that it resumes.
 
         Args:
           has_same_bits: Whether the run is to have the same bits wherever it continues.

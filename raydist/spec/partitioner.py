@@ -28,7 +28,7 @@ class Partitioner:
 
     Attributes:
       min_shard_bytes: No shard gets smaller than this. None takes TensorFlow's default.
-      max_shards: Shards per variable at most. None beside `min_shard_bytes` is one per ps.
+      max_shards: Shards per variable at most. None, with `min_shard_bytes`, is one per ps.
       fixed_shards: Shards per variable, as far as its first axis has so many rows; stands alone.
     """
 

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raydist.cli.commands import models
 from raydist.errors import DataError
+from raydist.inference import formats, inputs
 from raydist.inference.inputs import Batch, open_input
 from raydist.inference.parts import cut
 from raydist.inference.served_model import as_column
@@ -138,3 +140,8 @@ def test_outputs_become_scalars_or_lists() -> None:
     nested = as_column(np.arange(12).reshape(2, 2, 3))
     assert nested.type == pa.list_(pa.list_(pa.int64(), 3), 2)
     assert nested.to_pylist() == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]]]
+
+
+def test_command_line_names_the_formats_that_there_are() -> None:
+    assert set(models._DATA_FORMATS) == set(inputs.FORMATS)
+    assert set(models._MODEL_FORMATS) == set(formats.FORMATS)

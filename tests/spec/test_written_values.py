@@ -48,11 +48,10 @@ def test_duration_and_age_are_read_as_they_were(seconds: float) -> None:
 
 
 @any_values
-@given(st.integers(0, 10**15), st.sampled_from(["", "B", " KiB", "MiB", " GB"]))
+@given(st.integers(0, 10**15 - 1), st.sampled_from(["", " KiB", "MiB", " GB"]))
 def test_size_is_read_in_its_unit(number: int, unit: str) -> None:
-    units = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GB": 10**9}
-    if len(str(number)) <= 15 and unit != "B":
-        assert parse_bytes("x", f"{number}{unit}") == number * units[unit.strip()]
+    units = {"": 1, "KiB": 2**10, "MiB": 2**20, "GB": 10**9}
+    assert parse_bytes("x", f"{number}{unit}") == number * units[unit.strip()]
 
 
 @any_values

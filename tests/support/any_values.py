@@ -1,4 +1,4 @@
-"""How tests with Hypothesis run: the same examples each time, as many as there is time for, and no files."""
+"""How tests with Hypothesis run: the same examples each time, without a time limit, and without files."""
 
 from __future__ import annotations
 

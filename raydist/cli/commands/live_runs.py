@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from raydist.runs.attached import AttachedRun
 
 
+_ADDRESS = find_option("address")
+# A controller that was brought back since does not know that its run is to stop.
+_ASK_AGAIN_S = 10.0
 _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopped"}
 
 
@@ -169,11 +172,6 @@ def profile(
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-_ADDRESS = find_option("address")
-# A controller that was brought back since does not know that its run is to stop.
-_ASK_AGAIN_S = 10.0
 
 
 @click.command("stop", epilog="More: `raydist guide on-a-cluster`.")

@@ -10,7 +10,10 @@ from raydist.cli.screen import output
 from raydist.spec.settings.options import find_option
 
 _ADDRESS = find_option("address")
-_FORMATS = ("parquet", "tfrecord", "images")
+_DATA_FORMATS = ("parquet", "tfrecord", "images")
+_MODEL_FORMATS = ("saved_model", "onnx", "litert", "keras")
+# Of what `export` prints.
+_COLUMNS = ("format", "difference", "uri")
 
 
 @click.command("predict", epilog="More: `raydist guide after-training`.")
@@ -33,8 +36,8 @@ _FORMATS = ("parquet", "tfrecord", "images")
 @click.option(
     "--format",
     "format_name",
-    type=click.Choice(_FORMATS),
-    metavar="|".join(_FORMATS),
+    type=click.Choice(_DATA_FORMATS),
+    metavar="|".join(_DATA_FORMATS),
     help="Format of the data; found out by the names of the files when omitted.",
 )
 @count_option("--batch-size", "Rows that the model gets at once.", metavar="ROWS")
@@ -87,10 +90,6 @@ def predict(
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(names_in(text))
-
-
-_MODEL_FORMATS = ("saved_model", "onnx", "litert", "keras")
-_COLUMNS = ("format", "difference", "uri")
 
 
 @click.command("export", epilog="More: `raydist guide after-training`.")

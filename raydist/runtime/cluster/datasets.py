@@ -38,7 +38,7 @@ def check_datasets(datasets: object) -> dict[str, Any]:
 
 
 def check_resumed(run: str, datasets: Datasets, *, before: Sequence[str]) -> None:
-    """Raises SpecError when a live run lacks datasets that it had: only their names are kept."""
+    """Raises SpecError when a resumed run lacks datasets that it had: only their names are kept."""
     missing = [name for name in before if name not in datasets]
     if missing:
         given = ", ".join(f'"{name}": ...' for name in before)
