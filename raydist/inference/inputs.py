@@ -189,7 +189,7 @@ def _fitted(array: np.ndarray, wanted: ModelInput, *, where: str) -> np.ndarray:
     if len(sizes) == len(wanted.shape):
         array = array.reshape(len(array), *sizes)
     given = array.astype(wanted.dtype, copy=False)
-    if array.dtype.kind in "iu" and (given != array).any():
+    if array.dtype.kind in "iu" and given is not array and (given != array).any():
         raise DataError(
             f"a value for input {wanted} of the model in {where} is {array[given != array][0]}, which "
             f"{wanted.dtype.name} cannot hold; give values within its range"

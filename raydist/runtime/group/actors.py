@@ -75,9 +75,8 @@ class ActorSet:
         self._standbys = Standbys(plan.job.standby, create=self._create_actor)
         self._nodes: dict[TaskId, str] = {}  # where the tasks of the attempt before were
         self._is_stuck = False  # whether a thread still stops it
-        self._replaced: dict[
-            TaskId, Remnant
-        ] = {}  # what their agents clear away, unless they are killed first
+        # What their agents clear away, unless they are killed first.
+        self._replaced: dict[TaskId, Remnant] = {}
         self._unheard: list[int] = []  # processes of this host that were killed before they sent a hello
 
     def adapt_to(self, plan: Plan) -> bool:
