@@ -90,6 +90,19 @@ _RENAMED = {"mend_keras": "patch_keras"}
 _NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage", "env_file"}
 
 
+# What is told of an option that had a secret.
+_LOST = {
+    "on_end": "the command of --on-end is not kept; give it again",
+    "mlflow": "the credentials in --mlflow are not kept; give it again",
+    "runtime_env": "the credentials in --runtime-env are not kept; give it again",
+    "roles": "the secrets in the commands of roles are not kept; write roles again",
+}
+
+
+def _has_lost(spec: Mapping[str, Any], name: str) -> bool:
+    return REDACTED in str(spec.get(name))
+
+
 def check_args(run: str, spec: Mapping[str, Any]) -> None:
     """Raises MistakeError if the arguments of the script cannot be repeated."""
     if any(REDACTED in each for each in spec.get("args", ())):
@@ -98,7 +111,7 @@ def check_args(run: str, spec: Mapping[str, Any]) -> None:
 
 def check_roles(run: str, spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> None:
     """Raises MistakeError if the commands of roles cannot be repeated: without them the job would fail."""
-    if REDACTED in str(spec.get("roles")) and "roles" not in settings:
+    if _has_lost(spec, "roles") and "roles" not in settings:
         raise MistakeError(
             f"the commands of the roles of run {run} have a secret, which is not kept; write roles again "
             "into a config file, for resume or submit with -c FILE"
@@ -111,16 +124,8 @@ def lost_secrets(spec: Mapping[str, Any], *, layers: Sequence[Mapping[str, Any]]
     Args:
       layers: The options and params of the next run. Only their names are looked at.
     """
-    sentences = []
     settings = set().union(*layers)
-    if spec.get("on_end") == REDACTED and "on_end" not in settings:
-        sentences.append("the command of --on-end is not kept; give it again")
-    if REDACTED in str(spec.get("mlflow")) and "mlflow" not in settings:
-        sentences.append("the credentials in --mlflow are not kept; give it again")
-    if REDACTED in str(spec.get("runtime_env")) and "runtime_env" not in settings:
-        sentences.append("the credentials in --runtime-env are not kept; give it again")
-    if REDACTED in str(spec.get("roles")) and "roles" not in settings:
-        sentences.append("the secrets in the commands of roles are not kept; write roles again")
+    sentences = [told for name, told in _LOST.items() if _has_lost(spec, name) and name not in settings]
     given = variable_names(layers)
     variables = [name for name in _lost_variables(spec) if name not in given]
     if variables:
@@ -141,16 +146,14 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
     # A secret is not kept: the job's own default, or -p, has to give it again.
     params = {name: value for name, value in kept_params(spec).items() if not holds_redacted(value)}
-    options = {name: value for name, value in spec.items() if name in taken_over and value != REDACTED}
-    for name in ("mlflow", "runtime_env", "roles"):
-        if REDACTED in str(options.get(name)):
-            del options[name]
+    lost = {name for name in _LOST if _has_lost(spec, name)}
+    options = {name: value for name, value in spec.items() if name in taken_over - lost}
     age_s = options.get("keep_runs")
     if isinstance(age_s, int | float):
         options["keep_runs"] = write_age(age_s)  # kept as seconds, and read with a unit only
     if "env" in options:
-        lost = _lost_variables(spec)
-        options["env"] = {name: text for name, text in options["env"].items() if name not in lost}
+        variables = _lost_variables(spec)
+        options["env"] = {name: text for name, text in options["env"].items() if name not in variables}
     return {**options, PARAMS: params}
 
 

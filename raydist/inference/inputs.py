@@ -46,6 +46,8 @@ class Input(abc.ABC):
       unit_rows: The rows of each unit.
       unit_files: The file of each unit, numbered.
       batch_size: How many rows a model gets at once, unless told otherwise.
+      part_rows: How many rows a part has at most: enough that starting a file costs little, and few enough
+        that all workers have some until the end.
     """
 
     format: str
@@ -53,6 +55,7 @@ class Input(abc.ABC):
     unit_rows: Sequence[int]
     unit_files: Sequence[int]
     batch_size = 1024
+    part_rows = 65536
 
     @abc.abstractmethod
     def check(self, signature: Signature) -> None:
@@ -284,6 +287,7 @@ class _Images(Input):
 
     format = IMAGES
     batch_size = 64
+    part_rows = 1024
 
     def __init__(self, data: str) -> None:
         self._data = data

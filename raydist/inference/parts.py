@@ -10,11 +10,9 @@ from typing import Any
 
 from raydist.errors import MistakeError
 
-# Enough that starting a file costs little, and few enough that all workers have some until the end.
-MOST_ROWS = 65536
 # Readers of Parquet skip files whose names begin with `_`.
 MANIFEST = "_raydist.json"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,7 @@ class Part:
         return f"part-{self.number:06d}.parquet"
 
 
-def cut(rows: Sequence[int], files: Sequence[int], *, most_rows: int = MOST_ROWS) -> list[Part]:
+def cut(rows: Sequence[int], files: Sequence[int], *, most_rows: int) -> list[Part]:
     """Returns the parts of units with so many rows each, in these files; the same for the same input.
 
     No part has units of two files, or more than `most_rows` rows unless one unit has.
@@ -67,7 +65,7 @@ class Manifest:
 
     Attributes:
       model: A number for the exported model's graph and weights.
-      data: A number for the names and sizes of the input files.
+      data: A number for the names, sizes and times of change of the input files.
       features: The columns that are stacked to the model's only input; None where inputs are columns.
       copy: The columns that are copied; None for all that are not features.
     """
@@ -92,6 +90,11 @@ class Manifest:
             raise MistakeError(f"{uri} is damaged; give another -o, or delete the folder") from error
         wanted = json.loads(self.as_json())
         for name, value in wanted.items():
+            if found.get(name) != value and name == "data":
+                raise MistakeError(
+                    f"{uri} is that of other predictions: since then a file of the data was written, "
+                    "added or deleted; give another -o, or delete the folder"
+                )
             if found.get(name) != value:
                 raise MistakeError(
                     f"{uri} is that of other predictions: {name} was {found.get(name)!r}, and is {value!r}; "

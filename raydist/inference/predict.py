@@ -16,11 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import raydist.errors
-from raydist.errors import ClusterError, DataError, MistakeError, RaydistError, TrainingError
+from raydist.errors import (
+    ClusterError,
+    DataError,
+    MistakeError,
+    RaydistError,
+    StorageError,
+    TrainingError,
+)
 from raydist.inference.inputs import Batch, Input, check_output_names, open_input
 from raydist.inference.parts import MANIFEST, Manifest, Part, cut, missing
 from raydist.inference.served_model import ServedModel, as_column, identity, load_model, signature_of
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
+from raydist.storage.failures import is_full_disk
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
 
@@ -69,11 +77,11 @@ class Prediction:
         data = open_input(place, format=self.format, features=self.features, copy=self.copy)
         if (signature := signature_of(self.run)) is not None:
             data.check(signature)
-        parts = cut(data.unit_rows, data.unit_files)
+        parts = cut(data.unit_rows, data.unit_files, most_rows=data.part_rows)
         manifest = Manifest(
             run=self.run.run,
             model=model,
-            data=data.files.fingerprint(),
+            data=data.files.fingerprint(has_times=True),
             format=data.format,
             features=self.features,
             copy=self.copy,
@@ -124,8 +132,7 @@ class Prediction:
                 batch_size=1,
                 compute=ray.data.ActorPoolStrategy(size=self.workers),
                 num_cpus=1,
-                # A share of one where there are fewer GPUs than workers.
-                num_gpus=min(1.0, resources.get("GPU", 0) / self.workers),
+                num_gpus=gpu_share(resources.get("GPU", 0), workers=self.workers),
             )
             try:
                 for row in dataset.iter_rows():
@@ -135,6 +142,15 @@ class Prediction:
             except ray.exceptions.RayError as error:
                 reason = str(error).strip().partition("\n")[0]
                 raise ClusterError(f"Ray cannot run the predictions: {reason}") from error
+
+
+def gpu_share(num_gpus: float, *, workers: int) -> float:
+    """Returns the GPUs of each worker: one, or the part of one that is left if several have to share it.
+
+    The part is of one GPU: with two GPUs, three workers that ask for two thirds each do not fit.
+    """
+    whole = int(num_gpus)
+    return 1 / -(-workers // whole) if whole else 0.0
 
 
 def _claim(out: Storage, manifest: Manifest) -> list[str]:
@@ -168,18 +184,17 @@ class PartPredictor:
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
         [number] = batch["part"].tolist()
         part = self._parts[number]
-        error, kind = "", ""
+        error: RaydistError | None = None
         try:
             if self._model is None:
                 self._model = load_model(self._run)
             self._write(part, self._model)
         except RaydistError as caught:
-            error, kind = str(caught), type(caught).__name__
+            error = caught
         except Exception as caught:  # the model's layers may raise anything
-            lines = str(caught).strip().splitlines() or [""]
-            error = f"the model fails in {part.name}: {type(caught).__name__}: {lines[0]}"
-            kind = TrainingError.__name__
-        return {"part": [number], "rows": [part.num_rows], "error": [error], "kind": [kind]}
+            error = _failure(caught, part)
+        told, kind = ("", "") if error is None else (str(error), type(error).__name__)
+        return {"part": [number], "rows": [part.num_rows], "error": [told], "kind": [kind]}
 
     def _write(self, part: Part, model: ServedModel) -> None:
         """Stores a part's predictions: whole, or not at all."""
@@ -193,6 +208,16 @@ class PartPredictor:
     def _tables(self, part: Part, model: ServedModel) -> Iterator[pa.Table]:
         for batch in self._data.batches(part, model.inputs, size=self._batch_size):
             yield _joined(batch, model)
+
+
+def _failure(error: Exception, part: Part) -> RaydistError:
+    if is_full_disk(error):
+        return StorageError(
+            f"{tempfile.gettempdir()} is full, where {part.name} was being written; make room there, or set "
+            "TMPDIR to another folder"
+        )
+    lines = str(error).strip().splitlines() or [""]
+    return TrainingError(f"the model fails in {part.name}: {type(error).__name__}: {lines[0]}")
 
 
 def _joined(batch: Batch, model: ServedModel) -> pa.Table:

@@ -34,6 +34,8 @@ def run_list(storage: Storage, problems: Problems) -> list[dict[str, Any]]:
 def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, Any]:
     """Returns the runs of a study, the best first, each with its value of the metric and its params.
 
+    With them is what `raydist scale` or `compare` has found of them.
+
     The metric is the search's. Where runs share a study without one, it is that of each run's best value.
     Params that are the same in all runs are left out.
 
@@ -47,9 +49,11 @@ def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, An
     ]
     if not records:
         raise SpecError(f"no run in {storage.uri()} belongs to the study {study!r}")
-    metric, direction = None, Direction.LOWEST
+    metric, direction, comparison = None, Direction.LOWEST, None
+    store = StudyStore(storage)
     try:
-        metric, direction = StudyStore(storage).compared_by(study) or (metric, direction)
+        metric, direction = store.compared_by(study) or (metric, direction)
+        comparison = store.comparison(study)
     except StorageError as error:
         problems.add(error)
     bests = [record.best.name for record in records if record.best is not None]
@@ -68,7 +72,8 @@ def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, An
     ]
     sign = -1 if direction is Direction.HIGHEST else 1
     lines.sort(key=lambda line: math.inf if line["value"] is None else sign * line["value"])
-    return {"study": study, "metric": metric, "mode": direction.value, "params": varied, "runs": lines}
+    told = {"study": study, "metric": metric, "mode": direction.value, "comparison": comparison}
+    return {**told, "params": varied, "runs": lines}
 
 
 def _value(record: RunRecord, metric: str | None) -> float | None:

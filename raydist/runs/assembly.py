@@ -19,7 +19,6 @@ from raydist.outcome.result import RunResult
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runs.evidence import Evidence
-from raydist.runs.expiry import expiry_hook
 from raydist.runs.hooks import end_hook
 from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.ray_gauges import RayGauges
@@ -30,6 +29,7 @@ from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecord
+from raydist.storage.run_removal import expiry_hook
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from raydist.tracking.mlflow_client import check_tracking_uri

@@ -15,6 +15,7 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -63,6 +64,61 @@ class FoundFile(NamedTuple):
     modified_ns: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Root:
+    """A storage's folder: its URI, and the paths of keys, of which none leads out of it.
+
+    Attributes:
+      folder: Its path, without a `/` at the end; "" for the root of a file system.
+      uri_prefix: What the URIs of keys begin with, without credentials; `query` is what they end with.
+      follows_links: Whether symbolic links may lead out of it, as in `Storage.open`.
+    """
+
+    folder: str
+    uri_prefix: str
+    query: str = ""
+    is_local: bool
+    follows_links: bool = False
+
+    @classmethod
+    def of(cls, folder: str, *, uri: str, query: str = "", is_local: bool) -> Root:
+        return cls(folder=folder.rstrip("/"), uri_prefix=uri.rstrip("/"), query=query, is_local=is_local)
+
+    def uri(self, key: str = "") -> str:
+        """Returns the URI of `key`, without credentials; a path stays a path."""
+        joined = f"{self.uri_prefix}/{key}" if key else self.uri_prefix
+        return (joined or "/") + self.query
+
+    def path(self, key: str) -> str:
+        """Returns where a key is; raises StorageError if that is not in the folder."""
+        path = self.joined(key)
+        if not self.is_inside(path):
+            raise StorageError(
+                f"cannot use {self.uri(key)}: a symbolic link there leads out of {self.uri()}; put the files "
+                "themselves there, mount their disk there, or remove the link"
+            )
+        return path
+
+    def joined(self, key: str) -> str:
+        """Returns where a key is, which a link may have led out of the folder."""
+        if ".." in key.split("/"):
+            raise StorageError(f"cannot use {key!r}: the name leads out of {self.uri()}")
+        return f"{self.folder}/{key}" if key else self.folder or "/"
+
+    def is_link_out(self, path: str) -> bool:
+        """Whether an entry of a folder is a link that leads out of the storage; quick for other entries."""
+        may_lead_out = self.is_local and not self.follows_links
+        return may_lead_out and os.path.islink(path) and not self.is_inside(path)
+
+    def is_inside(self, path: str) -> bool:
+        """Whether no link on a path leads out of the folder; what is not there yet leads nowhere."""
+        if self.follows_links or not self.is_local:
+            return True
+        # Asked each time: the folder itself may be a link, and be replaced.
+        root = os.path.realpath(self.folder or "/")
+        return os.path.commonpath([root, os.path.realpath(path)]) == root
+
+
 class Storage:
     """A root folder and what it holds, named by keys relative to it with `/` between parts.
 
@@ -72,29 +128,11 @@ class Storage:
     so another process opens the same storage by the URI that the user gave, not by `uri()`.
     """
 
-    def __init__(
-        self,
-        *,
-        filesystem: pafs.FileSystem,
-        root: str,
-        uri_prefix: str,
-        uri_query: str = "",
-        retry: Retry | None = None,
-        follows_links: bool = False,
-    ) -> None:
-        """Takes an open filesystem.
-
-        Args:
-          retry: None for a short patience.
-          follows_links: See `open`.
-        """
-        self._retry = retry or Retry(patience_s=SHORT_PATIENCE_S)
+    def __init__(self, *, filesystem: pafs.FileSystem, root: Root, retry: Retry | None = None) -> None:
+        """Takes an open filesystem; with None for `retry` its patience is short."""
         self._filesystem = filesystem
-        self._root = root.rstrip("/")
-        self._uri_prefix = uri_prefix.rstrip("/")
-        self._uri_query = uri_query
-        self._is_local = isinstance(filesystem, pafs.LocalFileSystem)
-        self._follows_links = follows_links
+        self._root = root
+        self._retry = retry or Retry(patience_s=SHORT_PATIENCE_S)
 
     @staticmethod
     def open(uri: str, *, follows_links: bool = False) -> Storage:
@@ -110,51 +148,11 @@ class Storage:
             has put together. Where runs are kept, somebody else may have put it there.
         """
         match = _SCHEME_PATTERN.match(uri)
-        if match is None:
-            opened = Storage._open_path(uri)
-        elif match[1] == "file":
-            opened = Storage._open_file_uri(uri)
-        else:
-            opened = Storage._open_remote(uri, scheme=match[1])
-        opened._follows_links = follows_links
-        return opened
-
-    @staticmethod
-    def _open_path(path: str) -> Storage:
-        if not path or "\0" in path:
-            raise StorageError(f"storage is {path!r}; write a path, or a URI such as s3://bucket/runs")
-        root = os.path.abspath(os.path.expanduser(path))
-        return Storage(filesystem=pafs.LocalFileSystem(), root=root, uri_prefix=root)
-
-    @staticmethod
-    def _open_file_uri(uri: str) -> Storage:
-        host, slash, path = uri.removeprefix("file://").partition("/")
-        if host not in ("", "localhost") or not slash:
-            raise StorageError(f"storage is {redact(uri)!r}; write file:/// and an absolute path")
-        root = os.path.abspath("/" + urllib.parse.unquote(path))
-        return Storage(
-            filesystem=pafs.LocalFileSystem(), root=root, uri_prefix=f"file://{urllib.parse.quote(root)}"
-        )
-
-    @staticmethod
-    def _open_remote(uri: str, *, scheme: str) -> Storage:
-        address, mark, query = uri.partition("?")
-        address = urllib.parse.quote(address, safe=":/@%!$&'()*+,;=[]~")  # a space would be no URI
-        try:
-            filesystem, root = pafs.FileSystem.from_uri(
-                f"{address}?{_with_defaults(scheme, query)}".rstrip("?")
-            )
-        except (OSError, pa.ArrowException) as error:
-            # Unchained: pyarrow's own text quotes the URI with its credentials.
-            raise storage_error("open", redact(uri), error) from None
-        if not root.strip("/") and scheme != "hdfs":
-            raise StorageError(f"storage is {redact(uri)!r}; name a bucket, as in {scheme}://bucket/runs")
-        return Storage(
-            filesystem=with_limits(filesystem, HASTY),
-            root=root,
-            uri_prefix=redact(address),
-            uri_query=redact(mark + query),
-        )
+        if match is not None and match[1] != "file":
+            return _opened_remote(uri, scheme=match[1])
+        root = _root_of_path(uri) if match is None else _root_of_file_uri(uri)
+        root = dataclasses.replace(root, follows_links=follows_links)
+        return Storage(filesystem=pafs.LocalFileSystem(), root=root)
 
     def patient(self) -> Self:
         """Returns the same storage for what a run cannot do without: continues for `PATIENCE_S`."""
@@ -162,7 +160,7 @@ class Storage:
 
     def parallel(self) -> Self:
         """Returns the same patient storage for what reads many files at once."""
-        if not self._is_local:
+        if not self._root.is_local:
             allow_requests()
         return self.patient()
 
@@ -179,30 +177,22 @@ class Storage:
     @property
     def arguments(self) -> dict[str, Any]:
         """What `__init__` makes the same storage of."""
-        return {
-            "filesystem": self._filesystem,
-            "root": self._root,
-            "uri_prefix": self._uri_prefix,
-            "uri_query": self._uri_query,
-            "retry": self._retry,
-            "follows_links": self._follows_links,
-        }
+        return {"filesystem": self._filesystem, "root": self._root, "retry": self._retry}
 
     def __repr__(self) -> str:
         return f"Storage({self.uri()!r})"
 
     def uri(self, key: str = "") -> str:
         """Returns the URI of `key`, without credentials; a path stays a path."""
-        joined = f"{self._uri_prefix}/{key}" if key else self._uri_prefix
-        return (joined or "/") + self._uri_query
+        return self._root.uri(key)
 
     def local_path(self, key: str = "") -> Path | None:
         """Returns where `key` is on a file system of this host; None in an object store."""
-        return Path(self._path(key)) if self._is_local else None
+        return Path(self._path(key)) if self._root.is_local else None
 
     def free_bytes(self, key: str = "") -> int | None:
         """Returns what fits in yet at a key; None where nothing limits it that could be asked for."""
-        if not self._is_local:
+        if not self._root.is_local:
             return None
         with storage_errors("look at", self.uri(key)):
             place = Path(self._path(key))
@@ -226,7 +216,7 @@ class Storage:
         """
         selector = pafs.FileSelector(self._path(key), allow_not_found=True)
         infos = self._try("list", key, lambda: self._look(selector))
-        names = [info.base_name for info in infos if not self._is_link_out(info.path)]
+        names = [info.base_name for info in infos if not self._root.is_link_out(info.path)]
         return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
 
     def find_files(self) -> list[FoundFile]:
@@ -245,13 +235,13 @@ class Storage:
         selector = pafs.FileSelector(self._path(key), recursive=True, allow_not_found=True)
         infos = self._try("list", key, lambda: self._look(selector))
         root = self._path("").rstrip("/") + "/"
-        is_inside = functools.cache(self._is_inside)  # of each folder once
+        is_inside = functools.cache(self._root.is_inside)  # of each folder once
         found = [
             FoundFile(one.path.removeprefix(root), one.size, one.mtime_ns)
             for one in infos
             if one.type is pafs.FileType.File
             and is_inside(one.path.rpartition("/")[0])
-            and not self._is_link_out(one.path)
+            and not self._root.is_link_out(one.path)
         ]
         return sorted(found)
 
@@ -282,7 +272,7 @@ class Storage:
 
     def look_at_open(self, key: str, stream: Any) -> FoundFile | None:
         """Returns what a file was when `open_input` opened it; S3 is not asked for that again."""
-        modified = None if self._is_local else stream.metadata().get("Last-Modified")
+        modified = None if self._root.is_local else stream.metadata().get("Last-Modified")
         if modified is None:
             return self.look_at(key)
         at_s = datetime.datetime.fromisoformat(modified.decode().replace("Z", "+00:00")).timestamp()
@@ -319,7 +309,7 @@ class Storage:
         hard links, and on all else than a file system, as pyarrow (26) offers neither S3's conditional put
         nor what GCS and HDFS have for it. `exclusive.create_once` works everywhere.
         """
-        if not self._is_local:
+        if not self._root.is_local:
             return None
         return self._try("write", key, lambda: create_whole(Path(self._path(key)), data))
 
@@ -342,7 +332,7 @@ class Storage:
 
     def remove_empty_folder(self, key: str) -> None:
         """Removes a folder of a file system if it is empty; elsewhere a folder is nothing by itself."""
-        if self._is_local:
+        if self._root.is_local:
             with suppress(OSError):  # what it holds, or that it is gone, is fine
                 os.rmdir(self._path(key))
 
@@ -363,8 +353,8 @@ class Storage:
             return self._filesystem.get_file_info(selector)
 
     def _delete(self, key: str) -> None:
-        path = self._joined(key)
-        if self._is_local and os.path.islink(path) and self._is_inside(os.path.dirname(path)):
+        path = self._root.joined(key)
+        if self._root.is_local and os.path.islink(path) and self._root.is_inside(os.path.dirname(path)):
             os.unlink(path)  # the link, and not what it leads to
             return
         kind = self._filesystem.get_file_info(self._path(key)).type
@@ -375,7 +365,7 @@ class Storage:
                 self._filesystem.delete_file(self._path(key))
 
     def _write(self, key: str, data: bytes, *, is_durable: bool) -> None:
-        if self._is_local:  # at once: a copy of a checkpoint costs the training as much as its writing
+        if self._root.is_local:  # at once: a copy of a checkpoint costs the training as much as its writing
             path = Path(self._path(key))
             write_aside(path, lambda target: target.write(data), is_durable=is_durable)
         else:
@@ -383,7 +373,7 @@ class Storage:
 
     def _upload(self, source: BinaryIO, key: str, *, is_durable: bool) -> None:
         source.seek(0)  # where an earlier try has ended
-        if not self._is_local:
+        if not self._root.is_local:
             return self._put_file(source, self._path(key))
 
         def copy(target: BinaryIO) -> None:
@@ -405,38 +395,43 @@ class Storage:
         stream.close()
 
     def _path(self, key: str) -> str:
-        """Returns where a key is; raises StorageError if that is not in the folder."""
-        path = self._joined(key)
-        if not self._is_inside(path):
-            raise StorageError(
-                f"cannot use {self.uri(key)}: a symbolic link there leads out of {self.uri()}; put the files "
-                "themselves there, mount their disk there, or remove the link"
-            )
-        return path
-
-    def _joined(self, key: str) -> str:
-        if ".." in key.split("/"):
-            raise StorageError(f"cannot use {key!r}: the name leads out of {self.uri()}")
-        return f"{self._root}/{key}" if key else self._root or "/"
-
-    def _is_link_out(self, path: str) -> bool:
-        """Whether an entry of a folder is a link that leads out of the storage; quick for other entries."""
-        return (
-            self._is_local and not self._follows_links and os.path.islink(path) and not self._is_inside(path)
-        )
-
-    def _is_inside(self, path: str) -> bool:
-        """Whether no link on a path leads out of the folder; what is not there yet leads nowhere."""
-        if self._follows_links or not self._is_local:
-            return True
-        # Asked each time: the folder itself may be a link, and be replaced.
-        root = os.path.realpath(self._root or "/")
-        return os.path.commonpath([root, os.path.realpath(path)]) == root
+        return self._root.path(key)
 
     def _try(self, doing: str, key: str, do: Callable[[], Result]) -> Result:
         """Calls `do`, again where it failed for a moment; what is left is a StorageError."""
         with storage_errors(doing, self.uri(key)):
             return self._retry.call(do)
+
+
+def _root_of_path(path: str) -> Root:
+    if not path or "\0" in path:
+        raise StorageError(f"storage is {path!r}; write a path, or a URI such as s3://bucket/runs")
+    folder = os.path.abspath(os.path.expanduser(path))
+    return Root.of(folder, uri=folder, is_local=True)
+
+
+def _root_of_file_uri(uri: str) -> Root:
+    host, slash, path = uri.removeprefix("file://").partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise StorageError(f"storage is {redact(uri)!r}; write file:/// and an absolute path")
+    folder = os.path.abspath("/" + urllib.parse.unquote(path))
+    return Root.of(folder, uri=f"file://{urllib.parse.quote(folder)}", is_local=True)
+
+
+def _opened_remote(uri: str, *, scheme: str) -> Storage:
+    address, mark, query = uri.partition("?")
+    address = urllib.parse.quote(address, safe=":/@%!$&'()*+,;=[]~")  # a space would be no URI
+    try:
+        filesystem, folder = pafs.FileSystem.from_uri(
+            f"{address}?{_with_defaults(scheme, query)}".rstrip("?")
+        )
+    except (OSError, pa.ArrowException) as error:
+        # Unchained: pyarrow's own text quotes the URI with its credentials.
+        raise storage_error("open", redact(uri), error) from None
+    if not folder.strip("/") and scheme != "hdfs":
+        raise StorageError(f"storage is {redact(uri)!r}; name a bucket, as in {scheme}://bucket/runs")
+    root = Root.of(folder, uri=redact(address), query=redact(mark + query), is_local=False)
+    return Storage(filesystem=with_limits(filesystem, HASTY), root=root)
 
 
 def uri_below(uri: str, key: str) -> str:

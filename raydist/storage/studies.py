@@ -1,4 +1,4 @@
-"""The studies of a storage: what each search was asked for, so that the same command can continue it."""
+"""The studies of a storage: what a search was asked for, and what compared runs have shown."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import STUDIES
 
 _RECORD = "study.json"
+_COMPARISON = "comparison.json"
 
 
 class StudyStore:
-    """Reads and writes `.studies/NAME/study.json`."""
+    """Reads and writes `.studies/NAME/study.json` and `.studies/NAME/comparison.json`."""
 
     def __init__(self, storage: Storage, *, clock: Callable[[], float] = time.time) -> None:
         self._storage = storage
@@ -81,6 +82,26 @@ class StudyStore:
         metric, mode = settings.get("--metric"), settings.get("--mode")
         is_known = isinstance(metric, str) and mode in [one.value for one in Direction]
         return (metric, Direction(mode)) if is_known else None
+
+    def keep_comparison(self, name: str, comparison: Mapping[str, Any]) -> None:
+        """Stores what `scale` or `compare` has found of the runs of a study, as plain data.
+
+        Raises StorageError where storage cannot be written.
+        """
+        self._storage.write_text(f"{STUDIES}/{name}/{_COMPARISON}", dump_plain_json(dict(comparison)))
+
+    def comparison(self, name: str) -> dict[str, Any] | None:
+        """Returns what is stored of a comparison; None for a study that has none.
+
+        Raises StorageError where it is damaged, or storage cannot be read.
+        """
+        key = f"{STUDIES}/{name}/{_COMPARISON}"
+        if not self._storage.exists(key):
+            return None
+        try:
+            return dict(json.loads(self._storage.read_text(key)))
+        except (ValueError, TypeError) as error:
+            raise StorageError(f"{self._storage.uri(key)} is damaged: {error}") from error
 
     def _check_same(self, name: str, settings: Mapping[str, Any]) -> None:
         if not self._storage.exists(self._key(name)):

@@ -7,6 +7,7 @@ thread and ends the process (FunctionTrainable.cleanup), and Ray then kills the 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -19,12 +20,15 @@ from raydist.errors import RaydistError
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.placement import group_of, use_own_group
 from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.claims import ClaimStore
 from raydist.storage.inheritance import inherit, split_checkpoint_uri
 from raydist.storage.run_record import RunRecordStore
-from raydist.storage.run_storage import open_run
+from raydist.storage.run_storage import RunStorage, open_run
 from raydist.tune.trial import TrialReport, TrialRun
 
 _CHECKPOINT = "checkpoint"
+_FREE_WITHIN_S = 30.0
+_POLL_S = 0.2
 # In a trial's config, beside the params: a field of JobSpec.
 SEED = "raydist seed"
 # What a result has besides the metrics and what Tune adds.
@@ -130,6 +134,7 @@ class RunTrainable(Trainable):
             self._run_name, params=self._params, resume=resume, detach=False, **self._fields
         )
         run = open_run(job.request.job.storage, run=self._run_name)
+        wait_until_free(run)
         newest = CheckpointStore(run).newest() if inherited is None else inherit(inherited, run=run)
         records = RunRecordStore(run)
         # What the run has reported before it continues: it may have nothing left to train.
@@ -140,11 +145,28 @@ class RunTrainable(Trainable):
             checkpoint=None if newest is None else newest.uri,
             metrics={**metrics, **info.get("metrics", {})},
             epoch=info.get("epoch"),
+            # Tune keeps it with its checkpoints.
+            iteration=0 if newest is None else self.training_iteration,
         )
 
     def _told(self, report: TrialReport) -> dict[str, Any]:
         own = {TRAINING_ITERATION: report.iteration, "step": report.step, "epoch": report.epoch}
         return {**report.metrics, **own, "run": self._run_name, _CHECKPOINT: report.checkpoint}
+
+
+def wait_until_free(run: RunStorage, *, timeout_s: float = _FREE_WITHIN_S) -> None:
+    """Waits while another process drives a trial's run.
+
+    That of a search which has just ended may live for a moment yet, and hold the run if its storage was full.
+    Whoever still drives it after the timeout is named by the start of the run, which fails.
+    """
+    claims, records = ClaimStore(run), RunRecordStore(run)
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        record = records.read() if records.exists() else None
+        if not claims.is_driven(record, now_s=time.time()):
+            return
+        time.sleep(_POLL_S)
 
 
 def trainable_of(packed: api.PackedJob, *, is_search: bool = False) -> type[RunTrainable]:

@@ -37,6 +37,9 @@ from raydist.tune.study import Study, TrialRow, missing_metric
 from raydist.tune.tuner import Search, new_tuner, param_space, quiet_tune
 from raydist.watch.watcher import DrivenRun, watched
 
+# What stops a search.
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
 
 def check_parallel(plan: Plan, asked: int | None) -> int:
     """Returns how many trials go at a time.
@@ -132,7 +135,7 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
 def _fit(
     search: Search, packed: api.PackedJob, study: str, storage: Storage, store: StudyStore, parallel: int
 ) -> Sequence[Trial]:
-    filesystem, root = storage.arguments["filesystem"], storage.arguments["root"]
+    filesystem, root = storage.arguments["filesystem"], storage.arguments["root"].folder
     folder = f"{root}/{store.folder}"
     trainable = trainable_of(packed, is_search=True)
     space = param_space(search.space, seeds=search.seeds, first_seed=packed.request.job.seed)
@@ -184,7 +187,6 @@ class _Searching:
         self._study = study
         self._storage = storage
         self._show = show
-        self._stop: Callable[[], object] | None = None
         self.trials: Sequence[Trial] = ()
         self.problem: RaydistError | None = None
         self.is_interrupted = False
@@ -197,8 +199,10 @@ class _Searching:
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
         """Makes it the search of this process inside the block."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in (*_INTERRUPTS, signal.SIGUSR1)}
         _Searching._now = self
+        for number in _INTERRUPTS:
+            signal.signal(number, self._interrupt)
         try:
             yield
         finally:
@@ -206,9 +210,24 @@ class _Searching:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.is_interrupted = True
+        self._stop()
+        for each in _INTERRUPTS:  # the next one ends the process
+            signal.signal(each, signal.default_int_handler)
+
+    def _stop(self) -> None:
+        """Has Tune end all trials, which it then knows as interrupted; a `tune.Stopper` would complete them.
+
+        By the handler for SIGUSR1 that Tune sets when it begins. It also has one for SIGINT, which is not
+        used: a Ctrl-C that it took before its first step would not be known here.
+        """
+        tunes = signal.getsignal(signal.SIGUSR1)
+        if callable(tunes):
+            tunes(signal.SIGUSR1, None)
+
     def fit(self, tuner: tune.Tuner) -> None:
         """Runs the trials until they have ended, or something stops the search."""
-        self._stop = None
         try:
             tuner.fit()
         except Exception as error:
@@ -233,25 +252,10 @@ class _Searching:
         left = [one for one in self.trials if one.status != Trial.ERROR and not self.row_of(one).is_complete]
         return not left and len(self.trials) == self._search.num_trials
 
-    def step_begins(self) -> None:
-        """Has Ctrl-C noted. Tune sets a handler of its own when it begins, and takes it back at the first."""
-        if self._stop is not None:
-            return
-        tunes = signal.getsignal(signal.SIGINT)
-
-        def stop() -> None:
-            """Ends all trials, which Tune then knows as interrupted; a `tune.Stopper` would complete them."""
-            if callable(tunes):
-                tunes(signal.SIGINT, None)
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            self.is_interrupted = True
-            stop()
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-        self._stop = stop
-        signal.signal(signal.SIGINT, interrupt)
-        signal.signal(signal.SIGTERM, interrupt)
+    def begins(self) -> None:
+        """Called once Tune has set its handlers, before its first step."""
+        if self.is_interrupted:
+            self._stop()
 
     def ended(self, trial: Trial, error: BaseException | None = None) -> None:
         """Takes a trial that has ended."""
@@ -262,7 +266,7 @@ class _Searching:
             self.problem = StorageError(f"{error}{self._remedy}")
         elif error is None and metric is not None and row.value is None:
             self.problem = MistakeError(missing_metric(metric, row.metrics))
-        if self.problem is not None and self._stop is not None:
+        if self.problem is not None:
             self._stop()
 
     @property
@@ -331,8 +335,8 @@ def stored_values(run: RunStorage, metric: str) -> list[float]:
 class _Watch(tune.Callback):
     """What Tune tells of its trials."""
 
-    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        _Searching.now().step_begins()
+    def setup(self, *given: Any, **info: Any) -> None:
+        _Searching.now().begins()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         _Searching.now().trials = tuple(trials)

@@ -83,10 +83,7 @@ def parse_space(written: Iterable[str], params: Mapping[str, Any]) -> Space:
 
 
 def _dimension(key: str, text: str, params: Mapping[str, Any], default: Any) -> Dimension | None:
-    if text.startswith(_LOG):
-        return _range(key, text, params, default)
-    # A text such as a path may have two dots, and be no range.
-    if _TO in text and not isinstance(default, str):
+    if text.startswith(_LOG) or _is_range(text, default):
         return _range(key, text, params, default)
     # A list or a mapping has commas of its own.
     if "," in text and not isinstance(default, list | tuple | Mapping) and text[:1] not in "[{":
@@ -98,6 +95,22 @@ def _dimension(key: str, text: str, params: Mapping[str, Any], default: Any) -> 
             raise SpecError(f"-p {key}={text} has a value twice; write each one once")
         return Choice(values=values)
     return None
+
+
+def _is_range(text: str, default: Any) -> bool:
+    """Whether a text with two dots is a range: a path may have them, too."""
+    if _TO not in text or isinstance(default, str):
+        return False
+    is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    return is_number or any(map(_is_number, text.split(_TO)))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        parse_number(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _value(key: str, text: str, params: Mapping[str, Any]) -> Any:

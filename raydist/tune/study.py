@@ -112,10 +112,13 @@ class Study:
         return tuple(trial for trial in self.trials if trial.error is not None)
 
     def spreads(self) -> list[Spread]:
-        """Returns mean and spread of each metric over the seeds, the params in the order of the trials."""
+        """Returns mean and spread of each metric over the seeds, the params in the order of the trials.
+
+        Trials that were stopped early have fewer epochs, and are left out.
+        """
         groups: dict[str, list[TrialRow]] = {}
         for trial in self.trials:
-            if trial.error is None and trial.metrics:
+            if trial.state == RunState.SUCCEEDED.value and trial.metrics:
                 groups.setdefault(json.dumps(dict(trial.params), sort_keys=True), []).append(trial)
         return [
             _spread(trials[0].params, name, [one.metrics[name] for one in trials if name in one.metrics])

@@ -78,6 +78,8 @@ def max_concurrent_trials(
 ) -> int:
     """Returns how many runs of `job` have room at once when nothing else runs; at least 1.
 
+    Without a running Ray a CPU is a core, of which an embedded Ray may be given more than there are.
+
     For `TuneConfig(max_concurrent_trials=...)` with a search algorithm that learns from trials that ended.
 
     Example:
@@ -91,7 +93,7 @@ def max_concurrent_trials(
       ClusterError: The cluster cannot give it, or could not be reached.
     """
     plan = api.plan(job, config=config, params=params, **options)
-    return num_at_once(plan.inventory, plan.all_roles)
+    return num_at_once(plan.inventory, plan.all_roles, cpus_per_core=1)
 
 
 def check_installed() -> None:

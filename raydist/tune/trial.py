@@ -62,6 +62,7 @@ class TrialRun:
         checkpoint: str | None = None,
         metrics: Mapping[str, float] | None = None,
         epoch: int | None = None,
+        iteration: int = 0,
     ) -> None:
         """Starts the run.
 
@@ -69,13 +70,14 @@ class TrialRun:
           submit: Starts it with an `on_event`.
           checkpoint: The one that the run continues from; None for its beginning.
           metrics: Values as of then; `epoch`: epochs completed then, None or 0 where none are known.
+          iteration: Of the last report, for a job without epochs.
         """
         self.checkpoint = checkpoint
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._metrics = dict(metrics or {})
         self._told: dict[str, float] = {}
         self._epoch = epoch or None
-        self._iteration = epoch or 0
+        self._iteration = epoch or iteration
         self._step = -1
         self._is_over = False
         self._handle = submit(self._events.put)

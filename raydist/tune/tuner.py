@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _TUNE_SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    # Ctrl-C is for the search, which tells Tune.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
     # What a search that is killed has lost of Tune's view of it; its runs lose nothing.
     "TUNE_GLOBAL_CHECKPOINT_S": "2",
 }
@@ -141,6 +144,7 @@ def new_tuner(
             storage_filesystem=filesystem,
             callbacks=[watch],
             verbose=0,
+            stop=None if scheduler is None else Diverged(search.metric or "", search.grace),
         ),
     )
 
@@ -168,6 +172,21 @@ def _domain(dimension: Dimension) -> Any:
             return (tune.lograndint if is_log else tune.randint)(int(low), int(high) + 1)
         case Range(low=low, high=high, is_log=is_log):
             return (tune.loguniform if is_log else tune.uniform)(low, high)
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """Ends a trial whose metric is NaN after its grace. ASHA does not: no comparison with NaN is true.
+
+    Attributes:
+      grace: Epochs that each trial gets.
+    """
+
+    metric: str
+    grace: int
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        return math.isnan(result.get(self.metric, 0.0)) and result["training_iteration"] >= self.grace
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ def counts_of(batches: Batches, epoch: int) -> list[Counter[int]]:
     return [Counter(number for number in numbers if first <= number < first + 10_000) for first in (A, B, C)]
 
 
-@pytest.mark.parametrize("name", ["arrays", "groups", "both"])
+@pytest.mark.parametrize("name", ["arrays", "groups", "both", "three"])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_shortest_has_one_source_once_and_no_example_twice(name: str, epoch: int) -> None:
     batches = batches_of(name, "shortest")
@@ -137,6 +137,25 @@ def test_longest_has_every_source_once_and_repeats_the_others_pass_by_pass(name:
     # Whole passes, and the beginning of one more.
     assert all(max(one.values()) - min(one.values()) <= 1 for one in found)
     assert min(max(one.values()) for one in found) == 1
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("stop", STOPS)
+def test_mix_in_a_mix_has_each_example_as_often_as_the_inner_one_gives_it(stop: str, epoch: int) -> None:
+    batches = batches_of("nested", stop)
+    a, b, c = counts_of(batches, epoch)
+    # One pass of the inner mix has all 36 of A once, and B's 20 once or twice.
+    if stop == "shortest":
+        assert set(c.values()) == {1}
+        assert set(a.values()) == {1}
+        assert max(b.values()) <= 2
+        assert len(c) == 40 or (len(a), len(b)) == (36, 20)
+    else:
+        assert (len(a), len(b), len(c)) == (36, 20, 40)
+        assert max(c.values()) - min(c.values()) <= 1
+        assert max(a.values()) - min(a.values()) <= 1
+        assert min(max(c.values()), max(a.values())) == 1
+    assert abs(a.total() + b.total() - c.total()) <= 1  # the weights are equal
 
 
 @pytest.mark.parametrize("name", ["arrays", "groups"])

@@ -65,7 +65,7 @@ kind, source, target = sys.argv[1:]
 values = np.load(source)
 if kind == "images":
     for number, image in enumerate(values):
-        tf.io.write_file(f"{target}/{number:03d}.png", tf.io.encode_png(image.astype("uint8")))
+        tf.io.write_file(f"{target}/{number:04d}.png", tf.io.encode_png(image.astype("uint8")))
 else:
     for file, part in enumerate(np.array_split(values, 2)):
         with tf.io.TFRecordWriter(f"{target}/{file}.tfrecord") as writer:
@@ -168,6 +168,14 @@ def test_records_are_predicted_by_the_features_of_the_inputs_names(
     assert found["file"].to_pylist() == ["0.tfrecord"] * 251 + ["1.tfrecord"] * 250
     assert found["record"].to_pylist() == [*range(251), *range(250)]
     np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
+    (tmp_path / "out/part-000000.parquet").unlink()
+    again = raydist(*command, "-o", "out", "--json")
+    assert (again.code, again.json["parts_before"], again.json["rows_before"]) == (0, 1, 250)
+    assert predictions(tmp_path / "out").equals(found)
+    os.utime(tmp_path / "data/1.tfrecord")
+    refused = raydist(*command, "-o", "out")
+    assert refused.code == 2
+    assert "since then a file of the data was written, added or deleted" in refused.err
     missing = raydist(*command, "-o", "other", "--features", "label,y")
     assert missing.code == 2
     assert "has no feature y; it has label, x" in missing.err
@@ -178,15 +186,38 @@ def test_images_are_predicted_from_any_folder(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
     train(raydist, tmp_path, "images")
-    values = np.random.default_rng(1).integers(0, 255, size=(70, 6, 5, 3)).astype("float32")
+    values = np.random.default_rng(1).integers(0, 255, size=(1100, 6, 5, 3)).astype("float32")
     expected = predicted_in_one_process(tmp_path, "images", values)
     (tmp_path / "data").mkdir()
     program(WRITE, "images", str(tmp_path / "values.npy"), str(tmp_path / "data"))
-    ended = raydist("predict", "images", "data", "-o", "out", "--address", running_ray.address)
+    command = ("predict", "images", "data", "-o", "out", "--address", running_ray.address, "--workers", "2")
+    ended = raydist(*command)
     assert ended.code == 0, ended.err
     found = predictions(tmp_path / "out")
-    assert found["file"].to_pylist() == [f"{number:03d}.png" for number in range(70)]
+    assert found["file"].to_pylist() == [f"{number:04d}.png" for number in range(1100)]
+    (tmp_path / "out/part-000001.parquet").unlink()
+    again = raydist(*command, "--json")
+    assert (again.code, again.json["parts"], again.json["rows_before"]) == (0, 2, 1024)
+    assert predictions(tmp_path / "out").equals(found)
     np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_workers_share_gpus_that_are_fewer(
+    raydist: Callable[..., Ended], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    train(raydist, tmp_path)
+    (tmp_path / "data").mkdir()
+    for file in range(6):
+        pq.write_table(pa.table({"x": [[float(file)] * 4] * 10}), tmp_path / f"data/{file}.parquet")
+    # Ray only counts them: TensorFlow finds none and predicts on the CPU.
+    with started_ray(tmp_path_factory.mktemp("g"), environ=os.environ, num_gpus=2) as ray:
+        command = ("predict", "numbers", "data", "-o", "out", "--address", ray.address, "--workers", "3")
+        process = start_raydist(ray, tmp_path, *command, "--json")
+        told, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert json.loads(told)["rows"] == 60
+    assert len(predictions(tmp_path / "out")) == 60
 
 
 @pytest.mark.slow
@@ -287,6 +318,16 @@ np.savez(sys.argv[3], **seen)
 """
 
 
+# As an exporter does that has a fault.
+SPOIL = """
+import sys
+import keras
+model = keras.models.load_model(sys.argv[1])
+model.layers[-1].bias.assign_add([0.0, 0.0, 0.01])
+model.save(sys.argv[1])
+"""
+
+
 def test_exported_formats_have_the_outputs_of_the_run_s_model(
     raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -310,7 +351,14 @@ def test_exported_formats_have_the_outputs_of_the_run_s_model(
         for name in seen:
             np.testing.assert_allclose(seen[name], expected, atol=1e-5, err_msg=name)
 
-    (tmp_path / "raydist_runs/numbers/export/model.keras").unlink()
+    model = tmp_path / "raydist_runs/numbers/export/model.keras"
+    program(SPOIL, str(model))
+    differing = raydist("export", "numbers", "--to", "keras", "-o", "spoiled")
+    assert differing.code == 2
+    assert "exported as keras: its outputs differ from those of the run's model by up to " in differing.err
+    assert list((tmp_path / "spoiled").glob("*")) == []
+
+    model.unlink()
     alone = raydist("export", "numbers", "--to", "keras,saved_model", "-o", "models")
     assert alone.code == 2
     [sentence] = alone.err.strip().splitlines()

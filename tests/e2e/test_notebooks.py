@@ -15,6 +15,7 @@ from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import open_run
 from tests.e2e.conftest import ROOT, RunningRay
 
+HOMES = ["local", pytest.param("attached", marks=pytest.mark.slow)]
 DEFINED = """
 import raydist
 
@@ -49,7 +50,7 @@ def displays(outputs: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [one["data"] for one in outputs if one["output_type"] == "display_data"]
 
 
-@pytest.mark.parametrize("home", ["local", "attached"])
+@pytest.mark.parametrize("home", HOMES)
 def test_cell_shows_one_display_and_the_result(running_ray: RunningRay, tmp_path: Path, home: str) -> None:
     address = "local" if home == "local" else running_ray.address
     call = f"raydist.run(train, name='in-cell', address={address!r}, storage='runs', params={{'steps': 8}})"
@@ -77,7 +78,7 @@ def test_cell_shows_one_display_and_the_result(running_ray: RunningRay, tmp_path
     assert has_widgets[0]["data"]["text/plain"] == "False"
 
 
-@pytest.mark.parametrize("home", ["local", "attached"])
+@pytest.mark.parametrize("home", HOMES)
 def test_interrupt_stops_the_run_and_the_kernel_goes_on(
     running_ray: RunningRay, tmp_path: Path, home: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from raydist.storage.run_names import run_names
 from raydist.storage.run_storage import Storage
+from raydist.storage.studies import StudyStore
 from tests.e2e.conftest import ROOT, Ended, RunningRay, start_raydist
 
 Raydist = Callable[..., Ended]
@@ -45,6 +46,11 @@ def test_digits_with_one_and_two_workers(raydist: Raydist, tmp_path: Path) -> No
     ]
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
     assert raydist("status", "digits-2-workers", "--storage", "runs").code == 0
+    listed = raydist("list", "--study", "digits", "--storage", "runs", "--json").json["runs"]
+    assert {one["run"] for one in listed} == {"digits-one-device", "digits-2-workers"}
+    kept = StudyStore(Storage.open(str(tmp_path / "runs"))).comparison("digits")
+    assert kept is not None
+    assert (kept["sentence"], kept["picture"]) == (ended.json["answer"], (tmp_path / "a.svg").read_text())
 
 
 def test_ctrl_c_stops_the_run_that_goes_on(running_ray: RunningRay, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 
 from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.inheritance import inherit
 from raydist.storage.run_storage import open_run
 from tests.e2e.conftest import BIN, ROOT, start_command
 from tests.support.disks import mounted_disk
@@ -103,7 +106,7 @@ class Shell:
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 if self._mark.encode() in (path / "environ").read_bytes():
-                    found[int(path.name)] = (path / "cmdline").read_text().replace("\\0", " ")[:100]
+                    found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")[:100]
             except OSError:
                 continue
         return {pid: line for pid, line in found.items() if line}
@@ -238,6 +241,15 @@ def test_trial_that_is_interrupted_in_the_middle_equals_the_same_run_alone(
     code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
     assert code == 0, err
     assert {trial["state"] for trial in json.loads(out)["trials"]} == {"SUCCEEDED"}
+    code, table, err = shell.finish(shell.raydist(*command, "--resume", "--csv"))  # nothing is left to do
+    assert code == 0, err
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert {
+        row["run"]: (row["state"], float(row["learning_rate"]), float(row["val_accuracy"])) for row in rows
+    } == {
+        trial["run"]: (trial["state"], trial["params"]["learning_rate"], pytest.approx(trial["value"]))
+        for trial in json.loads(out)["trials"]
+    }
     resumed = record_of(shell.storage, "s-00000")
     assert resumed["steps"] == 96
     assert resumed["attempts"] > interrupted["attempts"]
@@ -300,6 +312,41 @@ def test_trial_that_is_paused_equals_the_same_run_alone(shell: Shell, wait_until
         assert [record["state"], record["steps"]] == ["SUCCEEDED", 96]
         assert record["attempts"] >= 3
     check_equal_to_runs_alone(shell, {slow: 0.01, quick: 0.1})
+
+
+COUNTED = """
+import time
+
+import tensorflow as tf
+
+import raydist
+
+
+@raydist.job(params={"learning_rate": 1.0, "pause_s": 0.0})
+def train(ctx):
+    done = tf.Variable(0, dtype=tf.int64)
+    ctx.restore(done=done)
+    while done < 6:
+        time.sleep(ctx.params["pause_s"])
+        step = int(done.assign_add(1))
+        ctx.report({"val_accuracy": ctx.params["learning_rate"] * step}, step=step)
+        ctx.save(step=step, done=done)
+"""
+
+
+def test_trial_without_epochs_that_is_paused_goes_on_counting_its_reports(
+    shell: Shell, wait_until: WaitUntil
+) -> None:
+    (shell.folder / "digits.py").write_text(COUNTED)
+    rows = '[list(one.metrics_dataframe["training_iteration"]) for one in grid]'
+    (shell.folder / "pausing.py").write_text(f"{PAUSING}\nimport json\nprint('told' + json.dumps({rows}))\n")
+    code, out, err = shell.finish(shell.start(sys.executable, "pausing.py", str(shell.storage)))
+    assert code == 0, err
+    for iterations in json.loads(out.partition("told")[2]):
+        assert sorted(set(iterations)) == list(range(1, len(set(iterations)) + 1))
+        assert iterations == sorted(iterations)
+        assert max(iterations) >= 6
+    nothing_is_left(shell, wait_until)
 
 
 MENDED = """
@@ -478,7 +525,9 @@ scheduler = PopulationBasedTraining(
     hyperparam_mutations={"learning_rate": [0.3, 0.4]},
 )
 tuner = tune.Tuner(
-    raydist.tune.trainable("digits.py", study="pbt", storage=sys.argv[1], params={"pause_s": 1.0}),
+    raydist.tune.trainable(
+        "digits.py", study="pbt", storage=sys.argv[1], params={"pause_s": 1.0}, keep="all"
+    ),
     param_space={"learning_rate": tune.grid_search([1e-6, 0.5])},
     tune_config=tune.TuneConfig(metric="val_accuracy", mode="max", scheduler=scheduler, reuse_actors=True),
     run_config=tune.RunConfig(storage_path=sys.argv[1] + "/tune", verbose=0),
@@ -515,6 +564,30 @@ def test_trial_that_exploits_another_continues_from_its_checkpoint_with_params_o
     record = record_of(shell.storage, run)
     assert [record["state"], record["steps"], record["spec"]["study"]] == ["SUCCEEDED", 96, "pbt"]
     assert record["attempts"] >= 2
+    # The weights were copied bit by bit, and what was trained since is what a run of its own makes of them.
+    store = CheckpointStore(open_run(str(shell.storage), run=run))
+    copied = [one for one in store.committed() if "inherited_from" in one.info][-1]
+    arrays_of = [Path(uri) / "variables.npz" for uri in (copied.uri, copied.info["inherited_from"])]
+    assert arrays_of[0].read_bytes() == arrays_of[1].read_bytes()
+    inherit(copied.info["inherited_from"], run=open_run(str(shell.storage), run="alone"))
+    rate = poor["config"]["learning_rate"]
+    code, _, err = shell.finish(shell.start(sys.executable, "-c", CONTINUED_ALONE, str(rate)))
+    assert code == 0, err
+    assert record_of(shell.storage, "alone")["steps"] == 96
+    assert digest_of_weights(shell.storage, "alone") == digest_of_weights(shell.storage, run)
+
+
+CONTINUED_ALONE = """
+import sys
+
+import ray
+import raydist
+
+ray.init(address="local", num_cpus=2, log_to_driver=False, logging_level="ERROR")
+params = {"learning_rate": float(sys.argv[1]), "pause_s": 0.0}
+raydist.run("digits.py", name="alone", params=params, resume=True)
+ray.shutdown()
+"""
 
 
 KILLED = """
@@ -605,6 +678,21 @@ def test_seeds_of_one_job_have_a_mean_and_a_spread(shell: Shell, wait_until: Wai
     assert [spread["num_trials"], spread["mean"]] == [3, pytest.approx(sum(losses) / 3)]
     assert [spread["lowest"], spread["highest"]] == [min(losses), max(losses)]
     assert record_of(shell.storage, study["trials"][1]["run"])["spec"]["seed"] == 8
+    nothing_is_left(shell, wait_until)
+
+
+def test_trial_that_diverges_is_stopped_by_asha(shell: Shell, wait_until: WaitUntil) -> None:
+    command = [
+        *("search", "paced.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
+        *("-p", "rate=nan,1.0", "--metric", "value", "--mode", "max", "--scheduler", "asha"),
+        *("--grace", "2", "--json"),
+    ]
+    code, out, err = shell.finish(shell.raydist(*command))
+    assert code == 0, err
+    whole, diverged = json.loads(out)["trials"]
+    assert [whole["run"], whole["state"], whole["value"]] == ["s-00001", "SUCCEEDED", 12.0]
+    assert [diverged["run"], diverged["state"]] == ["s-00000", "CANCELLED"]
+    assert 2 <= diverged["steps"] < 12
     nothing_is_left(shell, wait_until)
 
 

@@ -118,7 +118,7 @@ def test_data_that_cannot_be_read_are_one_sentence(
 def test_number_that_the_models_type_cannot_hold_is_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1, 2**31]}), tmp_path / "0.parquet")
     opened = open_input(str(tmp_path), format=None, features=None, copy=None)
-    [part] = cut(opened.unit_rows, opened.unit_files)
+    [part] = cut(opened.unit_rows, opened.unit_files, most_rows=opened.part_rows)
     with pytest.raises(DataError, match=r"a value for input .*id int32.* is 2147483648, which int32 cannot"):
         list(opened.batches(part, [wanted("id", (), np.int32)], size=3))
     [batch] = opened.batches(part, [wanted("id", (), np.int64)], size=3)
@@ -130,7 +130,7 @@ def test_pictures_that_came_after_the_names_were_listed_are_told(tmp_path: Path)
         (tmp_path / name).write_bytes(png(np.zeros((4, 4, 3), np.uint8)))
     opened = open_input(str(tmp_path), format="images", features=None, copy=None)
     (tmp_path / "a.png").write_bytes(png(np.zeros((4, 4, 3), np.uint8)))
-    [part] = cut(opened.unit_rows, opened.unit_files)
+    [part] = cut(opened.unit_rows, opened.unit_files, most_rows=opened.part_rows)
     with pytest.raises(DataError, match="have changed since the predictions began; begin again"):
         list(opened.batches(part, [wanted("image", (4, 4, 3))], size=3))
 

@@ -37,7 +37,7 @@ def test_each_unit_is_in_one_part() -> None:
 
 
 def test_only_parts_without_a_file_are_missing() -> None:
-    parts = cut([10] * 4, [0, 1, 2, 3])
+    parts = cut([10] * 4, [0, 1, 2, 3], most_rows=100)
     names = ["_raydist.json", parts[0].name, parts[2].name, "part-000009.parquet"]
     assert [part.number for part in missing(parts, names)] == [1, 3]
 
@@ -52,12 +52,17 @@ def test_same_predictions_are_continued() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"run": "b"}, {"model": "2f"}, {"data": 8}, {"features": None}, {"num_rows": 8}], ids=str
+    "change", [{"run": "b"}, {"model": "2f"}, {"features": None}, {"num_rows": 8}], ids=str
 )
 def test_other_predictions_are_refused_by_what_differs(change: dict[str, object]) -> None:
     [name] = change
     with pytest.raises(MistakeError, match=f"that of other predictions: {name} was "):
         dataclasses.replace(MANIFEST, **change).check_same(MANIFEST.as_json(), uri="out")  # type: ignore[arg-type]
+
+
+def test_predictions_for_data_that_have_changed_are_refused() -> None:
+    with pytest.raises(MistakeError, match="since then a file of the data was written, added or deleted"):
+        dataclasses.replace(MANIFEST, data=8).check_same(MANIFEST.as_json(), uri="out")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]"])

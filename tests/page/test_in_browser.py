@@ -21,6 +21,7 @@ from tests.support.browser import Browser
 from tests.support.page_runs import (
     BEGUN_S,
     record_facts,
+    store_comparison,
     store_metrics,
     store_record,
     store_run,
@@ -435,6 +436,13 @@ class TestLivePage:
                 ["3", "rates-2", "FAILED", "1", "\N{EN DASH}"],
             ]
             assert page.locator(".chip").all_inner_texts()[:3] == ["rates-1", "rates-0", "rates-2"]
+            assert page.locator("img.picture").count() == 0
+            store_comparison(runs)
+            page.wait_for_selector("text=2 workers train 1.5 times as fast")
+            assert page.locator("table").first.locator("tr").all_inner_texts()[1].split() == [
+                *("one", "device", "1", "000")
+            ]
+            assert page.evaluate("document.querySelector('img.picture').naturalWidth") == 80
             page.click("a:has-text('rates-0') >> nth=0")
             page.wait_for_selector("text=worker/1")
 

@@ -18,7 +18,7 @@ from raydist.page.site import Site
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import open_run
 from tests.support.faulty_http import Fault, FaultyProxy
-from tests.support.page_runs import store_metrics, store_record, store_run, store_study
+from tests.support.page_runs import store_comparison, store_metrics, store_record, store_run, store_study
 from tests.support.serving import serving
 
 
@@ -80,6 +80,19 @@ def test_runs_that_share_a_study_without_a_search_are_compared_by_their_best_val
     _, answer = get(server, "/secret/api/study/own")
     assert (answer["metric"], answer["mode"]) == ("val_loss", "min")
     assert [run["run"] for run in answer["runs"]] == ["own-1", "own-0"]
+
+
+def test_study_of_compared_runs_has_what_the_command_found(server: PageServer, runs: Path) -> None:
+    store_study(runs)
+    assert get(server, "/secret/api/study/rates")[1]["comparison"] is None
+    store_comparison(runs)
+    comparison = get(server, "/secret/api/study/rates")[1]["comparison"]
+    assert (comparison["headers"][0], comparison["cells"][0][0]) == ("run", "one device")
+    assert comparison["picture"].startswith("<svg")
+    (runs / ".studies" / "rates" / "comparison.json").write_text("[1")
+    _, answer = get(server, "/secret/api/study/rates")
+    assert (answer["comparison"], len(answer["runs"])) == (None, 3)
+    assert "comparison.json is damaged" in answer["problems"][0]
 
 
 def test_study_of_no_run_and_a_damaged_one_are_told(server: PageServer, runs: Path) -> None:

@@ -76,7 +76,7 @@ PROGRAMS = {
         Program(name="miniature_gpt", expected=BOTH, is_slow=True),
         # Sums over the batch are rounded to 8 or 11 bits, and those of parts in another way.
         Program(name="mixed_bfloat16", expected=BOTH, is_slow=True, atol=2e-3),
-        Program(name="mixed_float16", expected=BOTH, atol=2e-3),
+        Program(name="mixed_float16", expected=BOTH, is_slow=True, atol=2e-3),
         Program(name="own_fit", expected=BOTH, kill_after=4, is_slow=True),
         Program(name="rate_callbacks", expected=BOTH, is_slow=True),
         Program(name="recommender", expected=BOTH, is_slow=True),
@@ -92,7 +92,7 @@ PROGRAMS = {
         Program(name="vision_transformer_ops", expected=ONLY_KERAS_3, is_slow=True),
         Program(name="weight_decay", expected=BOTH, is_slow=True),
         Program(name="wgan_gp", expected=BOTH, is_slow=True),
-        Program(name="wide_deep", expected=BOTH),
+        Program(name="wide_deep", expected=BOTH, is_slow=True),
         # Losses of a batch that are not the mean of its examples' own.
         Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",), is_slow=True),
         Program(

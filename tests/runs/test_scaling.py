@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
 
-from raydist.runs.scaling import Bound, Measurement, TaskReadings, measured, picture, verdict
+from raydist.runs.scaling import Bound, Measurement, TaskReadings, measured, verdict
 
 
 def run(workers: int, examples_per_s: float | None, **facts: Any) -> Measurement:
@@ -85,14 +84,3 @@ def test_examples_that_tasks_do_not_count_come_from_the_batch() -> None:
     assert measured(readings, batch=64)["examples_per_s"] == pytest.approx(320.0)
     assert measured(readings, batch=None)["examples_per_s"] is None
     assert measured({}, batch=64)["examples_per_s"] is None
-
-
-@pytest.mark.parametrize("runs", [[ALONE], [ALONE, run(2, 1500.0, input_wait=0.5), run(4, None)]])
-def test_picture_is_one_svg_with_a_point_and_a_bar_for_each_run(runs: list[Measurement]) -> None:
-    root = ElementTree.fromstring(picture("a <job> & more", ALONE, runs))
-    name = "{http://www.w3.org/2000/svg}"
-    assert root.tag == f"{name}svg"
-    assert len(root.findall(f"{name}circle")) == len(runs)
-    assert any(one.text == "a <job> & more" for one in root.iter(f"{name}text"))
-    bars = [one for one in root.iter(f"{name}rect") if one.get("width") not in ("100%", "10")]
-    assert len(bars) == 3 * len(runs)

@@ -10,7 +10,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from raydist.errors import StorageError
-from raydist.storage.filesystem import Storage
+from raydist.storage.filesystem import Root, Storage
 from tests.support.disks import mounted_disk
 
 
@@ -262,5 +262,7 @@ def test_folder_that_is_made_while_it_is_looked_for_can_be_listed(tmp_path: Path
             return [pafs.FileInfo("/runs/r/claims", pafs.FileType.Directory)]
 
     Quick.__abstractmethods__ = frozenset()
-    storage = Storage(filesystem=pafs.PyFileSystem(Quick()), root="/runs", uri_prefix="/runs")
+    storage = Storage(
+        filesystem=pafs.PyFileSystem(Quick()), root=Root.of("/runs", uri="/runs", is_local=False)
+    )
     assert storage.list_names("r") == ["claims"]

@@ -27,11 +27,11 @@ RESUMED = "|".join(
 )
 
 EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
-    "cli/commands/runs/test_delete.py": {r"\[s3": S3},
-    "cli/commands/runs/test_kept_runs.py": {r"\[s3": S3},
-    "cli/commands/runs/test_list.py": {r"\[s3": S3},
-    "cli/commands/runs/test_logs.py": {r"^test_follower_goes_on.*\[s3": S3},
-    "cli/commands/runs/test_status.py": {r"^test_watch_shows.*\[s3": S3},
+    "cli/commands/test_delete.py": {r"\[s3": S3},
+    "cli/commands/test_kept_runs.py": {r"\[s3": S3},
+    "cli/commands/test_list.py": {r"\[s3": S3},
+    "cli/commands/test_logs.py": {r"^test_follower_goes_on.*\[s3": S3},
+    "cli/commands/test_status.py": {r"^test_watch_shows.*\[s3": S3},
     "data/sources/test_faulty_store.py": {r"made_again\[images": "the other sources read by the same files"},
     "deploying/test_slurm.py": {r"\[requeue": "[time-limit], where the script requeues its job itself"},
     "e2e/test_data_order.py": {

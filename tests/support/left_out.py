@@ -88,7 +88,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_parameter_server.py": ("mistake_in", "every_role", "killed_worker"),
     "e2e/test_parameter_server_jobs.py": ALL,
     "e2e/test_profile.py": ALL,
-    "e2e/test_python_api.py": ("run_that_ends", "runs_in_threads"),
+    "e2e/test_python_api.py": ("run_works", "run_that_ends", "runs_in_threads"),
     "e2e/test_resources.py": ("embedded_ray",),
     "e2e/test_scale.py": ALL,
     "e2e/test_scripts.py": ("killed", "script_gives"),
@@ -113,22 +113,22 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
         *("refusal_of", "name_that", "function_that", "controller_brought_back", "controller_lives"),
     ),
     # The same on S3 as in a folder; one test of each command stays.
-    "cli/commands/runs/test_delete.py": (
+    "cli/commands/test_delete.py": (
         *("run_that_goes_on_is_refused_and_nothing_is_deleted[s3", "mistake_deletes_nothing[s3"),
         *("older_than_takes_what_has_ended_and_names_what_it_keeps[s3", "person_is_asked[s3"),
         *("without_a_terminal_yes_has_to_be_given[s3", "run_that_is_resumed_while_it_is_asked_stays[s3"),
         "removal_that_was_cut_off_can_be_repeated[s3",
     ),
-    "cli/commands/runs/test_kept_runs.py": (
+    "cli/commands/test_kept_runs.py": (
         *("describe_shows_options_checkpoints_and_sizes[s3", "wait_ends_with_the_exit_code_of_the_run[s3"),
         *("damaged_checkpoint_is_passed_over_and_named[s3", "download_that_cannot_be_is_exit_2[s3"),
         *("run_without_an_export_or_checkpoint_says_so[s3", "command_takes_a_run_of_every_state[s3-"),
     ),
-    "cli/commands/runs/test_list.py": ("list_shows_what_is_asked_for[s3",),
-    "cli/commands/runs/test_logs.py": ("follower_goes_on_into_the_next_attempt_until_the_end[s3",),
-    "cli/commands/runs/test_status.py": ("watch_shows_progress_until_the_end[s3",),
+    "cli/commands/test_list.py": ("list_shows_what_is_asked_for[s3",),
+    "cli/commands/test_logs.py": ("follower_goes_on_into_the_next_attempt_until_the_end[s3",),
+    "cli/commands/test_status.py": ("watch_shows_progress_until_the_end[s3",),
     # Ray heads and hosts that are started for a test or two.
-    "runtime/checkup/test_survey.py": ("suspected_host_that_is_slow",),
+    "runtime/doctor/test_survey.py": ("suspected_host_that_is_slow",),
     "runtime/cluster/test_connection.py": (
         *("token_in", "token_is", "client_address", "wrong_or_missing_token_is_one_sentence_in_time[missing"),
         *(
@@ -153,7 +153,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "runtime/group/test_other_hosts.py": (
         *("task_is_moved", "other_version", "host_with", "host_without", "elastic", "task_of_another"),
         *("stop_while", "worker_whose_node", "full_scratch", "TestBesideAnEqualNode"),
-        *("task_on_a_node_that_is_drained", "TestBesideALargeNode::test_tasks_stay", "node_that_dies"),
+        *("task_on_a_node_that_is_drained", "TestBesideALargeNode", "node_that_dies"),
     ),
     "runtime/group/test_replacement.py": (
         *("stop_during", "stop_that", "replacement_that", "port_that", "worker_that_dies", "evaluator_comes"),
@@ -195,7 +195,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
             "variables_that",
             "resumed_run_draws",
         ),
-        *("saves_every_second", "run_that_dies", "generators", "worker_that"),
+        *("saves_every_second", "run_that_dies", "generators", "worker_that", "training_goes_on"),
     ),
     "training/test_context.py": (
         *("second_fit", "callbacks_resume", "train_steps", "function_of_an_input", "learning_rate"),
@@ -207,7 +207,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_export.py": ALL,
     "training/test_fit_arguments.py": (
         *("TestAsOnOneDevice", "run_that_began", "prediction_is", "workers_take", "weights_are"),
-        "steps_beyond",
+        *("steps_beyond", "class_without"),
     ),
     "training/test_keras_patches.py": (
         *("TestUsersOwnFit", "TestStockKeras3", "callback_that", "gradients_are_clipped", "batch_logs"),
@@ -227,7 +227,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     ),
     "training/test_plain_fit.py": ("plain_fit_is_counted", "plain_fit_of"),
     "training/test_plain_keras.py": ALL,
-    "training/test_ps_messages.py": ("one_worker_trains", "stale_weights"),
+    "training/test_ps_messages.py": ("one_worker_trains", "stale_weights", "messages_of"),
     "training/test_recipes.py": (
         "training_is_that_of_one_device[parquet",
         *("steps_of", "evaluator", "workers_with", "training_that", "with_deterministic", "workers_that_map"),
@@ -250,11 +250,15 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     ),
     "training/test_unusual_batches.py": ALL,
     "programs/test_notes.py": ("what_cannot",),
+    "training/test_virtual_variables.py": ("optimizers_update",),
     "training/test_worker_callbacks.py": ("TestTwoWorkers",),
     "training/test_worker_order.py": ("workers_that", "workers_whose", "comparing_a_generator"),
     # What a page might come to say that is wrong, and all snippets in a process with TensorFlow.
     "cli/test_guide_snippets.py": ALL,
-    "runs/test_expiry.py": ("run_deletes",),
+    "storage/test_expiry.py": ("run_deletes",),
+    # A virtual environment, and all tests collected by one worker after another.
+    "test_benchmarks.py": ("what_a_script",),
+    "test_groups.py": ("few_files_are_run_whatever_the_number_of_workers[cli",),
     # A type checker that reads all of raydist.
     "test_signatures.py": ("type_checker",),
     # Data and storage under every fault.

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +22,14 @@ from raydist.runtime.cluster.placement import group_of
 from raydist.spec.best import Direction
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
 from raydist.spec.secrecy import dump_plain_json
+from raydist.storage.claims import Claim, ClaimStore
+from raydist.storage.run_storage import open_run
 from raydist.tune import search
-from raydist.tune.run_trainable import SEED, has_fixed_room, run_name
+from raydist.tune.run_trainable import SEED, has_fixed_room, run_name, wait_until_free
 from raydist.tune.search import check_parallel, error_of
 from raydist.tune.space import parse_space
 from raydist.tune.trainable import trainable
-from raydist.tune.tuner import Search, param_space
+from raydist.tune.tuner import Diverged, Search, param_space
 from tests.planning.plans import LAPTOP, cluster, plan
 
 PARAMS = {"rate": 1e-3, "units": 64}
@@ -117,6 +126,36 @@ def test_run_is_named_by_the_trial(study: str | None, is_search: bool, name: str
     assert run_name("1a2b3_00004", study=study, is_search=is_search) == name
 
 
+DRIVER = """
+import json
+from raydist.storage.claims import this_process
+print(json.dumps(this_process()), flush=True)
+input()
+"""
+
+
+def test_trial_waits_for_the_process_that_had_it_before(tmp_path: Path) -> None:
+    run = open_run(str(tmp_path), run="s-00001")
+    wait_until_free(run)  # nobody ever had it
+    before = subprocess.Popen(
+        [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with before:
+        assert before.stdout is not None
+        holder = json.loads(before.stdout.readline())
+        assert ClaimStore(run).add(Claim(number=0, id="a", holder=holder, at_s=time.time()))
+        wait_until_free(run, timeout_s=0.1)  # what follows tells who has it
+        assert before.poll() is None
+        waiting = threading.Thread(target=wait_until_free, args=[run])
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        before.kill()
+        before.wait()
+        waiting.join(20)
+        assert not waiting.is_alive()
+
+
 @pytest.mark.parametrize(
     ("analysis", "stored", "best"),
     [
@@ -135,6 +174,36 @@ def test_nan_is_never_the_best_value_and_hides_none(
     of: Any = search._Searching._best_of
     found = of(SimpleNamespace(_search=asked), SimpleNamespace(metric_analysis={"loss": analysis}), None)
     assert found == best or (best is None and math.isnan(found))
+
+
+@pytest.mark.parametrize(
+    ("value", "iteration", "is_ended"),
+    [(math.nan, 1, False), (math.nan, 2, True), (math.inf, 2, False), (0.5, 2, False), (None, 2, False)],
+)
+def test_asha_ends_a_trial_whose_metric_is_nan_after_its_grace(
+    value: float | None, iteration: int, is_ended: bool
+) -> None:
+    told = {} if value is None else {"loss": value}
+    assert Diverged("loss", grace=2)("t", {**told, "training_iteration": iteration}) is is_ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_that_comes_before_tune_begins_ends_the_search_at_its_beginning(number: int) -> None:
+    told: list[int] = []
+    before = {each: signal.getsignal(each) for each in (number, signal.SIGUSR1)}
+    asked: Any = SimpleNamespace(num_trials=1)
+    state = search._Searching(asked, study="s", storage=None, show=print)  # type: ignore[arg-type]
+    with state.current():
+        assert not state.is_done
+        signal.raise_signal(number)
+        assert state.is_interrupted
+        assert state.is_done
+        signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))  # as Tune does
+        search._Watch().setup()
+        assert told == [signal.SIGUSR1]
+        with pytest.raises(KeyboardInterrupt):  # somebody who does not want to wait
+            signal.raise_signal(number)
+    assert {each: signal.getsignal(each) for each in before} == before
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def test_range_or_values_are_read_by_the_type_of_the_default(written: str, dimen
         ("optimizer=../net.py", "../net.py"),
         ("layers=[8, 4]", [8, 4]),
         ("init=[1, 2]", [1, 2]),
+        ("init=../train", "../train"),
     ],
 )
 def test_single_value_holds_for_all_trials(written: str, value: object) -> None:

@@ -18,6 +18,10 @@ def trial(run: str, value: float | None = None, **facts: Any) -> TrialRow:
     return TrialRow(run=run, value=value, **{"params": {}, "metrics": {}, **facts})
 
 
+def trained(run: str, **facts: Any) -> TrialRow:
+    return trial(run, state="SUCCEEDED", **facts)
+
+
 def study(*trials: TrialRow, **facts: Any) -> Study:
     known = {"metric": "loss", "direction": Direction.LOWEST, "num_trials": len(trials), **facts}
     return Study(name="s", storage="runs", trials=trials, **known)
@@ -68,11 +72,14 @@ def test_study_knows_which_trials_failed() -> None:
 
 def test_spread_is_that_of_the_trials_with_the_same_params() -> None:
     trials = [
-        trial("a", params={"rate": 1}, seed=0, metrics={"loss": 1.0, "late": 5.0}),
-        trial("b", params={"rate": 1}, seed=1, metrics={"loss": 2.0}),
-        trial("c", params={"rate": 1}, seed=2, metrics={"loss": 6.0}),
-        trial("d", params={"rate": 2}, seed=0, metrics={"loss": 4.0}),
-        trial("e", params={"rate": 2}, seed=1, error=FAILURE, metrics={"loss": 9.0}),
+        trained("a", params={"rate": 1}, seed=0, metrics={"loss": 1.0, "late": 5.0}),
+        trained("b", params={"rate": 1}, seed=1, metrics={"loss": 2.0}),
+        trained("c", params={"rate": 1}, seed=2, metrics={"loss": 6.0}),
+        trained("d", params={"rate": 2}, seed=0, metrics={"loss": 4.0}),
+        trial("e", params={"rate": 2}, seed=1, state="FAILED", error=FAILURE, metrics={"loss": 9.0}),
+        # Stopped early: one epoch is no value to compare with those after ten.
+        trial("f", params={"rate": 2}, seed=2, state="CANCELLED", epochs=1, metrics={"loss": 9.0}),
+        trial("g", params={"rate": 3}, seed=0, state="CANCELLED", epochs=1, metrics={"loss": 9.0}),
     ]
     one, late, two = study(*trials).spreads()
     assert one.deviation == pytest.approx(7**0.5)
@@ -86,9 +93,9 @@ def test_spread_is_that_of_the_trials_with_the_same_params() -> None:
 @pytest.mark.parametrize("diverged", [math.nan, math.inf])
 def test_spread_with_a_seed_that_diverged_is_no_number(diverged: float) -> None:
     trials = [
-        trial("a", params={"rate": 1}, seed=0, metrics={"loss": 1.0}),
-        trial("b", params={"rate": 1}, seed=1, metrics={"loss": diverged}),
-        trial("c", params={"rate": 2}, seed=0, metrics={"loss": diverged}),
+        trained("a", params={"rate": 1}, seed=0, metrics={"loss": 1.0}),
+        trained("b", params={"rate": 1}, seed=1, metrics={"loss": diverged}),
+        trained("c", params={"rate": 2}, seed=0, metrics={"loss": diverged}),
     ]
     two, alone = study(*trials).spreads()
     assert all(map(math.isnan, (two.mean, two.deviation or 0.0, two.lowest, two.highest)))

@@ -93,6 +93,13 @@ def test_values_beside_the_epochs_count_as_reports_of_their_own() -> None:
     ]
 
 
+def test_reports_of_a_trial_that_continues_are_counted_on() -> None:
+    trial = TrialRun(FakeRun(report(12, None, loss=1.0), state("SUCCEEDED")), iteration=7)
+    told = trial.next_report()
+    assert told is not None
+    assert (told.iteration, told.step) == (8, 12)
+
+
 def test_values_beside_epochs_come_with_the_next_one_or_at_the_end() -> None:
     run = FakeRun(
         report(3, 1, loss=2.0),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import click
 
@@ -14,6 +13,8 @@ from raydist.entry.request import absolute_storage
 from raydist.errors import RaydistError, StorageError
 from raydist.known_versions import KNOWN
 from raydist.planning.this_machine import this_machine
+from raydist.runtime.doctor.findings import Finding, bad, findings_of_disks, too_old
+from raydist.runtime.doctor.probe import disks_here
 from raydist.runtime.host.address import (
     ADDRESS_VARIABLE,
     accepts_tcp,
@@ -50,111 +51,111 @@ def command(address: str | None, storage: str, is_json: bool) -> int:
     """
     found = _of_this_host(storage) if address is None else _of_hosts(address, storage)
     if is_json:
-        output.print_json({"is_ok": all(each["is_ok"] for each in found), "findings": found})
+        told = [each.as_dict() for each in found]
+        output.print_json({"is_ok": all(each.is_ok for each in found), "findings": told})
     else:
-        width = max(len(each.get("host") or "") for each in found)
+        width = max(len(each.host or "") for each in found)
         for each in found:
-            host = f"{(each.get('host') or '').ljust(width)}  " if width else ""
-            output.show(
-                f"{'ok ' if each['is_ok'] else 'BAD'}  {host}{each['what'].ljust(12)}  {each['text']}"
-            )
-    bad = [each["exit_code"] for each in found if not each["is_ok"]]
-    return bad[0] if bad else 0
+            host = f"{(each.host or '').ljust(width)}  " if width else ""
+            output.show(f"{'ok ' if each.is_ok else 'BAD'}  {host}{each.what.ljust(12)}  {each.text}")
+    return next((each.exit_code for each in found if not each.is_ok), 0)
 
 
-def _of_this_host(storage: str) -> list[dict[str, Any]]:
+def _of_this_host(storage: str) -> list[Finding]:
     versions = [*_versions(), *_lost_parts()]
-    here = [_machine(), _ray(), *_kept_warm(), _metrics(), _storage(storage)]
+    disks = findings_of_disks(None, disks_here())
+    here = [_machine(), *disks, _ray(), *_kept_warm(), _metrics(), _storage(storage)]
     return [*versions, *here, *_environment(os.environ)]
 
 
-def _of_hosts(address: str, storage: str) -> list[dict[str, Any]]:
+def _of_hosts(address: str, storage: str) -> list[Finding]:
     from raydist.runtime.doctor.survey import survey
 
     with output.stdout_kept_for_json(True):  # Ray prints what the hosts print
-        found = survey(_ADDRESS.parse(address), storage_uri=absolute_storage(storage))
-    return [each.as_dict() for each in found]
+        return survey(_ADDRESS.parse(address), storage_uri=absolute_storage(storage))
 
 
-def _finding(what: str, text: str, *, is_ok: bool = True, exit_code: int = 3) -> dict[str, Any]:
-    return {"what": what, "text": text, "is_ok": is_ok, "exit_code": 0 if is_ok else exit_code}
+def _fine(what: str, text: str) -> Finding:
+    return Finding(host=None, what=what, text=text)
 
 
-def _versions() -> list[dict[str, Any]]:
+def _versions() -> list[Finding]:
     found = []
     installed = installed_versions()
     # Without TensorFlow, on purpose: `pip install 'raydist[client]'`.
     only_submits = installed["tensorflow"] == "none"
     for name, version in installed.items():
-        known = KNOWN.get(name)
-        text, is_ok = version, version != "none" or only_submits
+        known, problem = KNOWN.get(name), too_old(name, version)
+        text = version
         if only_submits and name == "tensorflow":
             text = (
                 f"none: runs can be submitted from here, not trained here; {_TRAINING} adds what that needs"
             )
-        elif known is not None and version != "none" and known.is_older(version):
-            text, is_ok = f'{version}: too old; install "{name}{known.requirement}"', False
-        elif known is not None and known.is_newer(version):
+        elif version == "none" and not only_submits:
+            problem = f"none; {_TRAINING} installs it"
+        elif known is not None and version != "none" and known.is_newer(version):
             text = f"{version}: newer than {known.newest}; {_OF_NEWER[name]}"
-        found.append(_finding(name, text, is_ok=is_ok))
+        found.append(_fine(name, text) if problem is None else bad(None, name, problem))
     return found
 
 
-def _lost_parts() -> list[dict[str, Any]]:
-    return [_finding("lost", sentence) for sentence in lost_parts()]
+def _lost_parts() -> list[Finding]:
+    return [_fine("lost", sentence) for sentence in lost_parts()]
 
 
-def _machine() -> dict[str, Any]:
+def _machine() -> Finding:
     inventory = this_machine()
     tpu = f", TPU {inventory.tpu_name}" if inventory.tpu_name else ""
-    return _finding("machine", f"{inventory.num_cpus:g} cores, {inventory.num_gpus} GPUs{tpu}")
+    return _fine("machine", f"{inventory.num_cpus:g} cores, {inventory.num_gpus} GPUs{tpu}")
 
 
-def _ray() -> dict[str, Any]:
+def _ray() -> Finding:
     address = running_address()
     if address is None:
-        return _finding("Ray", "none runs here: each run starts one of its own")
+        return _fine("Ray", "none runs here: each run starts one of its own")
     try:
         host, port = split_address(address, name=ADDRESS_VARIABLE)
     except RaydistError as error:
-        return _finding("Ray", str(error), is_ok=False)
+        return bad(None, "Ray", str(error))
     is_up = accepts_tcp(host, port, timeout_s=3.0)
-    return _finding("Ray", f"{address} {'answers' if is_up else 'does not answer'}", is_ok=is_up)
+    if not is_up:
+        return bad(None, "Ray", f"{address} does not answer")
+    return _fine("Ray", f"{address} answers")
 
 
-def _kept_warm() -> list[dict[str, Any]]:
+def _kept_warm() -> list[Finding]:
     """Tells what keeps TensorFlow imported for the next run."""
     sizes = servers_here()
     if not sizes:
         return []
     count = "1 process" if len(sizes) == 1 else f"{len(sizes)} processes"
     memory = size_text(sum(sizes.values()))
-    return [_finding("kept warm", f"{count} with {memory} of memory (PSS), for the next run (--keep-warm)")]
+    return [_fine("kept warm", f"{count} with {memory} of memory (PSS), for the next run (--keep-warm)")]
 
 
-def _metrics() -> dict[str, Any]:
+def _metrics() -> Finding:
     if has_metrics_agent():
-        return _finding("Prometheus", "a Ray that is started here serves metrics")
+        return _fine("Prometheus", "a Ray that is started here serves metrics")
     remedy = "`pip install 'raydist[prometheus]'` adds what is missing"
-    return _finding("Prometheus", f"a Ray that is started here serves no metrics; {remedy}")
+    return _fine("Prometheus", f"a Ray that is started here serves no metrics; {remedy}")
 
 
-def _storage(uri: str) -> dict[str, Any]:
+def _storage(uri: str) -> Finding:
     from raydist.storage.filesystem import Storage
 
     try:
         storage = Storage.open(uri)
         storage.check_writable()
     except StorageError as error:
-        return _finding("storage", str(error), is_ok=False, exit_code=error.exit_code)
-    return _finding("storage", f"{storage.uri()} can be written")
+        return bad(None, "storage", str(error), exit_code=error.exit_code)
+    return _fine("storage", f"{storage.uri()} can be written")
 
 
-def _environment(environ: Mapping[str, str]) -> list[dict[str, Any]]:
+def _environment(environ: Mapping[str, str]) -> list[Finding]:
     """Tells which variables a task overrides, as they would break its servers or choose its Keras."""
     proxies = proxies_in(environ)
-    found = [_finding("proxies", describe_proxies(proxies))] if proxies else []
+    found = [_fine("proxies", describe_proxies(proxies))] if proxies else []
     for name in ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "KERAS_BACKEND"):
         if environ.get(name):
-            found.append(_finding(name, f"set to {environ[name]!r}; tasks get their own value"))
+            found.append(_fine(name, f"set to {environ[name]!r}; tasks get their own value"))
     return found

@@ -146,10 +146,15 @@ class DataFiles:
         )
         return [int(isal_zlib.crc32(one.encode())) for one in told]
 
-    def fingerprint(self) -> int:
-        """Returns a number for the names and sizes of all files, below 2**32."""
-        files = zip(self.keys(), self._sizes.tolist(), strict=True)
-        told = "\n".join(f"{key} {size}" for key, size in files)
+    def fingerprint(self, *, has_times: bool = False) -> int:
+        """Returns a number for the names and sizes of all files, below 2**32.
+
+        Args:
+          has_times: Whether it is another one when a file was written again.
+        """
+        times = self._times_ns.tolist() if has_times else [""] * len(self)
+        files = zip(self.keys(), self._sizes.tolist(), times, strict=True)
+        told = "\n".join(f"{key} {size} {time}".rstrip() for key, size, time in files)
         return int(isal_zlib.crc32(told.encode()))
 
     def uri(self, number: int) -> str:

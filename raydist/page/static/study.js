@@ -5,9 +5,10 @@ class StudyView {
     this.page = page;
     this.title = h("h1", {}, "Study");
     this.problems = h("div", { hidden: true });
+    this.comparison = h("div", {});
     this.table = h("div", {});
     this.curves = new CompareView(page);
-    this.element = h("main", {}, h("header", { className: "run" }, this.title), this.problems, this.table, this.curves.element);
+    this.element = h("main", {}, h("header", { className: "run" }, this.title), this.problems, this.comparison, this.table, this.curves.element);
   }
 
   // data: the study, and in `compared` what is gathered of its best runs.
@@ -15,6 +16,7 @@ class StudyView {
     this.title.replaceChildren(`Study ${data.study} `, h("span", { className: "hint" }, data.metric ? `${data.metric}, ${data.mode === "max" ? "highest" : "lowest"} first` : ""));
     this.problems.hidden = !data.problems.length;
     this.problems.replaceChildren(...[problemList(data.problems)].filter(Boolean));
+    this.comparison.replaceChildren(...this.compared(data.comparison));
     const headers = ["", "run", "state", ...data.params, data.metric || "best", "steps", "duration"];
     const rows = data.runs.map((run, place) => [
       place + 1, h("a", { href: this.page.link("run", [run.run]) }, run.run), stateBadge(run.state),
@@ -25,6 +27,18 @@ class StudyView {
     this.table.replaceChildren(table(headers, rows, numeric));
     await this.curves.update(data.compared);
     document.title = `${data.study} - raydist`;
+  }
+
+  // told: what `raydist scale` or `compare` has found, or null.
+  compared(told) {
+    if (!told) return [];
+    const numeric = told.headers.map((name, place) => place).slice(1);
+    const source = `data:image/svg+xml,${encodeURIComponent(told.picture)}`;
+    return [
+      table(told.headers, told.cells.map((row) => row.map(formatNumber)), numeric),
+      h("p", {}, told.sentence || ""),
+      h("img", { src: source, alt: "what the table says, drawn", className: "picture" }),
+    ];
   }
 
   close() {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,7 @@ class Finding:
     """One line.
 
     Attributes:
-      host: The host's address; None for what concerns all.
+      host: The host's address; None for what concerns all, and for the host that looks at itself alone.
       what: What was looked at, in a word.
       text: What was found; where it is not fine, with the remedy.
       exit_code: What the command line ends with if it is not fine.
@@ -156,7 +156,7 @@ def findings_of(
         *_versions(host, facts, references),
         *_gpus(host, facts, round(resources.get("GPU", 0))),
         Finding(host=host, what="TPUs", text=_count(resources.get("TPU", 0))),
-        *_disks(host, facts),
+        *findings_of_disks(host, facts.disks),
         _clock(host, clock),
         _storage(host, facts),
         _ports(host, facts),
@@ -171,7 +171,7 @@ def quick_findings_of(
     wrong = _wrong_versions(host, facts, references)
     if wrong is not None:
         yield wrong
-    yield from (one for one in _disks(host, facts) if not one.is_ok)
+    yield from (one for one in findings_of_disks(host, facts.disks) if not one.is_ok)
     if facts.storage_error is not None:
         yield _storage_problem(host, facts)
 
@@ -208,11 +208,17 @@ def _wrong_versions(
     difference = describe_difference(host, facts.versions, references=references)
     if difference is not None:
         return bad(host, "versions", difference)
-    for name, known in KNOWN.items():
-        version = facts.versions.get(name, "none")
-        if version != "none" and known.is_older(version):
-            return bad(host, "versions", f'{name} {version} is too old; install "{name}{known.requirement}"')
-    return None
+    problems = (too_old(name, facts.versions.get(name, "none")) for name in KNOWN)
+    problem = next((one for one in problems if one is not None), None)
+    return None if problem is None else bad(host, "versions", problem)
+
+
+def too_old(name: str, version: str) -> str | None:
+    """Returns what is wrong with an old version of a library, and the remedy; None for any other."""
+    known = KNOWN.get(name)
+    if known is None or version == "none" or not known.is_older(version):
+        return None
+    return f'{name} {version} is too old; install "{name}{known.requirement}"'
 
 
 def _gpus(host: str, facts: HostFacts, num_of_ray: int) -> Iterator[Finding]:
@@ -241,8 +247,9 @@ def _gpus(host: str, facts: HostFacts, num_of_ray: int) -> Iterator[Finding]:
         yield Finding(host=host, what="GPUs", text="; ".join(facts.gpus) or _count(len(seen)))
 
 
-def _disks(host: str, facts: QuickFacts) -> Iterator[Finding]:
-    for disk in facts.disks:
+def findings_of_disks(host: str | None, disks: Iterable[Disk]) -> Iterator[Finding]:
+    """Yields a finding for each disk."""
+    for disk in disks:
         text = f"{disk.free_bytes / _GIB:.1f} of {disk.total_bytes / _GIB:.1f} GiB free in {disk.path}"
         if disk.error is not None:
             yield bad(host, "disk", f"nothing can be written in {disk.path}: {disk.error}; {text}; {_REMEDY}")

@@ -152,7 +152,7 @@ def glance(proof: StorageProof) -> QuickFacts:
         error = None
     except StorageError as problem:
         error = str(problem)
-    return QuickFacts(versions=versions_here(), disks=_disks(), storage_error=error)
+    return QuickFacts(versions=versions_here(), disks=disks_here(), storage_error=error)
 
 
 def look(proof: StorageProof) -> HostFacts:
@@ -170,7 +170,7 @@ def look(proof: StorageProof) -> HostFacts:
         gpus=_gpus(),
         devices=devices,
         device_error=device_error,
-        disks=_disks(),
+        disks=disks_here(),
         proxies=proxies_in(os.environ),
         public_addresses=public_addresses(),
         task_ports=ports_of_tasks(),
@@ -207,7 +207,8 @@ def _devices() -> tuple[tuple[Device, ...], str | None]:
     return tuple(Device(kind=kind, name=name, gflops=rate) for kind, name, rate in found), None
 
 
-def _disks() -> tuple[Disk, ...]:
+def disks_here() -> tuple[Disk, ...]:
+    """Returns the disks that a task on this host needs."""
     try:
         folder = tempfile.gettempdir()
     except FileNotFoundError:  # it writes as well, and found no folder where it could

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import os
 import signal
@@ -11,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -22,7 +21,7 @@ from raydist.planning.assignment import TaskAssignment, static_environment
 from raydist.runtime.task.fork_client import hold
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife
-from raydist.runtime.task.parcels import RayParcels
+from raydist.runtime.task.parcels import KeptParcels, RayParcels
 from raydist.storage.kept_state import StateMemory
 
 # A long poll, what follows it, and calls alongside them.
@@ -34,7 +33,6 @@ _MAX_SILENCE_S = 30.0
 _WATCH_S = 0.2
 # How long a task whose run is gone may take to store its log and to clear up.
 _EXIT_S = 5.0
-_SMALL_PARCEL_BYTES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +41,35 @@ class News:
 
     seq: int
     status: TaskStatus | None = None
+
+
+class _Statuses:
+    """The statuses of a task, numbered. The newest is kept."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._seq = self._pressing_seq = 0
+        self._newest: TaskStatus | None = None
+
+    def note(self, look: Callable[[], TaskStatus | None]) -> None:
+        """Looks how the task stands, one thread at a time, and numbers what is new."""
+        with self._changed:
+            status = look()
+            if status is None or status == self._newest:
+                return
+            self._seq += 1
+            if self._newest is None or _without_progress(self._newest) != _without_progress(status):
+                self._pressing_seq = self._seq
+            self._newest = status
+            self._changed.notify_all()
+
+    def after(self, since: int, *, progress_every_s: float) -> News:
+        """See `TaskActor.news`."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._seq > since, _POLL_S):
+                rest_s = progress_every_s - time.time() % progress_every_s
+                self._changed.wait_for(lambda: self._pressing_seq > since, rest_s)
+            return News(seq=self._seq, status=self._newest if self._seq > since else None)
 
 
 class TaskActor:
@@ -58,15 +85,12 @@ class TaskActor:
         self._node = os.getppid()
         self._life: TaskLife | None = None
         self._endings: list[threading.Thread] = []
-        self._parcels: dict[str, bytes | list[ray.ObjectRef[bytes]]] = {}
-        self._claims: dict[str, Iterator[int]] = {}
+        self._parcels = KeptParcels()
         self._memory = StateMemory()
         self._kept: bytes | None = None
         self._leaving: str | None = None
         self._may_vanish = False
-        self._changed = threading.Condition()
-        self._seq = self._pressing_seq = 0
-        self._told: TaskStatus | None = None
+        self._statuses = _Statuses()
         self._called_at_s = time.monotonic()
         self._setup: TaskSetup | None = None
         self._server: socket.socket | None = None  # between two processes
@@ -98,8 +122,7 @@ class TaskActor:
             self._endings.append(thread)
             thread.start()
         if setup.incarnation == 0:
-            self._parcels.clear()
-            self._claims.clear()
+            self._parcels = KeptParcels()
             # An attempt that has not come so far as to keep one leaves that of the attempt before.
             self._kept = self._memory.newest() or self._kept
             self._memory.close()
@@ -149,12 +172,9 @@ class TaskActor:
         driver together; anything else at once.
         """
         self._called_at_s = math.inf
-        with self._changed:
-            if self._changed.wait_for(lambda: self._seq > since, _POLL_S):
-                rest_s = progress_every_s - time.time() % progress_every_s
-                self._changed.wait_for(lambda: self._pressing_seq > since, rest_s)
-            self._called_at_s = time.monotonic()
-            return News(seq=self._seq, status=self._told if self._seq > since else None)
+        news = self._statuses.after(since, progress_every_s=progress_every_s)
+        self._called_at_s = time.monotonic()
+        return news
 
     def command(self, command: Command) -> None:
         """Passes a command to the process."""
@@ -181,8 +201,7 @@ class TaskActor:
 
     def put_parcel(self, key: str, content: bytes) -> None:
         """Keeps what a task leaves for the others, until the next attempt."""
-        # Of what is large Ray copies one object to each host.
-        self._parcels[key] = [ray.put(content)] if len(content) > _SMALL_PARCEL_BYTES else content
+        self._parcels.put(key, content)
 
     def get_parcel(self, key: str) -> bytes | list[ray.ObjectRef[bytes]] | None:
         """Returns what a task has left, or a reference to it in a list; None if it has not yet."""
@@ -190,7 +209,7 @@ class TaskActor:
 
     def claim_parcel(self, key: str) -> int:
         """Returns how often this was called for the key before in this attempt."""
-        return next(self._claims.setdefault(key, itertools.count()))
+        return self._parcels.claim(key)
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of this process's death by it."""
@@ -230,17 +249,12 @@ class TaskActor:
         return os.getppid() != self._node
 
     def _note_change(self) -> None:
-        with self._changed:
-            life = self._life
-            status = None if life is None else self._status_of(life)
+        def look() -> TaskStatus | None:
+            status = None if self._life is None else self._status_of(self._life)
             # The process ends with Ray's daemon, too: what it says then is not what happened.
-            if status is None or status == self._told or self._is_node_gone:
-                return
-            self._seq += 1
-            if self._told is None or _without_progress(self._told) != _without_progress(status):
-                self._pressing_seq = self._seq
-            self._told = status
-            self._changed.notify_all()
+            return None if self._is_node_gone else status
+
+        self._statuses.note(look)
 
     def _watch_signals(self, fd: int) -> None:
         """Notes a SIGTERM: a host that is about to be taken away says so, to the process or here."""

@@ -1,7 +1,8 @@
-"""RayParcels: what tasks leave for each other past the run's storage, with the chief's agent."""
+"""What tasks leave for each other past the run's storage, with the chief's agent."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from raydist.errors import ClusterError
 
 # Many tasks may wait for one parcel, for minutes.
 _FIRST_POLL_S, _MAX_POLL_S = 0.05, 1.0
+_SMALL_BYTES = 100_000
 
 
 class Parcels(Protocol):
@@ -23,6 +25,26 @@ class Parcels(Protocol):
     def get(self, key: str) -> bytes: ...
 
     def claim(self, key: str) -> int: ...
+
+
+class KeptParcels:
+    """The parcels of one attempt, in the agent that keeps them."""
+
+    def __init__(self) -> None:
+        self._parcels: dict[str, bytes | list[ray.ObjectRef[bytes]]] = {}
+        self._claims: dict[str, Iterator[int]] = {}
+
+    def put(self, key: str, content: bytes) -> None:
+        # Of what is large Ray copies one object to each host.
+        self._parcels[key] = [ray.put(content)] if len(content) > _SMALL_BYTES else content
+
+    def get(self, key: str) -> bytes | list[ray.ObjectRef[bytes]] | None:
+        """Returns a parcel, or a reference to it in a list; None if nobody has left it yet."""
+        return self._parcels.get(key)
+
+    def claim(self, key: str) -> int:
+        """Returns how often this was called for the key before."""
+        return next(self._claims.setdefault(key, itertools.count()))
 
 
 class RayParcels:

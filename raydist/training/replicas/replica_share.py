@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -53,15 +54,22 @@ class KnownAmounts:
         return tf.cast(self._left.pop(0), amount.dtype)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """What holds in the step that a replica is traced for; see `use_share`."""
+
+    share: tf.Tensor | None = None
+    rule: LossRule = LossRule.SCALED
+    amounts: Amounts | None = None
+    is_traced: bool = False
+    is_of_model: bool = False
+    is_evaluation: bool = False
+
+
 class _Replica(threading.local):
     """The replica that is being traced; MirroredStrategy traces each replica in a thread of its own."""
 
-    share: tf.Tensor | None = None
-    amounts: Amounts | None = None
-    rule = LossRule.SCALED
-    is_in_step = False
-    is_in_model_step = False
-    is_evaluation = False
+    step = _Step()
 
 
 _replica = _Replica()
@@ -74,7 +82,7 @@ _takers_of_sums: weakref.WeakKeyDictionary[Any, frozenset[tuple[LossRule, bool]]
 
 def current_share() -> tf.Tensor | None:
     """Returns the share of the replica being traced, or None where every replica has an equal one."""
-    return _replica.share
+    return _replica.step.share
 
 
 class use_share:
@@ -96,60 +104,41 @@ class use_share:
           is_evaluation: Whether it is the model's test step.
           amounts: Where the batch is one of several that make an update. `share` is then its part of those.
         """
-        self._inner = share, rule, True, is_model_step, is_evaluation, amounts
+        self._inner = _Step(
+            share=share,
+            rule=rule,
+            amounts=amounts,
+            is_traced=True,
+            is_of_model=is_model_step,
+            is_evaluation=is_evaluation,
+        )
         self._outer = self._inner
 
     def __enter__(self) -> None:
-        self._outer = _get()
-        _set(self._inner)
+        self._outer, _replica.step = _replica.step, self._inner
 
     def __exit__(self, *exc_info: object) -> None:
-        _set(self._outer)
-
-
-_State = tuple[tf.Tensor | None, LossRule, bool, bool, bool, Amounts | None]
-
-
-def _get() -> _State:
-    return (
-        _replica.share,
-        _replica.rule,
-        _replica.is_in_step,
-        _replica.is_in_model_step,
-        _replica.is_evaluation,
-        _replica.amounts,
-    )
-
-
-def _set(state: _State) -> None:
-    (
-        _replica.share,
-        _replica.rule,
-        _replica.is_in_step,
-        _replica.is_in_model_step,
-        _replica.is_evaluation,
-        _replica.amounts,
-    ) = state
+        _replica.step = self._outer
 
 
 def is_whole(num_replicas: int) -> bool:
     """Whether the batch being traced is all of the examples that one update is made from."""
-    return num_replicas == 1 and _replica.amounts is None
+    return num_replicas == 1 and _replica.step.amounts is None
 
 
 def scale_by_share(loss: Any, num_replicas: int) -> Any:
     """Scales a local mean so that its sum over replicas is the mean over the global batch."""
-    if is_whole(num_replicas) or _replica.rule is not LossRule.SCALED:
+    if is_whole(num_replicas) or _replica.step.rule is not LossRule.SCALED:
         return loss
-    share = _replica.share
+    share = _replica.step.share
     return loss * (tf.cast(1.0 / num_replicas, loss.dtype) if share is None else tf.cast(share, loss.dtype))
 
 
 def unscale_by_share(loss: Any, num_replicas: int) -> Any:
     """Undoes `scale_by_share`: returns the local mean, and 0 for a padding example."""
-    if is_whole(num_replicas) or _replica.rule is LossRule.LOCAL_MEAN:
+    if is_whole(num_replicas) or _replica.step.rule is LossRule.LOCAL_MEAN:
         return loss
-    share = _replica.share
+    share = _replica.step.share
     if share is None:
         return loss * tf.cast(num_replicas, loss.dtype)
     return tf.math.divide_no_nan(loss, tf.cast(share, loss.dtype))
@@ -171,9 +160,9 @@ def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
     Args:
       amount: Scalar of this replica.
     """
-    if _replica.amounts is not None and _replica.share is not None:
-        total = _replica.amounts.total_of(tf.stop_gradient(amount))
-        return total * tf.cast(_replica.share, amount.dtype)
+    if _replica.step.amounts is not None and _replica.step.share is not None:
+        total = _replica.step.amounts.total_of(tf.stop_gradient(amount))
+        return total * tf.cast(_replica.step.share, amount.dtype)
     context = tf.distribute.get_replica_context()
     if num_replicas == 1 or context is None or gradient_probe.active() is not None:
         return amount
@@ -199,7 +188,9 @@ def of_step(metric: Any, value: Any, weight: Any, num_replicas: int) -> tuple[An
     if (probe := gradient_probe.active()) is not None:
         probe.means.append((metric, value))
     weight = step_weight(num_replicas, value.dtype)
-    if weight is not None and (_replica.rule, _replica.is_evaluation) in _takers_of_sums.get(metric, ()):
+    if weight is not None and (_replica.step.rule, _replica.step.is_evaluation) in _takers_of_sums.get(
+        metric, ()
+    ):
         value = tf.math.divide_no_nan(value, weight)
     return value, weight
 
@@ -220,30 +211,30 @@ def step_weight(num_replicas: int, dtype: tf.DType) -> tf.Tensor | None:
 
     None outside of a step of several replicas.
     """
-    if is_whole(num_replicas) or not _replica.is_in_step:
+    if is_whole(num_replicas) or not _replica.step.is_traced:
         return None
     return tf.cast(_share_of(num_replicas), dtype)
 
 
 def is_in_model_step() -> bool:
     """Whether a Keras model's step is being traced, which scales what its layers give to `add_loss`."""
-    return _replica.is_in_model_step
+    return _replica.step.is_of_model
 
 
 def is_local_mean() -> bool:
     """Whether the losses of the step being traced are means over the replica's own examples."""
-    return _replica.rule is LossRule.LOCAL_MEAN
+    return _replica.step.rule is LossRule.LOCAL_MEAN
 
 
 def local_mean_weight(num_replicas: int) -> tf.Tensor | None:
     """Returns what a local mean weighs in the global one, a scalar; None for a loss that is scaled."""
-    if is_whole(num_replicas) or _replica.rule is not LossRule.LOCAL_MEAN:
+    if is_whole(num_replicas) or _replica.step.rule is not LossRule.LOCAL_MEAN:
         return None
     return _share_of(num_replicas)
 
 
 def _share_of(num_replicas: int) -> tf.Tensor:
-    return tf.constant(1.0 / num_replicas, SHARE_TYPE) if _replica.share is None else _replica.share
+    return tf.constant(1.0 / num_replicas, SHARE_TYPE) if _replica.step.share is None else _replica.step.share
 
 
 def weighted_gradient(gradient: Any, num_replicas: int) -> Any:
@@ -260,5 +251,5 @@ def weighted_gradient(gradient: Any, num_replicas: int) -> Any:
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     weight = local_mean_weight(num_replicas)
     weighted = gradient if weight is None else gradient * tf.cast(weight, gradient.dtype)
-    share = _replica.share
+    share = _replica.step.share
     return weighted if share is None else tf.where(share > 0, weighted, tf.zeros_like(weighted))

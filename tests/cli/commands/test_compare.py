@@ -13,6 +13,7 @@ from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
 from raydist.errors import ClusterError
 from raydist.runs.scaling import Measurement
 from raydist.runs.strategies_compared import LossCurve
+from raydist.spec.job import JobSpec
 from tests.cli.conftest import Run
 
 
@@ -36,13 +37,13 @@ def test_unknown_strategies_are_exit_2(
 def measure(planned: list[tuple[int, int]], *, fails_at: int | None = None) -> Callable[..., ShortRun]:
     """Returns a `JobRuns.measure` that runs nothing; the run of that number fails."""
 
-    def measured(self: JobRuns, case: Case, *, study: str, num_steps: int) -> ShortRun:
+    def measured(self: JobRuns, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
         if len(planned) == fails_at:
             raise ClusterError("the Ray has gone")
         planned.append((case.plan.num_workers, case.own["ps"]))
         facts: dict[str, Any] = {"state": "CANCELLED", "strategy": case.name}
         one = Measurement(
-            name=case.name, run=f"{study}-{case.name}", batch=10, workers=case.plan.num_workers, **facts
+            name=case.name, run=f"{first.name}-{case.name}", batch=10, workers=case.plan.num_workers, **facts
         )
         curve = LossCurve(steps=[1, 2], seconds=[0.0, 1.0], losses=[2.0, 1.0 / len(planned)])
         return ShortRun(plan=case.plan, measurement=one, curve=curve)
@@ -58,7 +59,7 @@ def test_each_strategy_has_the_tasks_that_it_needs(
     monkeypatch.setattr(JobRuns, "measure", measure(planned))
     names = "one_device,multi_worker_mirrored,parameter_server"
     asked = ("compare", str(job_file()), "--strategies", names, "--workers", "2", "--ps-staleness", "1")
-    code, out, err = raydist(*asked, "--address", "local", "--json", "--csv", "a.csv")
+    code, out, err = raydist(*asked, "--address", "local", "--json", "--csv", "a.csv", "--plot", "a.svg")
     assert (code, err) == (0, "")
     assert planned == [(1, 0), (2, 0), (2, 1)]
     answer = json.loads(out)
@@ -66,6 +67,7 @@ def test_each_strategy_has_the_tasks_that_it_needs(
     assert [one["staleness"] for one in answer["runs"]] == [0, 0, 3]
     assert [one["loss_at_equal_time"] for one in answer["runs"]] == [1.0, 0.5, 0.3333]
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 4
+    assert "parameter_server</text>" in (tmp_path / "a.svg").read_text()
 
 
 def test_run_that_fails_leaves_those_before_it(

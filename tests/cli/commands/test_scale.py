@@ -13,6 +13,7 @@ from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
 from raydist.errors import RaydistError, StorageError, TaskFailedError
 from raydist.runs.scaling import Measurement
 from raydist.runs.strategies_compared import LossCurve
+from raydist.spec.job import JobSpec
 from tests.cli.conftest import Run
 
 
@@ -46,13 +47,13 @@ def test_what_cannot_be_run_is_one_sentence(
 def measure(found: list[str], ending: BaseException | None) -> Callable[..., ShortRun]:
     """Returns a `JobRuns.measure` that runs nothing and ends the third run with `ending`."""
 
-    def measured(self: JobRuns, case: Case, *, study: str, num_steps: int) -> ShortRun:
+    def measured(self: JobRuns, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
         found.append(case.name)
         if len(found) == 3 and ending is not None:
             raise ending
         one = Measurement(
             name=case.name,
-            run=f"{study}-{case.name}",
+            run=f"{first.name}-{case.name}",
             state="CANCELLED",
             strategy=case.plan.strategy.value,
             workers=case.plan.num_workers,

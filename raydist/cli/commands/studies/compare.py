@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from raydist.cli.commands.studies.comparison import Comparison, run_each, study_options
+from raydist.cli.commands.studies.comparison import Comparison, ResultFiles, run_each, study_options
 from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
 from raydist.cli.job_options import RunCommand, chosen_names
+from raydist.runs.pictures import loss_picture
 from raydist.runs.strategies_compared import StrategyRun, compared, staleness
 from raydist.spec.job import Strategy
 
@@ -38,6 +39,7 @@ def command(
     strategies: str,
     steps: int,
     csv_path: Path | None,
+    plot_path: Path | None,
     is_json: bool,
     is_module: bool,
     config: Path | None,
@@ -52,7 +54,7 @@ def command(
 
     \b
     Example:
-      raydist compare jobs/sync_vs_async.py --strategies mirrored,parameter_server
+      raydist compare jobs/sync_vs_async.py --strategies mirrored,parameter_server --plot loss.svg
     """
     runs = JobRuns.of(job, is_module=is_module, config=config, param_texts=param_texts, options=options)
     names = chosen_names(strategies, _NAMES, option="--strategies")
@@ -61,7 +63,8 @@ def command(
     def compare(found: Sequence[ShortRun]) -> Comparison:
         return _comparison(job, found)
 
-    return run_each(runs, cases, compare, num_steps=steps, csv_path=csv_path, is_json=is_json)
+    files = ResultFiles(csv=csv_path, plot=plot_path)
+    return run_each(runs, cases, compare, num_steps=steps, files=files, is_json=is_json)
 
 
 def _case(runs: JobRuns, strategy: Strategy) -> Case:
@@ -76,7 +79,8 @@ def _case(runs: JobRuns, strategy: Strategy) -> Case:
 
 
 def _comparison(job: str, found: Sequence[ShortRun]) -> Comparison:
-    answer = compared([_strategy_run(one) for one in found])
+    runs = [_strategy_run(one) for one in found]
+    answer = compared(runs)
     sentence = None
     if answer["seconds"] is not None:
         examples = "unknown" if answer["examples"] is None else answer["examples"]
@@ -87,6 +91,7 @@ def _comparison(job: str, found: Sequence[ShortRun]) -> Comparison:
         headers=list(_COLUMNS),
         cells=[[row[key] for key in _COLUMNS.values()] for row in answer["runs"]],
         sentence=sentence,
+        picture=loss_picture(Path(job).name, runs),
     )
 
 

@@ -14,21 +14,31 @@ from typing import Any, TypeVar
 import click
 
 from raydist.cli import running
-from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun
+from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun, study_of
 from raydist.cli.job_options import count_option, job_options, json_option, module_option
 from raydist.cli.screen import output, standard_streams
-from raydist.errors import MistakeError, RaydistError, RunCancelledError
+from raydist.errors import MistakeError, RaydistError, RunCancelledError, StorageError
+from raydist.spec.job import JobSpec
+from raydist.storage.filesystem import Storage
+from raydist.storage.studies import StudyStore
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def study_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Function]:
-    """Adds the job, `--steps`, `--csv`, `--json`, and the other options of a run."""
+    """Adds the job, `--steps`, `--csv`, `--plot`, `--json`, and the other options of a run."""
 
     def add(function: _Function) -> _Function:
         for one in (
             json_option,
             job_options(without=[*SET_HERE, *without]),
+            click.option(
+                "--plot",
+                "plot_path",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="Also draw it, as SVG.",
+            ),
             click.option(
                 "--csv", "csv_path", metavar="FILE", type=click.Path(path_type=Path), help="Also write a CSV."
             ),
@@ -55,12 +65,34 @@ class Comparison:
       answer: What `--json` prints; its `runs` are the rows of the CSV.
       headers, cells: The table.
       sentence: Below the table; None for nothing.
+      picture: An SVG file.
     """
 
     answer: Mapping[str, Any]
     headers: Sequence[str]
     cells: Sequence[Sequence[object]]
     sentence: str | None
+    picture: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFiles:
+    """Files that options name; None for those that are not wanted."""
+
+    csv: Path | None
+    plot: Path | None
+
+    def check(self) -> None:
+        """Raises MistakeError where one cannot be written, before there is anything to lose."""
+        for path, option in ((self.csv, "--csv"), (self.plot, "--plot")):
+            if path is not None:
+                _check_writable(path, option=option)
+
+    def write(self, comparison: Comparison) -> None:
+        if self.csv is not None:
+            _write_file(self.csv, _csv_text(comparison.answer["runs"]), option="--csv")
+        if self.plot is not None:
+            _write_file(self.plot, comparison.picture, option="--plot")
 
 
 def run_each(
@@ -69,29 +101,31 @@ def run_each(
     compare: Callable[[Sequence[ShortRun]], Comparison],
     *,
     num_steps: int,
-    csv_path: Path | None,
+    files: ResultFiles,
     is_json: bool,
 ) -> int:
     """Makes each run, prints what they say, and returns the exit code.
 
     Ctrl-C and a run that fails end it, after what was found up to then is printed.
     """
-    if csv_path is not None:
-        check_writable(csv_path, option="--csv")
+    files.check()
     standard_streams.tolerate_failures()
     found: list[ShortRun] = []
     error: RaydistError | KeyboardInterrupt | None = None
     try:
         with output.stdout_kept_for_json(is_json), running.interrupts():
             for case in cases:
-                found.append(runs.measure(case, study=cases[0].plan.job.name, num_steps=num_steps))
+                found.append(runs.measure(case, first=cases[0].plan.job, num_steps=num_steps))
     except (RaydistError, KeyboardInterrupt) as ended:
         if not found:
             raise
         error = ended
     comparison = compare(found)
-    if csv_path is not None:
-        write_file(csv_path, _csv_text(comparison.answer["runs"]), option="--csv")
+    files.write(comparison)
+    try:
+        _keep_for_page(comparison, cases[0].plan.job)
+    except StorageError as unkept:
+        error = error or unkept
     if isinstance(error, KeyboardInterrupt):
         output.show(f"stopped by Ctrl-C after {len(found)} of {len(cases)} runs", is_error=True)
     if not is_json:
@@ -105,16 +139,19 @@ def run_each(
     return 0 if error is None else RunCancelledError.exit_code
 
 
-def check_writable(path: Path, *, option: str) -> None:
-    """Raises MistakeError for a file that cannot be written, before there is anything to lose."""
+def _keep_for_page(comparison: Comparison, job: JobSpec) -> None:
+    told = {name: getattr(comparison, name) for name in ("headers", "cells", "sentence", "picture")}
+    StudyStore(Storage.open(job.storage)).keep_comparison(study_of(job), told)
+
+
+def _check_writable(path: Path, *, option: str) -> None:
     place = path if path.exists() else path.parent
     if not place.exists() or path.is_dir() or not os.access(place, os.W_OK):
         code = errno.ENOENT if not place.exists() else errno.EISDIR if path.is_dir() else errno.EACCES
         raise _unwritable(path, os.strerror(code), option)
 
 
-def write_file(path: Path, text: str, *, option: str) -> None:
-    """Writes what an option names; raises MistakeError where it cannot be written."""
+def _write_file(path: Path, text: str, *, option: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -7,17 +7,12 @@ from pathlib import Path
 
 import click
 
-from raydist.cli.commands.studies.comparison import (
-    Comparison,
-    check_writable,
-    run_each,
-    study_options,
-    write_file,
-)
+from raydist.cli.commands.studies.comparison import Comparison, ResultFiles, run_each, study_options
 from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
 from raydist.cli.job_options import RunCommand
 from raydist.errors import MistakeError
-from raydist.runs.scaling import Measurement, picture, verdict
+from raydist.runs.pictures import scaling_picture
+from raydist.runs.scaling import Measurement, verdict
 from raydist.spec.job import Strategy
 from raydist.spec.text import counted
 
@@ -35,9 +30,6 @@ _HEADERS = (
     metavar="N[,N]",
     required=True,
     help="Numbers of workers to run the job with, such as 1,2,4.",
-)
-@click.option(
-    "--plot", "plot_path", metavar="FILE", type=click.Path(path_type=Path), help="Also draw it, as SVG."
 )
 @study_options(without=["workers"])
 def command(
@@ -63,16 +55,12 @@ def command(
     """
     runs = JobRuns.of(job, is_module=is_module, config=config, param_texts=param_texts, options=options)
     cases = _cases(runs, numbers_of_workers(workers_text))
-    if plot_path is not None:
-        check_writable(plot_path, option="--plot")
 
     def compare(found: Sequence[ShortRun]) -> Comparison:
-        measurements = [one.measurement for one in found]
-        if plot_path is not None:
-            write_file(plot_path, picture(Path(job).name, measurements[0], measurements), option="--plot")
-        return _comparison(job, measurements)
+        return _comparison(job, [one.measurement for one in found])
 
-    return run_each(runs, cases, compare, num_steps=steps, csv_path=csv_path, is_json=is_json)
+    files = ResultFiles(csv=csv_path, plot=plot_path)
+    return run_each(runs, cases, compare, num_steps=steps, files=files, is_json=is_json)
 
 
 def numbers_of_workers(text: str) -> list[int]:
@@ -105,6 +93,7 @@ def _comparison(job: str, found: Sequence[Measurement]) -> Comparison:
         headers=_HEADERS,
         cells=[_cells(one, one_device) for one in found],
         sentence=told.sentence,
+        picture=scaling_picture(Path(job).name, one_device, found),
     )
 
 

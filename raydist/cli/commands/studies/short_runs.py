@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from raydist.metrics.curves import Series
     from raydist.outcome.result import RunResult
     from raydist.planning.plan import Plan
+    from raydist.spec.job import JobSpec
     from raydist.spec.params import ParamTexts
     from raydist.storage.run_storage import RunStorage
 
@@ -104,11 +105,11 @@ class JobRuns:
             self.job, config=self.config, params=self.params, **{**self.options, **_WITHOUT, **own}
         )
 
-    def measure(self, case: Case, *, study: str, num_steps: int) -> ShortRun:
+    def measure(self, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
         """Runs the job until it has made `num_steps`, or ends before.
 
         Args:
-          study: What the names of all runs begin with.
+          first: The job of the first run: its name is what the names of all runs begin with.
 
         Raises:
           RunCancelledError: Something else stopped it. TrainingError, ClusterError: It failed.
@@ -117,7 +118,7 @@ class JobRuns:
         from raydist.storage.run_storage import open_run
 
         name, plan = case.name, case.plan
-        run = f"{study}-{name.replace(' ', '-')}"
+        run = f"{first.name}-{name.replace(' ', '-')}"
         output.show(f"{name}: run {run}", is_error=True)
         told = _Told()
         handle = api.submit(
@@ -125,7 +126,7 @@ class JobRuns:
             config=self.config,
             params=self.params,
             on_event=told.take,
-            **{**self.options, **_WITHOUT, **case.own, "name": run},
+            **{**self.options, **_WITHOUT, **case.own, "name": run, "study": study_of(first)},
         )
         result = _stopped_after(handle, num_steps=num_steps)
         if result.state is RunState.SUCCEEDED:
@@ -149,6 +150,11 @@ class JobRuns:
             **measured(_readings(open_run(plan.job.storage, run=run), told.curve), batch=batch),
         )
         return ShortRun(plan=plan, measurement=found, curve=told.curve)
+
+
+def study_of(first: JobSpec) -> str:
+    """Returns the study of the runs: that of --study, or their common name."""
+    return first.study or first.name
 
 
 class _Told:

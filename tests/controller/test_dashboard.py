@@ -11,7 +11,7 @@ import pytest
 
 from raydist.controller.gauges import GAUGES
 
-PATH = Path(__file__).parents[3] / "cluster_configs" / "grafana" / "raydist.json"
+PATH = Path(__file__).parents[2] / "cluster_configs" / "grafana" / "raydist.json"
 LABELS = {f"ray_{gauge.name}": set(gauge.labels) for gauge in GAUGES}
 BOARD: dict[str, Any] = json.loads(PATH.read_text())
 QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import raydist
-from raydist.runs.expiry import delete_expired
 from raydist.storage.claims import Claim, ClaimStore, hold, let_go, this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_names import run_names
 from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_removal import delete_expired
 from raydist.storage.run_storage import RunStorage
 from tests.support.records import make_record
 

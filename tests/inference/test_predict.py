@@ -1,0 +1,67 @@
+"""What an actor of `raydist predict` asks of its host."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raydist.inference import predict
+from raydist.inference.inputs import open_input
+from raydist.inference.parts import cut
+from raydist.inference.predict import PartPredictor, gpu_share
+from raydist.inference.signature import ModelInput
+from raydist.storage.filesystem import Storage
+from raydist.storage.run_storage import open_run
+from tests.support.disks import mounted_disk
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "workers", "share"),
+    [(0, 3, 0.0), (2, 1, 1.0), (2, 2, 1.0), (2, 3, 0.5), (2, 5, 1 / 3), (1, 4, 0.25), (8, 3, 1.0)],
+)
+def test_each_worker_has_its_share_on_one_gpu(num_gpus: int, workers: int, share: float) -> None:
+    assert gpu_share(num_gpus, workers=workers) == share
+    if share:
+        assert num_gpus * int(1 / share + 1e-9) >= workers
+
+
+class WideModel:
+    """A model that returns wide rows."""
+
+    inputs = (ModelInput(name="x", shape=(), dtype=np.dtype("float32")),)
+
+    def predict(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"y": np.random.default_rng(0).normal(size=(len(values["x"]), 200))}
+
+
+def test_temporary_folder_that_is_full_is_not_told_as_the_models_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"x": np.zeros(2000, np.float32)}), tmp_path / "data.parquet")
+    data = open_input(str(tmp_path / "data.parquet"), format=None, features=None, copy=None)
+    parts = cut(data.unit_rows, data.unit_files, most_rows=data.part_rows)
+    monkeypatch.setattr(predict, "load_model", lambda run: WideModel())
+    predictor = PartPredictor(
+        run=open_run(str(tmp_path), run="r"),
+        out=Storage.open(str(tmp_path / "out")),
+        data=data,
+        parts=parts,
+        batch_size=data.batch_size,
+    )
+    with mounted_disk(tmp_path / "small", size="400k") as small:
+        monkeypatch.setattr(tempfile, "tempdir", str(small))
+        told = predictor({"part": np.array([0])})
+        assert told["kind"] == ["StorageError"]
+        assert told["error"] == [
+            f"{small} is full, where part-000000.parquet was being written; make room there, or set TMPDIR "
+            "to another folder"
+        ]
+        assert list(small.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert predictor({"part": np.array([0])})["error"] == [""]
+    assert pq.read_metadata(tmp_path / "out/part-000000.parquet").num_rows == 2000
