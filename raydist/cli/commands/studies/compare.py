@@ -54,7 +54,7 @@ def command(
 
     \b
     Example:
-      raydist compare jobs/sync_vs_async.py --strategies mirrored,parameter_server --plot loss.svg
+      raydist compare jobs/sync_vs_async.py --strategies mirrored,parameter_server
     """
     runs = JobRuns.of(job, is_module=is_module, config=config, param_texts=param_texts, options=options)
     names = chosen_names(strategies, _NAMES, option="--strategies")
