@@ -43,7 +43,6 @@ from raydist.outcome.result import RunError
 from raydist.outcome.status import AttemptEnd, Command, FailureKind, RunState, TaskState, TaskStatus
 from raydist.planning.fitting import describe_growth
 from raydist.planning.plan import Plan
-from raydist.spec.best import Best
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.stragglers.watch import StragglerWatch
 
@@ -69,12 +68,12 @@ class RunMachine:
       interruptions: Those of `notes` about attempts that were lost, or have another size than the one before.
     """
 
-    def __init__(self, plan: Plan, *, first_attempt: int = 0, best: Best | None = None) -> None:
-        """Takes the number of the first attempt, which is not 0 when a run is resumed."""
+    def __init__(self, plan: Plan, *, first_attempt: int = 0, reached: Reached | None = None) -> None:
+        """Takes the number of the first attempt, and what was reached before, of a run that is resumed."""
         self.plan = plan
         self.state = RunState.STARTING
         self.attempt = Attempt.begun(first_attempt, plan.tasks)
-        self.reached = Reached(best=best)
+        self.reached = reached or Reached()
         self.error: RunError | None = None
         self.pace = StragglerWatch()
         self.deaths = Deaths()
@@ -99,8 +98,8 @@ class RunMachine:
     @classmethod
     def revived(cls, plan: Plan, revival: Revival) -> RunMachine:
         """Continues in the place of a machine whose process died."""
-        machine = cls(plan, first_attempt=revival.first_attempt)
-        machine.reached, machine.notes = revival.reached, revival.notes
+        machine = cls(plan, first_attempt=revival.first_attempt, reached=revival.reached)
+        machine.notes = revival.notes
         machine._lost = dataclasses.replace(machine._lost, ends=revival.history)
         return machine
 

@@ -13,7 +13,7 @@ from raydist.controller.events import StoredCheckpoint
 from raydist.controller.journal import PROGRESS, REPORT
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import RunPlaces
-from raydist.controller.revival import Revival
+from raydist.controller.revival import Reached, Revival
 from raydist.controller.task_group import SystemClock
 from raydist.outcome.result import RunResult
 from raydist.planning.describe import describe_job, describe_plan
@@ -91,7 +91,11 @@ def make_controller(
         "datasets": tuple(sorted(launch.datasets)),  # a resume has to give them again
     }
     machine = (
-        RunMachine(plan, first_attempt=folder.first_attempt, best=folder.best)
+        RunMachine(
+            plan,
+            first_attempt=folder.first_attempt,
+            reached=Reached(metrics=folder.metrics, best=folder.best),
+        )
         if revival is None
         else RunMachine.revived(plan, revival)
     )

@@ -44,7 +44,8 @@ class RunFolder:
       record: Replaces run.json.
       claim_number: Number of the claim that this process holds, or held; None before.
       first_attempt: Number of the first attempt, which is not 0 for a run that is resumed.
-      best: The best value of a run that is resumed.
+      metrics: The newest values of a run that is resumed, which may have nothing left to train.
+      best: Its best value.
       datasets: Names of the datasets that a run which is resumed was given.
       was_detached: Whether the run that is resumed was driven by a controller in a Ray.
       evidence: Environment and versions of a run that is resumed.
@@ -62,6 +63,7 @@ class RunFolder:
         self._is_overtaken = False
         self.claim_number: int | None = None
         self.first_attempt = 0
+        self.metrics: Mapping[str, float] = {}
         self.best: Best | None = None
         self.datasets: tuple[str, ...] = ()
         self.was_detached = False
@@ -242,7 +244,7 @@ class RunFolder:
         if self._resume is True or (self._resume and self.record.exists()):
             record = self.record.read()
             self.first_attempt = record.attempts
-            self.best = record.best
+            self.metrics, self.best = record.metrics, record.best
             self.datasets = record.datasets
             self.was_detached = record.is_detached
             self.evidence = {"environment": record.environment, "versions": record.versions}

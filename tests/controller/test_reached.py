@@ -17,6 +17,12 @@ def reached_after(
     )
 
 
+def test_values_of_before_are_kept_until_the_chief_reports_others() -> None:
+    before = Reached(metrics={"loss": 0.5})
+    assert reached_after(make_status("chief/0"), before=before).metrics == {"loss": 0.5}
+    assert reached_after(make_status("chief/0", metrics={"x": 1.0}), before=before).metrics == {"x": 1.0}
+
+
 def test_repeated_steps_are_summed_over_attempts() -> None:
     first = reached_after(make_status("chief/0", steps_repeated=2), make_status("chief/0", steps_repeated=5))
     assert first.steps_repeated == 5

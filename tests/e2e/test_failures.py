@@ -180,6 +180,11 @@ def test_run_of_that_name_goes_on_with_resume(raydist: Raydist, slow_job: str) -
     assert more.code == 0, more.err
     assert (more.json["steps"], more.json["attempts"]) == (40, 2)
     assert more.json["checkpoint"].endswith("step-40-a1")
+    # Nothing is left to train: it keeps the values that it had.
+    done = raydist("submit", slow_job, "--name", "twice", "--resume", "-p", "pause_s=0", "--json")
+    assert done.code == 0, done.err
+    assert (done.json["steps"], done.json["attempts"]) == (40, 3)
+    assert done.json["metrics"] == more.json["metrics"] != {}
 
 
 def test_same_command_with_resume_auto_begins_goes_on_and_ends(
