@@ -53,10 +53,10 @@ def export(run: RunStorage, formats: Sequence[str], out: Storage) -> list[dict[s
 def check_packages(formats: Sequence[str]) -> None:
     """Raises UnsupportedError where a format needs packages that are not installed."""
     for one in formats:
-        needed = NEEDS.get(one, {})
-        if missing := [needed[name] for name in needed if importlib.util.find_spec(name) is None]:
+        missing = [name for name in NEEDS.get(one, ()) if importlib.util.find_spec(name) is None]
+        if missing:
             raise UnsupportedError(
-                f"{one} needs packages that are missing; run pip install {' '.join(missing)}"
+                f"{one} needs {', '.join(missing)}, not installed here; run pip install 'raydist[{one}]'"
             )
 
 

@@ -24,10 +24,8 @@ from raydist.inference.served_model import ServedModel, in_order
 KERAS, SAVED_MODEL, ONNX, LITERT = FORMATS = ("keras", "saved_model", "onnx", "litert")
 # The names of what is written.
 NAMES = {KERAS: "model.keras", SAVED_MODEL: "saved_model", ONNX: "model.onnx", LITERT: "model.tflite"}
-# What each needs besides TensorFlow, by the names of modules and of packages.
-NEEDS: Mapping[str, Mapping[str, str]] = {
-    ONNX: {"tf2onnx": "tf2onnx", "onnx": "onnx", "onnxruntime": "onnxruntime"}
-}
+# The modules that each needs besides TensorFlow; raydist has an extra of that name.
+NEEDS: Mapping[str, tuple[str, ...]] = {ONNX: ("tf2onnx", "onnx", "onnxruntime")}
 _ROWS = 4
 # Converters may order sums in another way.
 _TOLERANCE = 1e-4

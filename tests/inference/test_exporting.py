@@ -12,10 +12,11 @@ from raydist.inference.served_model import in_order
 def test_missing_packages_are_named_with_the_command_that_installs_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    needs = {"onnx": {"a_module_that_is_missing": "its-package", "json": "json"}}
-    monkeypatch.setattr(exporting, "NEEDS", needs)
+    monkeypatch.setattr(exporting, "NEEDS", {"onnx": ("a_missing_module", "json")})
     exporting.check_packages(["keras", "saved_model"])
-    with pytest.raises(UnsupportedError, match=r"onnx needs packages .*; run pip install its-package$"):
+    with pytest.raises(
+        UnsupportedError, match=r"onnx needs a_missing_module, .*; run pip install 'raydist\[onnx\]'$"
+    ):
         exporting.check_packages(["keras", "onnx"])
 
 
