@@ -345,7 +345,7 @@ def test_trial_without_epochs_that_is_paused_goes_on_counting_its_reports(
     for iterations in json.loads(out.partition("told")[2]):
         assert sorted(set(iterations)) == list(range(1, len(set(iterations)) + 1))
         assert iterations == sorted(iterations)
-        assert max(iterations) >= 6
+        assert max(iterations) >= 5  # the last step may come with the end
     nothing_is_left(shell, wait_until)
 
 
