@@ -566,7 +566,7 @@ def test_trial_that_exploits_another_continues_from_its_checkpoint_with_params_o
     assert record["attempts"] >= 2
     # The weights were copied bit by bit, and what was trained since is what a run of its own makes of them.
     store = CheckpointStore(open_run(str(shell.storage), run=run))
-    copied = [one for one in store.committed() if "inherited_from" in one.info][-1]
+    copied = next(one for one in store.committed() if "inherited_from" in one.info)
     arrays_of = [Path(uri) / "variables.npz" for uri in (copied.uri, copied.info["inherited_from"])]
     assert arrays_of[0].read_bytes() == arrays_of[1].read_bytes()
     inherit(copied.info["inherited_from"], run=open_run(str(shell.storage), run="alone"))
