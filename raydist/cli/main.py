@@ -59,9 +59,9 @@ COMMANDS = {
     "completion": "raydist.cli.commands.guide:completion",
 }
 
-# They drive a run, and Ray ends a process that drives one when Ray itself dies.
+# Ray ends a process that is connected to it when Ray itself dies.
 _SUPERVISED = tuple(
-    [name] for name in ("submit", "search", "resume", "reproduce", "verify", "scale", "compare")
+    [name] for name in ("submit", "search", "resume", "reproduce", "verify", "scale", "compare", "predict")
 )
 
 

@@ -46,7 +46,7 @@ def _settle(facts: DriverFacts, code: int, *, is_json: bool) -> int:
     if facts.run is not None and facts.run.is_study:
         raise ClusterError(f"{how}; its trials have ended, and the same command with --resume continues")
     if result is None:
-        raise ClusterError(f"{how}; nothing of it was recorded yet: give the command again")
+        raise ClusterError(f"{how}; it has recorded no run: give the command again")
     if is_json:
         output.print_json(result.as_dict())
     run_view.print_end(result, said=result.notes, stream=sys.stderr if is_json else sys.stdout)

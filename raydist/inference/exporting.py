@@ -5,18 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raydist.errors import UnsupportedError
+from raydist.errors import StorageError, UnsupportedError
 from raydist.inference import formats as converting
 from raydist.inference.formats import NAMES, NEEDS, SAVED_MODEL
 from raydist.inference.served_model import identity
+from raydist.storage.failures import storage_errors
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
 
@@ -90,17 +91,32 @@ def _store(made: Path, name: str, out: Storage) -> str:
 
 
 def _store_saved_model(made: Path, out: Storage) -> str:
-    numbers = [int(name) for name in out.list_names("") if name.isascii() and name.isdigit()]
-    key = str(max(numbers, default=0) + 1)
-    source, place = made / NAMES[SAVED_MODEL], out.local_path(key)
-    if place is not None:
-        # A server that watches the folder loads what has a number at once.
-        beside = place.with_name(f".{key}.tmp")
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(source, beside)
-        beside.rename(place)
-    else:
-        files = [path for path in source.rglob("*") if path.is_file()]
+    source, place = made / NAMES[SAVED_MODEL], out.local_path()
+    # A server that watches the folder loads what has a number at once.
+    key = _next_number(out) if place is None else f".{uuid.uuid4().hex}.tmp"
+    files = [path for path in source.rglob("*") if path.is_file()]
+    try:
         for path in sorted(files, key=lambda path: path.name == "saved_model.pb"):  # which comes last
             out.upload(path, f"{key}/{path.relative_to(source).as_posix()}")
-    return out.uri(key)
+        return out.uri(key if place is None else _numbered(place, key, out))
+    finally:
+        if place is not None:
+            out.delete(key)  # what a failure has left
+
+
+def _next_number(out: Storage) -> str:
+    numbers = [int(name) for name in out.list_names("") if name.isascii() and name.isdigit()]
+    return str(max(numbers, default=0) + 1)
+
+
+def _numbered(place: Path, key: str, out: Storage) -> str:
+    """Gives a folder of `place` the next number, which another export may take at the same time."""
+    while True:
+        number = _next_number(out)
+        try:
+            with storage_errors("write", out.uri(number)):
+                (place / key).rename(place / number)
+            return number
+        except StorageError:
+            if not out.exists(number):
+                raise

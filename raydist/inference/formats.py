@@ -27,6 +27,8 @@ NAMES = {KERAS: "model.keras", SAVED_MODEL: "saved_model", ONNX: "model.onnx", L
 # The modules that each needs besides TensorFlow; raydist has an extra of that name.
 NEEDS: Mapping[str, tuple[str, ...]] = {ONNX: ("tf2onnx", "onnx", "onnxruntime")}
 _ROWS = 4
+# Sizes that are tried for those that may differ between batches.
+_FREE_SIZES = (32, 1, 128)
 # Converters may order sums in another way.
 _TOLERANCE = 1e-4
 
@@ -40,8 +42,11 @@ def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) 
       saved_model: What the run exported; its signature tells the model's inputs.
     """
     served = ServedModel(saved_model)
-    batch = _batch(served)
-    expected = list(served.predict(batch).values())
+    try:
+        batch, expected = _called(served)
+    except Exception as error:  # the layers may raise anything
+        reason = f"it cannot be called with a batch to compare: {_told(error)}"
+        return {name: {"error": reason} for name in formats}
     try:
         model, reason = _loaded(model_file), ""
         _outputs(model, batch)  # Keras exports as ONNX only what was called
@@ -62,7 +67,7 @@ def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) 
         except Exception as error:  # the exporter and the layers may raise anything
             done[name] = {"error": _told(error)}
             continue
-        done[name] = _compared(found, expected)
+        done[name] = compared(found, expected)
     return done
 
 
@@ -91,12 +96,21 @@ def _write(model: Any, name: str, target: Path) -> None:
         model.export(str(target), format=name)
 
 
-def _batch(served: ServedModel) -> Values:
-    """Returns a few examples that any model takes: small numbers, and 0 and 1 for whole ones."""
+def _called(served: ServedModel) -> tuple[Values, list[np.ndarray]]:
+    """Returns a batch that the model takes, and its outputs; raises what the model does with the last one."""
+    for size in _FREE_SIZES:
+        batch = _batch(served, size)
+        with contextlib.suppress(Exception):
+            return batch, list(served.predict(batch).values())
+    return batch, list(served.predict(batch).values())
+
+
+def _batch(served: ServedModel, free_size: int) -> Values:
+    """Returns a few examples that most models take: small numbers, and 0 and 1 for whole ones."""
     draw = np.random.default_rng(0)
     values = {}
     for one in served.inputs:
-        shape = (_ROWS, *(size or 1 for size in one.shape))
+        shape = (_ROWS, *(size or free_size for size in one.shape))
         if one.dtype.kind == "O":
             values[one.name] = np.full(shape, b"a", object)
         elif one.dtype.kind == "f":
@@ -106,18 +120,42 @@ def _batch(served: ServedModel) -> Values:
     return values
 
 
-def _compared(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, Any]:
+def compared(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, Any]:
+    """Returns `difference`, the largest between two lists of outputs, or `error` where they are not the same.
+
+    Where both have NaN, or the same infinity, they do not differ. Texts have to be equal.
+    """
     if [one.shape for one in found] != [one.shape for one in expected]:
         shapes = [[list(one.shape) for one in each] for each in (found, expected)]
         return {"error": f"its outputs have the shapes {shapes[0]}, and those of the run's model {shapes[1]}"}
-    difference = max(
-        float(np.max(np.abs(one.astype(np.float64) - other.astype(np.float64)), initial=0.0))
-        for one, other in zip(found, expected, strict=True)
-    )
-    scale = max(1.0, *(float(np.max(np.abs(one), initial=0.0)) for one in expected))
+    pairs = list(zip(found, expected, strict=True))
+    texts = [pair for pair in pairs if pair[1].dtype.kind in "OSU"]
+    if any(_as_bytes(one) != _as_bytes(other) for one, other in texts):
+        return {"error": "its texts differ from those of the run's model"}
+    numbers = [pair for pair in pairs if pair[1].dtype.kind not in "OSU"]
+    difference = max([_difference(one, other) for one, other in numbers], default=0.0)
+    scale = max([1.0, *(_largest(other) for _, other in numbers)])
     if not difference <= _TOLERANCE * scale:  # NaN, too
         return {"error": f"its outputs differ from those of the run's model by up to {difference:.3g}"}
     return {"difference": difference}
+
+
+def _as_bytes(texts: np.ndarray) -> list[bytes]:
+    return [one.encode() if isinstance(one, str) else bytes(one) for one in texts.reshape(-1).tolist()]
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns the largest difference; NaN where one alone has NaN."""
+    left, right = one.astype(np.float64), other.astype(np.float64)
+    is_same = (left == right) | (np.isnan(left) & np.isnan(right))
+    with np.errstate(invalid="ignore"):  # infinities of the same sign, which are the same
+        differences = np.where(is_same, 0.0, np.abs(left - right))
+    return float(np.max(differences, initial=0.0))
+
+
+def _largest(values: np.ndarray) -> float:
+    finite = np.abs(values[np.isfinite(values)].astype(np.float64))
+    return float(np.max(finite, initial=0.0))
 
 
 def _call_saved_model(path: Path, batch: Values) -> list[np.ndarray]:

@@ -32,6 +32,8 @@ from raydist.storage.failures import is_full_disk
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
 
+# Ray Data would start the process of a model that kills it again for ever.
+_MAX_RESTARTS = 3
 # Of Ray Data's blocks there are no more than these for each worker; each has some of the parts.
 _BLOCKS_PER_WORKER = 64
 
@@ -74,6 +76,9 @@ class Prediction:
         model = identity(self.run)
         # The actors have another current folder.
         place = self.data if "://" in self.data else os.path.abspath(os.path.expanduser(self.data))
+        out = Storage.open(self.out)
+        if f"{out.uri()}/".startswith(f"{place.rstrip('/')}/"):
+            raise MistakeError(f"{out.uri()} is in {place}, whose files are predicted for; give another -o")
         data = open_input(place, format=self.format, features=self.features, copy=self.copy)
         if (signature := signature_of(self.run)) is not None:
             data.check(signature)
@@ -88,7 +93,6 @@ class Prediction:
             num_parts=len(parts),
             num_rows=sum(data.unit_rows),
         )
-        out = Storage.open(self.out)
         ahead = missing(parts, _claim(out, manifest))
         done, rows = len(parts) - len(ahead), manifest.num_rows - sum(part.num_rows for part in ahead)
         told = {"parts": len(parts), "rows": manifest.num_rows, "parts_before": done, "rows_before": rows}
@@ -132,6 +136,8 @@ class Prediction:
                 batch_size=1,
                 compute=ray.data.ActorPoolStrategy(size=self.workers),
                 num_cpus=1,
+                max_restarts=_MAX_RESTARTS,
+                max_task_retries=_MAX_RESTARTS,
                 num_gpus=gpu_share(resources.get("GPU", 0), workers=self.workers),
             )
             try:
@@ -141,7 +147,10 @@ class Prediction:
                     yield int(row["rows"])
             except ray.exceptions.RayError as error:
                 reason = str(error).strip().partition("\n")[0]
-                raise ClusterError(f"Ray cannot run the predictions: {reason}") from error
+                raise ClusterError(
+                    f"Ray cannot run the predictions: {reason}; if a worker's process dies each time, give "
+                    "it smaller batches with --batch-size, or more memory; the same command continues"
+                ) from error
 
 
 def gpu_share(num_gpus: float, *, workers: int) -> float:

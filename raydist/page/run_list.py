@@ -50,10 +50,11 @@ def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, An
     if not records:
         raise SpecError(f"no run in {storage.uri()} belongs to the study {study!r}")
     metric, direction, comparison = None, Direction.LOWEST, None
+    values: dict[str, float] = {}
     store = StudyStore(storage)
     try:
         metric, direction = store.compared_by(study) or (metric, direction)
-        comparison = store.comparison(study)
+        comparison, values = store.comparison(study), store.values(study)
     except StorageError as error:
         problems.add(error)
     bests = [record.best.name for record in records if record.best is not None]
@@ -67,7 +68,7 @@ def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, An
     ]
     lines = [
         _line_of(record)
-        | {"params": {name: own.get(name) for name in varied}, "value": _value(record, metric)}
+        | {"params": {name: own.get(name) for name in varied}, "value": _value(record, metric, values)}
         for record, own in zip(records, params, strict=True)
     ]
     sign = -1 if direction is Direction.HIGHEST else 1
@@ -76,10 +77,17 @@ def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, An
     return {**told, "params": varied, "runs": lines}
 
 
-def _value(record: RunRecord, metric: str | None) -> float | None:
-    """Returns a run's best value of the metric, or its newest where the best is of another; None without."""
+def _value(record: RunRecord, metric: str | None, values: Mapping[str, float]) -> float | None:
+    """Returns a run's best value of the metric, or its newest where the best is not known; None without.
+
+    Args:
+      values: The best ones that the search has stored, of trials that have ended.
+    """
     best = record.best
-    value = best.value if best is not None and best.name == metric else record.metrics.get(metric or "")
+    if record.run in values:
+        value: float | None = values[record.run]
+    else:
+        value = best.value if best is not None and best.name == metric else record.metrics.get(metric or "")
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -10,7 +10,7 @@ from raydist.runs.scaling import Measurement
 from raydist.runs.strategies_compared import StrategyRun
 
 _PANEL, _HEIGHT, _LEFT, _TOP = 300, 220, 46, 34
-_WIDTH = 2 * (_PANEL + _LEFT) + 130
+_WIDTH = 2 * (_PANEL + _LEFT) + 200
 _BLUE, _ORANGE, _GREEN, _GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#999"
 _COLOURS = (_BLUE, _ORANGE, _GREEN, "#d62728", "#9467bd", "#8c564b")
 # More points of a curve cannot be told apart.
@@ -40,7 +40,7 @@ def loss_picture(title: str, runs: Sequence[StrategyRun]) -> str:
         [
             *_curves(by_step, left=_LEFT, label="loss by examples" if has_examples else "loss by steps"),
             *_curves(by_second, left=_PANEL + 2 * _LEFT + 20, label="loss by seconds since the first report"),
-            *_legend(list(zip(names, _COLOURS, strict=False)), left=_PANEL + 2 * _LEFT + 30),
+            *_legend(list(zip(names, _COLOURS, strict=False)), left=2 * (_PANEL + _LEFT) + 28),
         ],
     )
 
@@ -82,7 +82,7 @@ def _curves(curves: Sequence[Points], *, left: float, label: str) -> list[str]:
         drawn.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
     return [
         *drawn,
-        _text(left + _PANEL, _TOP + _HEIGHT + 16, f"{end:.4g}"),
+        _text(left + _PANEL, _TOP + _HEIGHT + 16, f"{end:,.0f}" if end >= 1000 else f"{end:.3g}"),
         _text(left - 20, _TOP + 4, f"{highest:.2g}"),
         _text(left - 20, _TOP + _HEIGHT, f"{lowest:.2g}"),
     ]

@@ -194,7 +194,7 @@ def _bound(one_device: Measurement, largest: Measurement) -> Bound:
 
 def _finding(bound: Bound, one_device: Measurement, largest: Measurement) -> str:
     if bound is Bound.UNKNOWN:
-        return "nothing bounds it that was measured: the examples of a run were not counted"
+        return "no bound was found: the examples of a run were not counted"
     workers = counted(largest.workers, "worker")
     trains = "trains" if largest.workers == 1 else "train"
     speed = f"{workers} {trains} {largest.speed_up(one_device):.2g} times as fast as one device"

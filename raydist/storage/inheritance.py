@@ -64,6 +64,8 @@ def inherit(uri: str, *, run: RunStorage) -> Checkpoint:
                 claim=None,
             )
         )
+    # What the run has reported itself is not of these weights, of which nothing may be left to train.
+    records.replace(dataclasses.replace(records.read(), metrics=found.info.get("metrics", {})))
     # Newest means the highest attempt, and this is the number of the next one.
     attempt = records.read().attempts
     return CheckpointStore(run).commit(

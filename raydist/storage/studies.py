@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.spec.best import Direction
 from raydist.spec.secrecy import dump_plain_json
+from raydist.storage.claims import Claim, ClaimStore, hold, let_go, this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import STUDIES
+from raydist.storage.run_storage import RunStorage
 
 _RECORD = "study.json"
 _COMPARISON = "comparison.json"
+_VALUES = "values.json"
 
 
 class StudyStore:
-    """Reads and writes `.studies/NAME/study.json` and `.studies/NAME/comparison.json`."""
+    """Reads and writes study.json, values.json and comparison.json in `.studies/NAME/`."""
 
     def __init__(self, storage: Storage, *, clock: Callable[[], float] = time.time) -> None:
         self._storage = storage
@@ -95,7 +100,48 @@ class StudyStore:
 
         Raises StorageError where it is damaged, or storage cannot be read.
         """
-        key = f"{STUDIES}/{name}/{_COMPARISON}"
+        return self._mapping(name, _COMPARISON)
+
+    def keep_values(self, name: str, values: Mapping[str, float]) -> None:
+        """Stores the best value of the metric of each run of a search that has one."""
+        self._storage.write_text(f"{STUDIES}/{name}/{_VALUES}", dump_plain_json(dict(values)))
+
+    def values(self, name: str) -> dict[str, float]:
+        """Returns what `keep_values` has stored; raises StorageError like `comparison`."""
+        return {
+            run: float(value)
+            for run, value in (self._mapping(name, _VALUES) or {}).items()
+            if isinstance(value, int | float)
+        }
+
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Makes this process, inside the block, the only one that searches the study.
+
+        Raises:
+          SpecError: Another one does, or did until a moment ago.
+          StorageError: Storage cannot be read or written.
+        """
+        claims = ClaimStore(RunStorage(self._storage, run=f"{STUDIES}/{name}"))
+        newest = claims.newest()
+        number = 0 if newest is None else newest.number + 1
+        mine = Claim(number=number, id=uuid.uuid4().hex, holder=this_process(), at_s=self._clock())
+        is_taken = claims.is_driven(None, now_s=self._clock())
+        if is_taken or not claims.add(mine):
+            who = "another process" if newest is None else newest.who
+            raise SpecError(
+                f"study {name!r} is searched by {who}; wait for its end, or stop it with Ctrl-C there"
+            )
+        hold(mine.id)
+        try:
+            yield
+        finally:
+            let_go(mine.id)
+            with contextlib.suppress(StorageError):  # whose process will be seen to have ended
+                claims.remove(mine.number)
+
+    def _mapping(self, name: str, file: str) -> dict[str, Any] | None:
+        key = f"{STUDIES}/{name}/{file}"
         if not self._storage.exists(key):
             return None
         try:

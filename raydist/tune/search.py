@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from raydist.outcome.status import RunState, Scope
 from raydist.planning.capacity import describe_roles, num_at_once
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
-from raydist.runtime.host.address import CLIENT_PREFIX
+from raydist.runtime.host.address import ADDRESS_VARIABLE, CLIENT_PREFIX
 from raydist.runtime.host.salvage import new_owner
 from raydist.spec.best import Direction
 from raydist.storage.claims import this_process
@@ -34,7 +35,7 @@ from raydist.storage.run_storage import RunStorage
 from raydist.storage.studies import StudyStore
 from raydist.tune.run_trainable import OWN_KEYS, SEED, run_name, trainable_of
 from raydist.tune.study import Study, TrialRow, missing_metric
-from raydist.tune.tuner import Search, new_tuner, param_space, quiet_tune
+from raydist.tune.tuner import Search, Variants, new_tuner, param_space, quiet_tune
 from raydist.watch.watcher import DrivenRun, watched
 
 # What stops a search.
@@ -72,10 +73,9 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
       StorageError: Storage cannot be written. The study can be continued.
     """
     job = search.packed.request.job
-    if job.address is not None and job.address.startswith(CLIENT_PREFIX):
-        raise SpecError(
-            f"address is {job.address}, and Tune needs a host of the cluster; run the search on one"
-        )
+    address = job.address or os.environ.get(ADDRESS_VARIABLE, "")
+    if address.startswith(CLIENT_PREFIX):
+        raise SpecError(f"address is {address}, and Tune needs a host of the cluster; run the search on one")
     storage = Storage.open(job.storage)
     store = StudyStore(storage)
     plan = api.plan_packed(search.packed)
@@ -94,6 +94,7 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
         return EmbeddedSize(num_cpus=parallel * (plan.embedded_cpus or 1), resources=amounts)
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(store.held(study))
         watcher = stack.enter_context(watched())
         connection = stack.enter_context(connect(job.address, embedded=size))
         session = None if connection.session is None else str(connection.session)
@@ -107,11 +108,12 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
                 is_study=True,
             )
         )
-        state = _Searching(search, study=study, storage=storage, show=show)
+        state = _Searching(search, study=study, store=store, storage=storage, show=show)
         with quiet_tune(), state.current():
             trials = _fit(search, packed, study, storage, store, parallel)
         # Ray is still there: a trial that was stopped has stored its last record by now.
         rows = tuple(state.row_of(trial) for trial in trials)
+        state.keep_values(rows)
         not_ended = [row.run for row in rows if not row.has_ended]
     if state.problem is not None:
         raise state.problem
@@ -141,6 +143,7 @@ def _fit(
     space = param_space(search.space, seeds=search.seeds, first_seed=packed.request.job.seed)
     path = f"{folder}/{study}"
     state = _Searching.now()
+    Variants.at_once = parallel
     if search.is_resumed and tune.Tuner.can_restore(path, storage_filesystem=filesystem):
         # What Tune has stored may be cut off, as on a full disk.
         with contextlib.suppress(Exception):
@@ -162,7 +165,6 @@ def _fit(
                 study=study,
                 filesystem=filesystem,
                 folder=folder,
-                parallel=parallel,
                 watch=_Watch(),
             )
         )
@@ -181,10 +183,18 @@ class _Searching:
     _now: ClassVar[_Searching | None] = None
 
     def __init__(
-        self, search: Search, *, study: str, storage: Storage, show: Callable[[TrialRow], None]
+        self,
+        search: Search,
+        *,
+        study: str,
+        store: StudyStore,
+        storage: Storage,
+        show: Callable[[TrialRow], None],
     ) -> None:
         self._search = search
         self._study = study
+        self._store = store
+        self._values: dict[str, float] = {}
         self._storage = storage
         self._show = show
         self.trials: Sequence[Trial] = ()
@@ -261,13 +271,25 @@ class _Searching:
         """Takes a trial that has ended."""
         row = self.row_of(trial, error=error)
         self._show(row)
+        self.keep_values([row])
         metric = self._search.metric
         if isinstance(error, StorageError):
             self.problem = StorageError(f"{error}{self._remedy}")
-        elif error is None and metric is not None and row.value is None:
+        elif error is None and metric is not None and row.value is None and not self._is_known(metric):
             self.problem = MistakeError(missing_metric(metric, row.metrics))
         if self.problem is not None:
             self._stop()
+
+    def keep_values(self, rows: Iterable[TrialRow]) -> None:
+        """Stores the best values of trials, by which the page of the study sorts its runs."""
+        self._values |= {row.run: row.value for row in rows if row.value is not None}
+        if self._values:
+            with contextlib.suppress(StorageError):  # of which the next trial tells
+                self._store.keep_values(self._study, self._values)
+
+    def _is_known(self, metric: str) -> bool:
+        """Whether a trial has reported the metric: others may have params with which they do not."""
+        return any(metric in one.metric_analysis for one in self.trials)
 
     @property
     def _remedy(self) -> str:

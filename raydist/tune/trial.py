@@ -144,8 +144,8 @@ class TrialRun:
         self._metrics |= event["metrics"]
         self._step = max(self._step, event["step"])
         if epoch is not None:
-            self._epoch = epoch
-            self._iteration = max(epoch, self._iteration)
+            # From the first one on; what was reported before it has counted by itself.
+            self._epoch = self._iteration = epoch
         elif self._epoch is None:
             self._iteration += 1
 

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
@@ -102,7 +102,6 @@ def new_tuner(
     study: str,
     filesystem: Any,
     folder: str,
-    parallel: int,
     watch: tune.Callback,
 ) -> tune.Tuner:
     """Returns the tuner of a search that begins.
@@ -110,7 +109,6 @@ def new_tuner(
     Args:
       space: As `param_space` returns it.
       filesystem, folder: Where Tune keeps its state.
-      parallel: Trials at a time.
       watch: Is called back with what becomes of the trials.
     """
     seed = search.packed.request.job.seed
@@ -130,8 +128,7 @@ def new_tuner(
         param_space=dict(space),
         tune_config=tune.TuneConfig(
             num_samples=search.num or 1,
-            search_alg=BasicVariantGenerator(
-                max_concurrent=parallel,
+            search_alg=Variants(
                 constant_grid_search=True,  # all seeds of one combination, then the next
                 random_state=seed,
             ),
@@ -172,6 +169,20 @@ def _domain(dimension: Dimension) -> Any:
             return (tune.lograndint if is_log else tune.randint)(int(low), int(high) + 1)
         case Range(low=low, high=high, is_log=is_log):
             return (tune.loguniform if is_log else tune.uniform)(low, high)
+
+
+class Variants(BasicVariantGenerator):
+    """Has as many trials at a time as this command asks for, also if another one has begun the study."""
+
+    at_once: ClassVar[int] = 0
+
+    @property
+    def max_concurrent(self) -> int:
+        return self.at_once
+
+    @max_concurrent.setter
+    def max_concurrent(self, value: int) -> None:
+        """Takes nothing: Tune sets what it has stored."""
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,55 @@ def test_images_are_predicted_from_any_folder(
     np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
 
 
+# Its layer ends the process that it runs in for a large value.
+KILLING = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+import raydist
+
+
+@keras.saving.register_keras_serializable("test")
+class Killing(keras.layers.Layer):
+    def call(self, x):
+        def end():
+            with tf.control_dependencies([tf.raw_ops.Abort(error_msg="out of memory, say")]):
+                return tf.identity(x)
+
+        return tf.cond(tf.reduce_max(x) > 100.0, end, lambda: tf.identity(x))
+
+
+@raydist.job(workers=1)
+def train(ctx: raydist.TrainContext):
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,), name="x"), Killing(), keras.layers.Dense(3)])
+        model.compile("adam", "mse")
+    x, y = np.zeros((32, 4), "float32"), np.zeros((32, 3), "float32")
+    ctx.fit(model, tf.data.Dataset.from_tensor_slices((x, y)).batch(16), epochs=1)
+"""
+
+
+@pytest.mark.slow
+def test_model_that_kills_its_process_ends_the_predictions_with_a_remedy(
+    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(KILLING)
+    assert raydist("submit", "job.py", "--name", "killing").code == 0
+    (tmp_path / "data").mkdir()
+    for file, value in enumerate((1.0, 1000.0)):
+        pq.write_table(pa.table({"x": [[value] * 4] * 10}), tmp_path / f"data/{file}.parquet")
+    command = ("predict", "killing", "data", "--address", running_ray.address)
+    ended = raydist(*command, "-o", "out")
+    assert ended.code == 3, ended.err
+    assert "Ray cannot run the predictions: " in ended.err
+    assert "or more memory; the same command continues" in ended.err
+    assert "Traceback" not in ended.err
+    inside = raydist(*command, "-o", "data/out")
+    assert inside.code == 2
+    assert f"{tmp_path}/data/out is in {tmp_path}/data, whose files are predicted for" in inside.err
+
+
 @pytest.mark.slow
 def test_workers_share_gpus_that_are_fewer(
     raydist: Callable[..., Ended], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

@@ -19,7 +19,7 @@ import pytest
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.inheritance import inherit
 from raydist.storage.run_storage import open_run
-from tests.e2e.conftest import BIN, ROOT, start_command
+from tests.e2e.conftest import BIN, ROOT, RunningRay, start_command
 from tests.support.disks import mounted_disk
 from tests.support.object_store import new_bucket, s3_environ
 from tests.support.processes import PATIENCE
@@ -474,6 +474,65 @@ def test_search_on_s3_is_interrupted_and_resumed(
         shell.end()
 
 
+LEFT_IN_RAY = """
+import json
+import sys
+
+import ray
+from ray.util.placement_group import placement_group_table
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+groups = [one["state"] for one in placement_group_table().values() if one["state"] != "REMOVED"]
+taken = ray.cluster_resources()["CPU"] - ray.available_resources().get("CPU", 0)
+print("left" + json.dumps([groups, taken]))
+"""
+
+
+def test_search_on_a_ray_that_stays_gives_back_all_that_it_had(
+    running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    (tmp_path / "paced.py").write_text(PACED)
+    shell = Shell(tmp_path, **running_ray.environ)
+    command = [
+        *("search", "paced.py", "--address", running_ray.address, "--study", "s"),
+        *("-p", "rate=1,2,3,4", "--metric", "value", "--mode", "max", "--scheduler", "asha"),
+        *("--parallel", "2", "--storage", str(shell.storage)),
+    ]
+
+    def is_free() -> bool:
+        code, out, err = shell.finish(shell.start(sys.executable, "-c", LEFT_IN_RAY, running_ray.address))
+        assert code == 0, err
+        return bool(json.loads(out.partition("left")[2]) == [[], 0])
+
+    def is_running() -> bool:
+        return list(shell.states().values()).count("RUNNING") == 2
+
+    try:
+        process = shell.raydist(*command)
+        wait_until(is_running, timeout_s=300)
+        refused, _, err = shell.finish(shell.raydist(*command, "--resume"))
+        assert refused == 2
+        assert "study 's' is searched by process " in err
+        process.send_signal(signal.SIGINT)
+        assert shell.finish(process)[0] == 130
+        wait_until(is_free, timeout_s=60)
+
+        process = shell.raydist(*command, "--resume")
+        wait_until(is_running, timeout_s=300)
+        (driver,) = drivers_of(process.pid)
+        os.kill(driver, signal.SIGKILL)
+        assert shell.finish(process)[0] == 3
+        wait_until(is_free, timeout_s=60)
+
+        code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
+        assert code == 0, err
+        assert {one["state"] for one in json.loads(out)["trials"]} <= {"SUCCEEDED", "CANCELLED"}
+        wait_until(is_free, timeout_s=60)
+        nothing_is_left(shell, wait_until)
+    finally:
+        shell.end()
+
+
 def drivers_of(supervisor: int) -> list[int]:
     """Returns the children of a supervisor: the process that drives the search."""
     children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
@@ -652,7 +711,7 @@ tuner = tune.Tuner(
 good, bad = tuner.fit()
 assert good.error is None, good.error
 assert good.metrics["value"] == 1.0
-print("told" + str(bad.error).strip().splitlines()[-1])
+print("told" + str(bad.error).strip())
 ray.shutdown()
 """
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
-from raydist.errors import UnsupportedError
+from raydist.errors import StorageError, UnsupportedError
 from raydist.inference import exporting
+from raydist.inference.formats import NAMES, SAVED_MODEL
 from raydist.inference.served_model import in_order
+from raydist.storage.filesystem import Storage
+from tests.support.disks import mounted_disk
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(
@@ -18,6 +24,34 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
         UnsupportedError, match=r"onnx needs a_missing_module, .*; run pip install 'raydist\[onnx\]'$"
     ):
         exporting.check_packages(["keras", "onnx"])
+
+
+def made_model(folder: Path) -> Path:
+    """Returns a folder in which the exporter has written a SavedModel."""
+    model = folder / "made" / NAMES[SAVED_MODEL]
+    (model / "variables").mkdir(parents=True)
+    (model / "saved_model.pb").write_bytes(b"graph")
+    (model / "variables" / "data").write_bytes(b"weights" * 10_000)
+    return folder / "made"
+
+
+def test_each_saved_model_has_the_next_number_also_of_several_at_once(tmp_path: Path) -> None:
+    made, out = made_model(tmp_path), Storage.open(str(tmp_path / "out"))
+    with ThreadPoolExecutor(4) as threads:
+        uris = list(threads.map(lambda _: exporting._store_saved_model(made, out), range(8)))
+    assert sorted(uris) == [str(tmp_path / "out" / str(number)) for number in range(1, 9)]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        str(number) for number in range(1, 9)
+    ]
+    assert {(Path(uri) / "variables/data").stat().st_size for uri in uris} == {70_000}
+
+
+def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    made = made_model(tmp_path)
+    with mounted_disk(tmp_path / "out", size="32k") as out:
+        with pytest.raises(StorageError, match="No space left on device; free some space there"):
+            exporting._store_saved_model(made, Storage.open(str(out)))
+        assert list(out.iterdir()) == []
 
 
 def test_outputs_are_in_the_model_s_order() -> None:

@@ -17,6 +17,7 @@ from raydist.page.server import PageServer, open_server
 from raydist.page.site import Site
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import open_run
+from raydist.storage.studies import StudyStore
 from tests.support.faulty_http import Fault, FaultyProxy
 from tests.support.page_runs import store_comparison, store_metrics, store_record, store_run, store_study
 from tests.support.serving import serving
@@ -67,6 +68,19 @@ def test_study_has_its_runs_the_best_first(server: PageServer, runs: Path) -> No
     assert [(run["run"], run["value"]) for run in answer["runs"]] == [
         ("rates-1", 0.75),
         ("rates-0", 0.5),
+        ("rates-2", None),
+    ]
+
+
+def test_study_is_sorted_by_the_best_values_that_its_search_has_stored(
+    server: PageServer, runs: Path
+) -> None:
+    store_study(runs)  # whose newest values are 0.5 and 0.75
+    StudyStore(Storage.open(str(runs))).keep_values("rates", {"rates-0": 0.875})
+    _, answer = get(server, "/secret/api/study/rates")
+    assert [(run["run"], run["value"]) for run in answer["runs"]] == [
+        ("rates-0", 0.875),
+        ("rates-1", 0.75),
         ("rates-2", None),
     ]
 

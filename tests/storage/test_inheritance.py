@@ -51,6 +51,19 @@ def test_run_without_a_record_gets_one_to_resume(donor: RunStorage, storage_uri:
     assert (record.run, record.state.value, record.attempts, record.driver) == ("heir", "CANCELLED", 0, None)
 
 
+def test_values_are_those_of_the_weights_and_not_what_the_run_had_before(
+    donor: RunStorage, storage_uri: str
+) -> None:
+    info = {"epoch": 3, "metrics": {"loss": 0.25}}
+    CheckpointStore(donor).commit(step=30, attempt=1, files=FILES, info=info)
+    run = open_run(storage_uri, run="heir")
+    RunRecordStore(run).replace(make_record(run, state="CANCELLED", metrics={"loss": 2.0, "rate": 1.0}))
+    inherit(uri_of(donor, 30), run=run)
+    assert read_record(run).metrics == {"loss": 0.25}
+    inherit(uri_of(donor, 20), run=run)  # which has none
+    assert read_record(run).metrics == {}
+
+
 def test_newest_checkpoint_takes_the_place_of_one_that_was_pruned(
     donor: RunStorage, storage_uri: str
 ) -> None:

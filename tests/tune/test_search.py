@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from raydist.errors import ClusterError, MistakeError, RaydistError, StorageError
@@ -29,7 +30,7 @@ from raydist.tune.run_trainable import SEED, has_fixed_room, run_name, wait_unti
 from raydist.tune.search import check_parallel, error_of
 from raydist.tune.space import parse_space
 from raydist.tune.trainable import trainable
-from raydist.tune.tuner import Diverged, Search, param_space
+from raydist.tune.tuner import Diverged, Search, Variants, param_space
 from tests.planning.plans import LAPTOP, cluster, plan
 
 PARAMS = {"rate": 1e-3, "units": 64}
@@ -187,12 +188,31 @@ def test_asha_ends_a_trial_whose_metric_is_nan_after_its_grace(
     assert Diverged("loss", grace=2)("t", {**told, "training_iteration": iteration}) is is_ended
 
 
+def test_as_many_trials_go_at_a_time_as_the_command_that_continues_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = cloudpickle.dumps(Variants(max_concurrent=7))
+    monkeypatch.setattr(Variants, "at_once", 2)
+    restored = cloudpickle.loads(stored)
+    restored.max_concurrent = 7
+    assert restored.max_concurrent == 2
+
+
+def test_metric_that_another_trial_reports_is_known() -> None:
+    asked: Any = SimpleNamespace(num_trials=2, metric="val_loss")
+    state = search._Searching(asked, study="s", store=None, storage=None, show=print)  # type: ignore[arg-type]
+    assert not state._is_known("val_loss")
+    trials: Any = [SimpleNamespace(metric_analysis={}), SimpleNamespace(metric_analysis={"val_loss": {}})]
+    state.trials = trials
+    assert state._is_known("val_loss")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_that_comes_before_tune_begins_ends_the_search_at_its_beginning(number: int) -> None:
     told: list[int] = []
     before = {each: signal.getsignal(each) for each in (number, signal.SIGUSR1)}
     asked: Any = SimpleNamespace(num_trials=1)
-    state = search._Searching(asked, study="s", storage=None, show=print)  # type: ignore[arg-type]
+    state = search._Searching(asked, study="s", store=None, storage=None, show=print)  # type: ignore[arg-type]
     with state.current():
         assert not state.is_done
         signal.raise_signal(number)

@@ -93,6 +93,16 @@ def test_values_beside_the_epochs_count_as_reports_of_their_own() -> None:
     ]
 
 
+def test_iteration_is_the_epoch_from_the_first_one_on() -> None:
+    asides = [report(step, None, rate=0.5) for step in (1, 2, 3)]
+    trial = TrialRun(FakeRun(*asides, report(4, 1, loss=2.0), report(8, 2, loss=1.0), state("SUCCEEDED")))
+    told = [trial.next_report() for _ in range(5)]
+    assert [one and (one.iteration, one.epoch) for one in told] == [
+        *((1, None), (2, None), (3, None)),
+        *((1, 1), (2, 2)),
+    ]
+
+
 def test_reports_of_a_trial_that_continues_are_counted_on() -> None:
     trial = TrialRun(FakeRun(report(12, None, loss=1.0), state("SUCCEEDED")), iteration=7)
     told = trial.next_report()

@@ -38,7 +38,7 @@ _COLUMNS = ("format", "difference", "uri")
     "format_name",
     type=click.Choice(_DATA_FORMATS),
     metavar="|".join(_DATA_FORMATS),
-    help="Format of the data; found out by the names of the files when omitted.",
+    help="Format of the data; detected from the names of the files when omitted.",
 )
 @count_option("--batch-size", "Rows that the model gets at once.", metavar="ROWS")
 @click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)

@@ -62,7 +62,7 @@ class _SearchCommand(RunCommand):
     help="What stops trials early: asha stops those that are behind the others after as many epochs.",
 )
 @count_option("--grace", "Epochs that each trial gets before asha may stop it.", metavar="EPOCHS", default=1)
-@count_option("--parallel", "Trials at a time; as many as have a core for each logical CPU when omitted.")
+@count_option("--parallel", "Trials at a time; as many as have a core for each of their CPUs when omitted.")
 @count_option(
     "--seeds",
     "Train each combination with N seeds, from --seed on, and show mean and spread of each metric.",

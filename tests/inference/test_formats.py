@@ -1,0 +1,45 @@
+"""When an exported model counts as equal to the run's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raydist.inference.formats import compared
+
+ONE = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
+
+
+def test_what_both_have_is_no_difference() -> None:
+    assert compared([ONE], [ONE.copy()]) == {"difference": 0.0}
+    assert compared([ONE + np.float32(1e-5)], [ONE])["difference"] == pytest.approx(1e-5, rel=0.1)
+    assert compared([np.zeros((0, 3))], [np.zeros((0, 3))]) == {"difference": 0.0}
+    assert compared([np.array([True, False])], [np.array([True, False])]) == {"difference": 0.0}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param([2.0, np.nan, np.inf, -np.inf], id="number"),
+        pytest.param([np.nan, np.nan, np.inf, -np.inf], id="nan-for-a-number"),
+        pytest.param([1.0, 0.0, np.inf, -np.inf], id="number-for-nan"),
+        pytest.param([1.0, np.nan, -np.inf, -np.inf], id="sign-of-infinity"),
+    ],
+)
+def test_difference_is_told(found: list[float]) -> None:
+    assert "differ from those of the run's model by up to" in compared([np.array(found)], [ONE])["error"]
+
+
+def test_difference_is_measured_by_the_largest_finite_output() -> None:
+    large = np.array([1e6, np.inf])
+    assert compared([large + np.array([50.0, 0.0])], [large]) == {"difference": 50.0}
+    assert "error" in compared([large + np.array([200.0, 0.0])], [large])
+
+
+def test_shapes_and_texts_have_to_be_the_same() -> None:
+    assert "have the shapes [[2]]" in compared([np.zeros(2)], [np.zeros(3)])["error"]
+    texts = np.array([b"cat", b"dog"], object)
+    assert compared([np.array(["cat", "dog"], object)], [texts]) == {"difference": 0.0}
+    assert compared([np.array([b"cat", b"cow"], object)], [texts]) == {
+        "error": "its texts differ from those of the run's model"
+    }
