@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,33 +121,35 @@ class Prediction:
                 )
             context = ray.data.DataContext.get_current()
             context.enable_progress_bars = False
-            logging.getLogger("ray.data").setLevel(logging.ERROR)
+            logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its tracebacks
             blocks = min(len(parts), _BLOCKS_PER_WORKER * self.workers)
-            dataset = ray.data.from_items(
-                [{"part": number} for number in range(len(parts))], override_num_blocks=blocks
-            ).map_batches(
-                PartPredictor,
-                fn_constructor_kwargs={
-                    "run": self.run,
-                    "out": out,
-                    "data": data,
-                    "parts": parts,
-                    "batch_size": self.batch_size or data.batch_size,
-                },
-                batch_size=1,
-                compute=ray.data.ActorPoolStrategy(size=self.workers),
-                num_cpus=1,
-                max_restarts=_MAX_RESTARTS,
-                max_task_retries=_MAX_RESTARTS,
-                num_gpus=gpu_share(resources.get("GPU", 0), workers=self.workers),
-            )
+            numbers = [{"part": number} for number in range(len(parts))]
+            with warnings.catch_warnings():
+                # Ray 2.60 says that actors will take no other options from 2.64 on, and has no other way yet.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                dataset = ray.data.from_items(numbers, override_num_blocks=blocks).map_batches(
+                    PartPredictor,
+                    fn_constructor_kwargs={
+                        "run": self.run,
+                        "out": out,
+                        "data": data,
+                        "parts": parts,
+                        "batch_size": self.batch_size or data.batch_size,
+                    },
+                    batch_size=1,
+                    compute=ray.data.ActorPoolStrategy(size=self.workers),
+                    num_cpus=1,
+                    num_gpus=gpu_share(resources.get("GPU", 0), workers=self.workers),
+                    max_restarts=_MAX_RESTARTS,
+                    max_task_retries=_MAX_RESTARTS,
+                )
             try:
                 for row in dataset.iter_rows():
                     if row["error"]:
                         raise getattr(raydist.errors, row["kind"])(row["error"])
                     yield int(row["rows"])
             except ray.exceptions.RayError as error:
-                reason = str(error).strip().partition("\n")[0]
+                reason = str(error).strip().partition("\n")[0].rstrip(".")
                 raise ClusterError(
                     f"Ray cannot run the predictions: {reason}; if a worker's process dies each time, give "
                     "it smaller batches with --batch-size, or more memory; the same command continues"

@@ -245,6 +245,7 @@ def test_model_that_kills_its_process_ends_the_predictions_with_a_remedy(
     assert "Ray cannot run the predictions: " in ended.err
     assert "or more memory; the same command continues" in ended.err
     assert "Traceback" not in ended.err
+    assert "Warning" not in ended.err
     inside = raydist(*command, "-o", "data/out")
     assert inside.code == 2
     assert f"{tmp_path}/data/out is in {tmp_path}/data, whose files are predicted for" in inside.err
