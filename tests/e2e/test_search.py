@@ -720,8 +720,9 @@ def test_trial_that_fails_ends_with_the_root_cause(shell: Shell, wait_until: Wai
     (shell.folder / "failing.py").write_text(FAILING)
     code, out, err = shell.finish(shell.start(sys.executable, "failing.py", str(shell.storage)))
     assert code == 0, err
-    sentence = out.partition("told")[2]
-    assert "worker/0 failed (attempt 0): ValueError: no such rate" in sentence
+    told = out.partition("told")[2].strip().splitlines()
+    assert told[-1] == "raydist.errors.TaskFailedError: worker/0 failed (attempt 0): ValueError: no such rate"
+    assert sum(line.startswith("  File ") for line in told) <= 3  # of Tune's call of the trial alone
     nothing_is_left(shell, wait_until)
 
 
