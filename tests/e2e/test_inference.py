@@ -246,6 +246,11 @@ def test_model_that_kills_its_process_ends_the_predictions_with_a_remedy(
     assert "or more memory; the same command continues" in ended.err
     assert "Traceback" not in ended.err
     assert "Warning" not in ended.err
+    refused = raydist("export", "killing", "--to", "saved_model,onnx", "-o", "models")
+    assert refused.code == 2
+    assert "run killing cannot be exported as onnx: " in refused.err
+    assert len(refused.err.strip().splitlines()) == 1
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["1"]
     inside = raydist(*command, "-o", "data/out")
     assert inside.code == 2
     assert f"{tmp_path}/data/out is in {tmp_path}/data, whose files are predicted for" in inside.err

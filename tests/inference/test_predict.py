@@ -39,20 +39,34 @@ class WideModel:
         return {"y": np.random.default_rng(0).normal(size=(len(values["x"]), 200))}
 
 
-def test_temporary_folder_that_is_full_is_not_told_as_the_models_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pq.write_table(pa.table({"x": np.zeros(2000, np.float32)}), tmp_path / "data.parquet")
-    data = open_input(str(tmp_path / "data.parquet"), format=None, features=None, copy=None)
+def predictor_of(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> PartPredictor:
+    pq.write_table(pa.table({"x": np.zeros(2000, np.float32)}), folder / "data.parquet")
+    data = open_input(str(folder / "data.parquet"), format=None, features=None, copy=None)
     parts = cut(data.unit_rows, data.unit_files, most_rows=data.part_rows)
     monkeypatch.setattr(predict, "load_model", lambda run: WideModel())
-    predictor = PartPredictor(
-        run=open_run(str(tmp_path), run="r"),
-        out=Storage.open(str(tmp_path / "out")),
+    return PartPredictor(
+        run=open_run(str(folder), run="r"),
+        out=Storage.open(str(out)),
         data=data,
         parts=parts,
         batch_size=data.batch_size,
     )
+
+
+def test_folder_of_the_predictions_that_is_full_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mounted_disk(tmp_path / "out", size="400k") as out:
+        told = predictor_of(tmp_path, out, monkeypatch)({"part": np.array([0])})
+        assert told["kind"] == ["StorageError"]
+        assert told["error"][0].startswith(f"cannot upload to {out}/part-000000.parquet: No space left")
+        assert list(out.iterdir()) == []
+
+
+def test_temporary_folder_that_is_full_is_not_told_as_the_models_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = predictor_of(tmp_path, tmp_path / "out", monkeypatch)
     with mounted_disk(tmp_path / "small", size="400k") as small:
         monkeypatch.setattr(tempfile, "tempdir", str(small))
         told = predictor({"part": np.array([0])})
