@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from raydist.outcome.result import Straggler, StragglerCause
 from raydist.outcome.status import TaskLink, TaskPace, TaskState, TaskStatus
@@ -86,15 +87,47 @@ def find_slow_links(links: Mapping[frozenset[str], HostLink]) -> list[SlowLinks]
         return [
             SlowLinks(hosts=hosts, reading=f"{reading} between their two hosts, either of which may be why")
             for link in links.values()
-            if (reading := _reading([link], []))
+            if (reading := _reading([link], _Sorted([], [])))
         ]
+    by_host: defaultdict[str, list[HostLink]] = defaultdict(list)
+    for ends, link in links.items():
+        for host in ends:
+            by_host[host].append(link)
+    everyone = _Sorted.of(links.values())
     found = []
-    for host in sorted(hosts):
-        own = [link for ends, link in links.items() if host in ends]
-        others = [link for ends, link in links.items() if host not in ends]
-        if len(own) >= 2 and others and (reading := _reading(own, others)):
+    for host, own in sorted(by_host.items()):
+        if 2 <= len(own) < len(links) and (reading := _reading(own, everyone)):
             found.append(SlowLinks(hosts=frozenset({host}), reading=reading))
     return found
+
+
+class _Sorted(NamedTuple):
+    """What links have, ascending, so that the median of all but a few is found without looking at each."""
+
+    round_trips_s: list[float]
+    resent: list[float]
+
+    @classmethod
+    def of(cls, links: Iterable[HostLink]) -> _Sorted:
+        known = list(links)
+        return cls(
+            sorted(one.round_trip_s for one in known),
+            sorted(one.resent for one in known if one.resent is not None),
+        )
+
+
+def median_without(ordered: Sequence[float], own: Iterable[float]) -> float | None:
+    """Returns the lower median of ascending values without some of them; None where none is left."""
+    places: list[int] = []
+    for value in sorted(own):
+        place = bisect.bisect_left(ordered, value)
+        places.append(max(place, places[-1] + 1) if places else place)
+    left = len(ordered) - len(places)
+    middle = (left - 1) // 2
+    for place in places:
+        if place <= middle:
+            middle += 1
+    return ordered[middle] if left else None
 
 
 def _host_link(seen: Sequence[tuple[TaskLink, TaskLink | None]]) -> HostLink:
@@ -107,19 +140,25 @@ def _host_link(seen: Sequence[tuple[TaskLink, TaskLink | None]]) -> HostLink:
     )
 
 
-def _reading(own: Sequence[HostLink], others: Sequence[HostLink]) -> str | None:
-    """Returns what shows that all of a host's `own` links are slow beside the `others`; else None."""
+def _reading(own: Sequence[HostLink], everyone: _Sorted) -> str | None:
+    """Returns what shows that all of a host's `own` links are slower than the others; else None.
+
+    Args:
+      everyone: Of all links, `own` included; empty where there are no others.
+    """
+    others = bool(everyone.round_trips_s)
     round_trip_s = min(one.round_trip_s for one in own)
-    usual_s = statistics.median_low([one.round_trip_s for one in others]) if others else 0.0
+    usual_s = 0.0
+    if others:
+        usual_s = median_without(everyone.round_trips_s, (one.round_trip_s for one in own)) or 0.0
     if round_trip_s >= LIMIT * usual_s and round_trip_s - usual_s >= MIN_ROUND_TRIP_S:
         beside = f", between the others {seconds_text(usual_s)}" if others else ""
         return f"a round trip takes {seconds_text(round_trip_s)}{beside}"
     own_resent = [one.resent for one in own if one.resent is not None]
-    others_resent = [one.resent for one in others if one.resent is not None]
-    if len(own_resent) < min(2, len(own)) or (others and not others_resent):
+    usual = median_without(everyone.resent, own_resent) if others else 0.0
+    if len(own_resent) < min(2, len(own)) or usual is None:
         return None
     resent = min(own_resent)
-    usual = statistics.median_low(others_resent) if others else 0.0
     if resent >= MIN_RESENT and resent >= LIMIT * usual:
         beside = f", between the others {usual:.1%}" if others else ""
         return f"{resent:.1%} of the data has to be sent again{beside}"

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import random
+import statistics
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from raydist.outcome.status import TaskLink, TaskPace
 from raydist.stragglers.step_times import StepTimes
-from raydist.stragglers.watch import HostLink, find_slow_links, host_links, is_network_bound
+from raydist.stragglers.watch import (
+    HostLink,
+    find_slow_links,
+    host_links,
+    is_network_bound,
+    median_without,
+)
 
 FAST = 0.0002
 Links = Mapping[str, float]  # by their two ends, such as `AB`
@@ -74,6 +83,40 @@ def test_host_is_named_if_much_is_sent_again_on_each_of_its_links(
 ) -> None:
     links = {ends: HostLink(round_trip_s=FAST, resent=one) for ends, one in resent.items()}
     assert named(links) == slow
+
+
+class CountedLinks(dict[frozenset[str], HostLink]):
+    """Links that count how often one is looked at."""
+
+    num_looks = 0
+
+    def items(self) -> Any:
+        for item in super().items():
+            self.num_looks += 1
+            yield item
+
+
+@pytest.mark.parametrize("round_trip_s", [FAST, 0.05], ids=["near", "far"])
+def test_each_link_is_looked_at_as_often_in_any_cluster(round_trip_s: float) -> None:
+    def looks(num_hosts: int) -> float:
+        ring = [frozenset({f"h{host}", f"h{(host + 1) % num_hosts}"}) for host in range(num_hosts)]
+        links = CountedLinks(dict.fromkeys(ring, HostLink(round_trip_s=round_trip_s, resent=0.0)))
+        assert find_slow_links(links) == []
+        return links.num_looks / num_hosts
+
+    assert looks(500) == looks(1000) <= 2
+
+
+def test_median_of_the_others_is_that_of_the_list_without_the_own() -> None:
+    draw = random.Random(5)
+    for _ in range(2000):
+        values = [float(draw.randint(0, 6)) for _ in range(draw.randint(1, 12))]
+        own = draw.sample(values, draw.randint(0, len(values)))
+        others = list(values)
+        for one in own:
+            others.remove(one)
+        expected = statistics.median_low(others) if others else None
+        assert median_without(sorted(values), own) == expected
 
 
 def test_reading_has_the_figures() -> None:

@@ -13,10 +13,12 @@ class Clock:
         return self.now
 
 
-def after(steps_s: float, *, num_workers: int = 2, total: int = 1_000_000) -> ClosureSizes:
+def after(
+    steps_s: float, *, num_workers: int = 2, total: int = 1_000_000, staleness: int = 0
+) -> ClosureSizes:
     """Returns sizes that have seen closures for a while, whose steps took a worker `steps_s` seconds each."""
     clock = Clock()
-    sizes = ClosureSizes(num_workers=num_workers, total=total, clock=clock)
+    sizes = ClosureSizes(num_workers=num_workers, total=total, staleness=staleness, clock=clock)
     while clock.now < 20 * steps_s + 2:
         turns, unroll = sizes.next(1_000_000)
         clock.now += turns * unroll * steps_s / num_workers
@@ -44,6 +46,13 @@ def test_steps_that_share_weights_are_in_one_turn() -> None:
     sizes = ClosureSizes(num_workers=2, total=1000, staleness=3)
     assert sizes.wanted_unroll(trace_s=100.0) == 4
     assert ClosureSizes(num_workers=2, total=1000, staleness=3, fixed=2).wanted_unroll(trace_s=0.0) == 2
+
+
+@pytest.mark.parametrize(
+    ("staleness", "unroll"), [(0, 10), (1, 10), (2, 9), (3, 8), (4, 10), (5, 6), (9, 10), (14, 15)]
+)
+def test_turn_has_whole_readings_of_the_weights(staleness: int, unroll: int) -> None:
+    assert after(0.001, staleness=staleness).wanted_unroll(trace_s=0.1) == unroll
 
 
 def test_a_size_that_the_user_chose_is_kept() -> None:

@@ -241,14 +241,14 @@ class ActorSet:
           away: Tasks on hosts that do not answer. They end by themselves, and are not waited for.
           for_another: Leaves the agents and their room to another attempt, until `release`.
         """
-        departed: list[TaskId] = []
+        departed: set[TaskId] = set()
         gone, extras, splits = {*lost, *away}, self.extras, self._splits
 
         def stop_by_ray() -> None:
             if not self._is_stop_begun:
                 self._is_stop_begun = True
                 ending = [task for task in hellos if task not in gone]
-                departed.extend(self._end_lives(ending, for_another=for_another))
+                departed.update(self._end_lives(ending, for_another=for_another))
             unheard = [self.handles[task] for task in self.handles if task not in hellos]
             self._kill_tasks([task for task in self.handles if not for_another or task not in departed])
             self._unheard += self._pids_here(unheard)

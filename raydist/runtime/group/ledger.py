@@ -19,7 +19,7 @@ import ray
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import BEFORE_SERVICE, TaskFailure, TaskState, TaskStatus
 from raydist.runtime.task.greeting import Hello
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import TaskId, TaskType
 
 # What comes within this time is taken together, so that a large run does not keep the controller busy.
 _GATHER_S = 0.02
@@ -185,7 +185,9 @@ class Ledger:
         task, state = status.task, status.state
         self._statuses[task] = status
         (self._awaited.add if state in BEFORE_SERVICE else self._awaited.discard)(task)
-        (self._failed.add if state is TaskState.FAILED else self._failed.discard)(task)
+        # A run continues without an evaluator that has failed too often, and would suspect all for ever.
+        has_failed = state is TaskState.FAILED and task.task_type is not TaskType.EVALUATOR
+        (self._failed.add if has_failed else self._failed.discard)(task)
 
     def drained(self, task: TaskId) -> None:
         """Notes that the task's host is about to be taken away."""

@@ -129,7 +129,9 @@ class ClosureSizes:
         now = max(self._unroll, self._least_unroll)
         if now > self._least_unroll or self._step_s is None or self._step_s > _SHORT_STEP_S:
             return now
-        unroll = max(now, min(UNROLL, self._fixed or UNROLL))
+        # Whole readings of the weights: what is left of a turn would read them for itself.
+        readings = min(UNROLL, self._fixed or UNROLL) // self._least_unroll
+        unroll = max(now, readings * self._least_unroll)
         saved_s = _SAVED * self._total_left * self._step_s / self._num_workers
         return unroll if trace_s * unroll < saved_s else now
 

@@ -39,6 +39,7 @@ QUOTED: Mapping[str, Sequence[str]] = {
     "input-data.md": (
         "places of all row groups | {large_data.parquet_source_memory:.0f} MB |",
         "the order of an epoch | {large_data.parquet_order_memory:.0f} MB |",
+        "row groups, on a local disk | {large_data.parquet_source:.0f} s |",
         "from the source to the first batch | {large_data.parquet_first:.1f} s |",
         "steps of an epoch | {large_data.parquet_resumed.min:.1f} to "
         "{large_data.parquet_resumed.max:.1f} s |",

@@ -29,9 +29,9 @@ def running(task: TaskId) -> TaskStatus:
     return TaskStatus(task=task, state=TaskState.RUNNING, pid=7, host="10.0.0.1")
 
 
-def make_ledger(clock: FakeClock) -> Ledger:
-    ledger = Ledger([FIRST, SECOND], started_at_s=0.0, clock=clock.now)
-    for task in (FIRST, SECOND):
+def make_ledger(clock: FakeClock, *more: TaskId) -> Ledger:
+    ledger = Ledger([FIRST, SECOND, *more], started_at_s=0.0, clock=clock.now)
+    for task in (FIRST, SECOND, *more):
         ledger.greeted(hello(task))
         ledger.received(running(task))
     return ledger
@@ -53,6 +53,13 @@ def test_all_others_are_suspected_once_one_has_failed() -> None:
     assert ledger.suspects(silence_s=2.0) == {SECOND}
     [lost] = [status.failure for status in ledger.take_update().statuses if status.failure]
     assert (lost.task, lost.kind) == (FIRST, FailureKind.LOST)
+
+
+def test_evaluator_that_is_given_up_makes_nobody_suspect() -> None:
+    evaluator = TaskId.parse("evaluator/0")
+    ledger = make_ledger(FakeClock(), evaluator)
+    ledger.failed(unreachable_task(hello(evaluator), Loss.PROCESS))
+    assert ledger.suspects(silence_s=2.0) == set()
 
 
 def test_task_that_has_ended_may_be_silent() -> None:
