@@ -98,11 +98,11 @@ def _write(model: Any, name: str, target: Path) -> None:
 
 def _called(served: ServedModel) -> tuple[Values, list[np.ndarray]]:
     """Returns a batch that the model takes, and its outputs; raises what the model does with the last one."""
-    for size in _FREE_SIZES:
-        batch = _batch(served, size)
-        with contextlib.suppress(Exception):
+    *others, last = (_batch(served, size) for size in _FREE_SIZES)
+    for batch in others:
+        with contextlib.suppress(Exception):  # the layers may raise anything
             return batch, list(served.predict(batch).values())
-    return batch, list(served.predict(batch).values())
+    return last, list(served.predict(last).values())
 
 
 def _batch(served: ServedModel, free_size: int) -> Values:

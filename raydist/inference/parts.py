@@ -90,13 +90,13 @@ class Manifest:
             raise MistakeError(f"{uri} is damaged; give another -o, or delete the folder") from error
         wanted = json.loads(self.as_json())
         for name, value in wanted.items():
-            if found.get(name) != value and name == "data":
-                raise MistakeError(
-                    f"{uri} is that of other predictions: since then a file of the data was written, "
-                    "added or deleted; give another -o, or delete the folder"
-                )
-            if found.get(name) != value:
-                raise MistakeError(
-                    f"{uri} is that of other predictions: {name} was {found.get(name)!r}, and is {value!r}; "
-                    "give another -o, or delete the folder"
-                )
+            if found.get(name) == value:
+                continue
+            difference = (
+                "since then a file of the data was written, added or deleted"
+                if name == "data"
+                else f"{name} was {found.get(name)!r}, and is {value!r}"
+            )
+            raise MistakeError(
+                f"{uri} is that of other predictions: {difference}; give another -o, or delete the folder"
+            )

@@ -50,24 +50,26 @@ def inherit(uri: str, *, run: RunStorage) -> Checkpoint:
     files = store.read(found)
     files[STATE_FILE] = encode_state({**decode_state(files[STATE_FILE]), "is_inherited": True})
     records = RunRecordStore(run)
-    if not records.exists():
-        records.replace(
-            dataclasses.replace(
-                read_record(source),
-                run=run.run,
-                storage=run.uri(run.run),
-                state=RunState.CANCELLED,
-                attempts=0,
-                error=None,
-                failures=(),
-                driver=None,
-                claim=None,
-            )
+    if records.exists():
+        record = records.read()
+    else:
+        record = dataclasses.replace(
+            read_record(source),
+            run=run.run,
+            storage=run.uri(run.run),
+            state=RunState.CANCELLED,
+            attempts=0,
+            error=None,
+            failures=(),
+            driver=None,
+            claim=None,
         )
     # What the run has reported itself is not of these weights, of which nothing may be left to train.
-    records.replace(dataclasses.replace(records.read(), metrics=found.info.get("metrics", {})))
-    # Newest means the highest attempt, and this is the number of the next one.
-    attempt = records.read().attempts
+    records.replace(dataclasses.replace(record, metrics=found.info.get("metrics", {})))
+    # Newest means the highest attempt, and the run's next one has this number.
     return CheckpointStore(run).commit(
-        step=found.step, attempt=attempt, files=files, info={**found.info, "inherited_from": found.uri}
+        step=found.step,
+        attempt=record.attempts,
+        files=files,
+        info={**found.info, "inherited_from": found.uri},
     )

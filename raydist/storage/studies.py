@@ -116,7 +116,10 @@ class StudyStore:
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Makes this process, inside the block, the only one that searches the study.
+        """Makes this process, inside the block, the only one of this host that searches the study.
+
+        A process of another host is seen in its first minutes only, as it does not renew its claim. After
+        them the claims of its trials' runs are in the way.
 
         Raises:
           SpecError: Another one does, or did until a moment ago.

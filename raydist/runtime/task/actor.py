@@ -250,9 +250,9 @@ class TaskActor:
 
     def _note_change(self) -> None:
         def look() -> TaskStatus | None:
-            status = None if self._life is None else self._status_of(self._life)
+            life = self._life  # which another thread may end meanwhile
             # The process ends with Ray's daemon, too: what it says then is not what happened.
-            return None if self._is_node_gone else status
+            return None if life is None or self._is_node_gone else self._status_of(life)
 
         self._statuses.note(look)
 

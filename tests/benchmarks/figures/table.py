@@ -17,7 +17,7 @@ class Benchmark:
       quick: Arguments of a run that only shows that the script works.
       minutes: What it takes on 2 cores that do nothing else.
       requires: What pip has to install that raydist's own tests do not need.
-      is_long: Only `--long` runs it; the others take half an hour together.
+      is_long: Only `--long` runs it; the others take less than an hour together.
     """
 
     script: str
