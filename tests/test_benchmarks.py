@@ -160,7 +160,7 @@ def test_figures_of_the_record_are_those_of_scripts_with_date_commit_and_machine
     for line in map(json.loads, RECORD.read_text().splitlines()):
         assert line["figure"].partition(".")[0] in scripts
         assert all(line[key] for key in ("date", "commit", "machine"))
-        assert line.get("transcribed") or {"value", "min", "max", "rounds"} <= set(line)
+        assert {"value", "min", "max", "rounds"} <= set(line)
 
 
 def test_quick_figures_are_not_written() -> None:

@@ -72,7 +72,7 @@ def main() -> None:
                 flush=True,
             )
             if running_s is not None and number < len(_ROUNDS):
-                figure(_ROUNDS[number], running_s, "s until all run")
+                figure(f"{_ROUNDS[number]}_{arguments.workers}", running_s, "s until all run")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def main() -> None:
                 shutil.rmtree(out)
                 print(f"{told}: {rates[told][-1]:,.0f} rows/s", flush=True)
         ray.shutdown()
-    figure("rows", rates["raydist"], "rows/s", against=("by hand", rates["by hand"]))
+    figure(f"rows_{num_rows}", rates["raydist"], "rows/s", against=("by hand", rates["by hand"]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Remote reads: rows/s from S3 with a latency, against the same store without, and against files.
 
-    python -m tests.benchmarks.remote [--rounds 5] [--latency-ms 50] [--rows 800000] [--images 4000]
+    python -m tests.benchmarks.remote [--rounds 5] [--latency-ms 50] [--rows 800000] [--images 16000]
 
 The store is a small one (tests/support/static_store.py), in a process of its own on this machine, whose
 every answer begins that much later; with moto, that would be what is measured. In turn, shuffled, without
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--latency-ms", type=float, default=50.0)
     parser.add_argument("--rows", type=int, default=800_000)
     parser.add_argument("--records", type=int, default=400_000)
-    parser.add_argument("--images", type=int, default=4000)
+    parser.add_argument("--images", type=int, default=16_000)
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     given = parser.parse_args()
     sizes = {"parquet": given.rows, "tfrecord": given.records, "images": given.images}

@@ -81,9 +81,9 @@ def main() -> None:
     done.set()
     watcher.join()
     print(f"{workers} workers, {result.steps} steps, {time.monotonic() - started_s:.1f} s")
-    figure("all", largest.total() / 1000, "GB")
+    figure(f"all_{workers}", largest.total() / 1000, "GB")
     for kind, size in largest.items():
-        figure(kind.replace(" ", "_"), size / 1000, "GB")
+        figure(f"{kind.replace(' ', '_')}_{workers}", size / 1000, "GB")
 
 
 if __name__ == "__main__":

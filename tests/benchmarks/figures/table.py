@@ -17,7 +17,7 @@ class Benchmark:
       quick: Arguments of a run that only shows that the script works.
       minutes: What it takes on 2 cores that do nothing else.
       requires: What pip has to install that raydist's own tests do not need.
-      is_long: Only `--long` runs it; the others take less than an hour together.
+      is_long: Only `--long` runs it; the others take half an hour together.
     """
 
     script: str
@@ -42,45 +42,57 @@ BENCHMARKS = (
     Benchmark("import_time", minutes=0.1),
     Benchmark("steps", "--rounds 1", quick="--rounds 1 --steps 40", minutes=0.8),
     Benchmark("parameter_server", "--rounds 2", quick="--rounds 1 --steps 200", minutes=1.4),
-    Benchmark("virtual_replicas", "--rounds 1", quick="--rounds 1 --models dense", minutes=1.8),
-    Benchmark("collective_clock", quick="--rounds 3 --steps 20", minutes=0.3),
-    Benchmark("small_fits", quick="--rounds 1 --fits 2", minutes=0.6),
-    Benchmark("small_fits", "--parts", quick="--parts --fits 2", minutes=0.2),
-    Benchmark("launch", "--rounds 3", quick="--rounds 2", minutes=0.7),
-    Benchmark("launch", "--cold --rounds 3", quick="--cold --rounds 1", minutes=0.8),
-    Benchmark("recovery", "--rounds 1", quick="--rounds 1", minutes=0.9, requires=("pydantic", "requests")),
-    Benchmark("lost_host", "--rounds 1", quick="--rounds 1", minutes=1.3),
-    Benchmark("repeated_steps", "--rounds 1", quick="--rounds 1 --pauses 0", minutes=0.6),
-    Benchmark("many_workers", quick="--workers 3 --rounds 1", minutes=0.9),
-    Benchmark("many_runs", "--runs 15", quick="--runs 2", minutes=0.6),
-    Benchmark("search", "--trials 4", quick="--trials 2", minutes=1.2),
-    Benchmark("parameter_server_kills", "worker", quick="worker --rounds 1", minutes=0.8),
-    Benchmark("faults", "--faults 2", quick="--faults 1", minutes=0.7),
-    Benchmark("task_memory", quick="--workers 2", minutes=0.5),
-    Benchmark("costs", "reporting --seconds 12", quick="reporting --seconds 9 --rounds 1", minutes=0.8),
-    Benchmark("costs", "controller --seconds 5", quick="controller --seconds 3 --rounds 1", minutes=1.1),
-    Benchmark("scale", "--seconds 15", quick="--tasks 100 --seconds 3", minutes=1.3),
-    Benchmark("checkpoints", "--pairs 3", quick="--pairs 1 --batch 8", minutes=1.4),
-    Benchmark("checkpoint_stall", "--rounds 1", quick="--rounds 1 --saves 1", minutes=1.5),
-    Benchmark("metrics_reading", "--kinds written", quick="--rows 20000 --repeats 1", minutes=0.8),
-    Benchmark("page", "--repeats 2", quick="--rows 20000 --repeats 1", minutes=0.6),
-    Benchmark("run_list", "--no-s3", quick="--no-s3 --runs 100", minutes=0.6),
-    Benchmark("input", "--rows 1600000 --rounds 2", quick="--rows 60000 --rounds 1", minutes=2.2),
-    Benchmark("input", "--parts --rounds 3", quick="--parts --rows 60000 --rounds 1", minutes=0.6),
     Benchmark(
-        "remote", "--rounds 1", quick="--rounds 1 --rows 60000 --records 20000 --images 300", minutes=0.6
+        "virtual_replicas",
+        "--rounds 1 --models dense",
+        quick="--rounds 1 --models dense",
+        minutes=0.5,
+    ),
+    Benchmark("collective_clock", quick="--rounds 3 --steps 20", minutes=0.3),
+    Benchmark("small_fits", "--rounds 2", quick="--rounds 1 --fits 2", minutes=0.6),
+    Benchmark("small_fits", "--parts", quick="--parts --fits 2", minutes=0.2),
+    Benchmark("launch", "--rounds 3", quick="--rounds 2", minutes=0.9),
+    Benchmark("launch", "--cold --rounds 2", quick="--cold --rounds 1", minutes=0.6),
+    Benchmark("recovery", "--rounds 1", quick="--rounds 1", minutes=1.8, requires=("pydantic", "requests")),
+    Benchmark("lost_host", "--rounds 1", quick="--rounds 1", minutes=1.3),
+    Benchmark(
+        "repeated_steps", "--rounds 1 --pauses 0 0.05", quick="--rounds 1 --pauses 0", minutes=0.9
+    ),
+    Benchmark("many_workers", "--workers 6", quick="--workers 3 --rounds 1", minutes=0.9),
+    Benchmark("many_runs", "--runs 10", quick="--runs 2", minutes=0.8),
+    Benchmark("search", "--trials 3", quick="--trials 2", minutes=1.1),
+    Benchmark("parameter_server_kills", "worker --rounds 2", quick="worker --rounds 1", minutes=1.0),
+    Benchmark("faults", "--faults 1", quick="--faults 1", minutes=0.8),
+    Benchmark("task_memory", "--workers 4", quick="--workers 2", minutes=0.8),
+    Benchmark("costs", "reporting --seconds 12", quick="reporting --seconds 9 --rounds 1", minutes=0.9),
+    Benchmark("costs", "controller --seconds 5", quick="controller --seconds 3 --rounds 1", minutes=1.2),
+    Benchmark("scale", "--seconds 15", quick="--tasks 100 --seconds 3", minutes=1.3),
+    Benchmark("checkpoints", "--pairs 2", quick="--pairs 1 --batch 8", minutes=1.3),
+    Benchmark("checkpoint_stall", "--rounds 1", quick="--rounds 1 --saves 1", minutes=1.8),
+    Benchmark("metrics_reading", "--kinds written", quick="--rows 20000 --repeats 1", minutes=0.8),
+    Benchmark("page", "--repeats 2", quick="--rows 20000 --repeats 1", minutes=0.4),
+    Benchmark("run_list", "--no-s3", quick="--no-s3 --runs 100", minutes=0.4),
+    Benchmark("input", "--rows 1600000 --rounds 2", quick="--rows 60000 --rounds 1", minutes=2.1),
+    Benchmark("input", "--parts --rounds 3", quick="--parts --rows 60000 --rounds 1", minutes=0.3),
+    Benchmark(
+        "remote", "--rounds 1", quick="--rounds 1 --rows 60000 --records 20000 --images 300", minutes=0.9
     ),
     Benchmark("large_data", "--only list", quick="--only list --listed 1000", minutes=0.5),
     Benchmark(
         "large_embedding",
         "--rounds 1 --rows 1000000 --steps 300",
         quick="--rounds 1 --rows 20000 --steps 60",
-        minutes=0.7,
+        minutes=0.3,
     ),
     Benchmark("ray_datasets", "--rounds 2", quick="--rows 50000 --rounds 1", minutes=0.5),
-    Benchmark("records", "--rounds 1", quick="--rounds 1 --records 2000 --pictures 100", minutes=0.5),
-    Benchmark("plain_pipeline", "--rounds 1", quick="--rounds 1 --records 100 --side 64", minutes=1.2),
-    Benchmark("predict", "--rounds 1", quick="--rows 20000 --rounds 1", minutes=0.8),
+    Benchmark("records", "--rounds 1", quick="--rounds 1 --records 2000 --pictures 100", minutes=0.8),
+    Benchmark(
+        "plain_pipeline",
+        "--rounds 1 --side 320",
+        quick="--rounds 1 --records 100 --side 32",
+        minutes=0.8,
+    ),
+    Benchmark("predict", "--rows 300000 --rounds 1", quick="--rows 20000 --rounds 1", minutes=0.6),
     # These are left to `--long`.
     Benchmark(
         "large_embedding",
@@ -103,11 +115,17 @@ BENCHMARKS = (
     ),
     Benchmark(
         "plain_pipeline",
-        "--rounds 2 --side 320",
-        quick="--rounds 1 --records 100 --side 32",
-        minutes=2.0,
+        "--rounds 2",
+        quick="--rounds 1 --records 100 --side 64",
+        minutes=2.6,
         is_long=True,
     ),
+    Benchmark("many_workers", quick="--workers 3 --rounds 1", minutes=2.2, is_long=True),
+    Benchmark("task_memory", quick="--workers 2", minutes=1.6, is_long=True),
+    Benchmark(
+        "virtual_replicas", "--rounds 2", quick="--rounds 1 --models dense", minutes=3.8, is_long=True
+    ),
+    Benchmark("predict", "--rounds 2", quick="--rows 20000 --rounds 1", minutes=2.0, is_long=True),
     Benchmark("search", quick="--trials 2", minutes=3.8, is_long=True),
     Benchmark("virtual_replicas", "--growth", quick="--growth --models dense", minutes=8.0, is_long=True),
     Benchmark("scale", "--tasks --agents 200", quick="--tasks --agents 3", minutes=6.0, is_long=True),
