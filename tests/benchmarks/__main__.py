@@ -4,7 +4,7 @@
 
 Each line has a figure's name, median, minimum, maximum and rounds, its ratio to what it is compared with, and
 the date, commit and machine. `--write` puts them into the record, tests/benchmarks/figures/record.jsonl, and
-the record's figures into the pages that show them. Takes about half an hour on 2 cores, and three hours more
+the record's figures into the pages that show them. Takes about half an hour on 2 cores, and two hours more
 with `--long`.
 """
 

@@ -48,6 +48,9 @@ QUOTED: Mapping[str, Sequence[str]] = {
         "| TFRecord | {remote.tfrecord_store.ratio:.2f} | {remote.tfrecord_files.ratio:.2f} |",
         "5 KB each | {remote.images_store.ratio:.2f} | {remote.images_files.ratio:.2f} |",
     ),
+    "storage.md": (
+        "Training with a save of {checkpoints.state:.0f} MB every 20 steps takes {checkpoints.time.ratio} times",
+    ),
     "parameter-servers.md": (
         "trains at {large_embedding.tf_keras_adagrad_10000000.ratio:.2f} times the steps/s",
         "memory came to {large_embedding.tf_keras_adagrad_10000000_chief:,.0f} MB in that run",

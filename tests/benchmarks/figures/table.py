@@ -131,5 +131,4 @@ BENCHMARKS = (
     Benchmark("scale", "--tasks --agents 200", quick="--tasks --agents 3", minutes=6.0, is_long=True),
     Benchmark("parameter_server_kills", "any", quick="any --runs 1", minutes=8.0, is_long=True),
     Benchmark("faults", "--faults 100 --seed 3", quick="--faults 1", minutes=40.0, is_long=True),
-    Benchmark("faults", "--faults 100 --seed 41", quick="--faults 1", minutes=60.0, is_long=True),
 )
