@@ -8,7 +8,8 @@ pyarrow scan of all columns, raydist.data shuffled, in a loop in Python and in a
 as raydist's windows mix. Prints the rates of each round and the ratios of the medians (targets: at least 0.8
 of the scan, 12 times Ray Data with the buffer of ten batches), the peak memory of the process for these data
 and for a twentieth of them, and the longest time to the first batch when resuming at steps all over a set of
-10 million rows (target: 1 s). The first epoch of 400,000 rows, the start included, takes turns with a scan of them.
+10 million rows (target: 1 s). Before that, the first epoch of 400,000 rows, its start included, takes turns
+with a scan of them.
 
 With `--parts` it prints instead where the CPU time of a row goes: of each part the least of the rounds.
 """

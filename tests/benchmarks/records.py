@@ -85,6 +85,10 @@ def records_by_raydist_one_by_one(folder: Path) -> tf.data.Dataset:
     return source.batches(global_batch_size=_BATCH, seed=1, epochs=_EPOCHS).dataset()
 
 
+def _epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    return dataset.repeat(_EPOCHS).prefetch(_AUTO)
+
+
 def _records(folder: Path) -> tf.data.Dataset:
     files = tf.data.Dataset.list_files(f"{folder}/*", shuffle=True)
     read = files.interleave(
@@ -94,11 +98,11 @@ def _records(folder: Path) -> tf.data.Dataset:
 
 
 def records_by_tf_data(folder: Path) -> tf.data.Dataset:
-    return _records(folder).batch(_BATCH).map(_parse_batch, num_parallel_calls=_AUTO).repeat(_EPOCHS).prefetch(_AUTO)
+    return _epochs(_records(folder).batch(_BATCH).map(_parse_batch, num_parallel_calls=_AUTO))
 
 
 def records_by_tf_data_one_by_one(folder: Path) -> tf.data.Dataset:
-    return _records(folder).map(_parse, num_parallel_calls=_AUTO).batch(_BATCH).repeat(_EPOCHS).prefetch(_AUTO)
+    return _epochs(_records(folder).map(_parse, num_parallel_calls=_AUTO).batch(_BATCH))
 
 
 def pictures_by_raydist(folder: Path, *, side: int, antialias: bool = True) -> tf.data.Dataset:
@@ -110,7 +114,7 @@ def pictures_by_keras(folder: Path, *, side: int) -> tf.data.Dataset:
     read = tf.keras.utils.image_dataset_from_directory(
         str(folder), image_size=(side, side), batch_size=_PICTURES, seed=1, verbose=False
     )
-    return read.repeat(_EPOCHS).prefetch(_AUTO)
+    return _epochs(read)
 
 
 def pictures_by_tf_data(folder: Path, *, side: int) -> tf.data.Dataset:
@@ -124,7 +128,7 @@ def pictures_by_tf_data(folder: Path, *, side: int) -> tf.data.Dataset:
         return tf.image.resize(image, (side, side), antialias=True), label
 
     read = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths))
-    return read.map(load, num_parallel_calls=_AUTO).batch(_PICTURES).repeat(_EPOCHS).prefetch(_AUTO)
+    return _epochs(read.map(load, num_parallel_calls=_AUTO).batch(_PICTURES))
 
 
 @tf.function(reduce_retracing=True)

@@ -103,13 +103,14 @@ def test_flipped_byte_is_found_wherever_values_are(storage: RunStorage) -> None:
     key = storage.metrics_segment(TASK, attempt=0, seq=0)
     content, whole = storage.read_bytes(key), read_columns(storage, scope=Scope.GLOBAL)
     num_damaged = 0
-    for place in range(len(content)):
+    places = range(0, len(content), 3)
+    for place in places:
         storage.write_bytes(key, content[:place] + bytes([content[place] ^ 0x90]) + content[place + 1 :])
         try:
             assert read_columns(storage, scope=Scope.GLOBAL).equals(whole), place
         except StorageError:
             num_damaged += 1
-    assert num_damaged > len(content) / 2
+    assert num_damaged > len(places) / 2
 
 
 def test_run_without_metrics_has_none(storage: RunStorage) -> None:

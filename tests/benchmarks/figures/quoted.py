@@ -49,7 +49,8 @@ QUOTED: Mapping[str, Sequence[str]] = {
         "5 KB each | {remote.images_store.ratio:.2f} | {remote.images_files.ratio:.2f} |",
     ),
     "storage.md": (
-        "Training with a save of {checkpoints.state:.0f} MB every 20 steps takes {checkpoints.time.ratio} times",
+        "Training with a save of {checkpoints.state:.0f} MB every 20 steps takes "
+        "{checkpoints.time.ratio} times",
     ),
     "parameter-servers.md": (
         "trains at {large_embedding.tf_keras_adagrad_10000000.ratio:.2f} times the steps/s",

@@ -55,9 +55,7 @@ BENCHMARKS = (
     Benchmark("launch", "--cold --rounds 2", quick="--cold --rounds 1", minutes=0.6),
     Benchmark("recovery", "--rounds 1", quick="--rounds 1", minutes=1.8, requires=("pydantic", "requests")),
     Benchmark("lost_host", "--rounds 1", quick="--rounds 1", minutes=1.3),
-    Benchmark(
-        "repeated_steps", "--rounds 1 --pauses 0 0.05", quick="--rounds 1 --pauses 0", minutes=0.9
-    ),
+    Benchmark("repeated_steps", "--rounds 1 --pauses 0 0.05", quick="--rounds 1 --pauses 0", minutes=0.9),
     Benchmark("many_workers", "--workers 6", quick="--workers 3 --rounds 1", minutes=0.9),
     Benchmark("many_runs", "--runs 10", quick="--runs 2", minutes=0.8),
     Benchmark("search", "--trials 3", quick="--trials 2", minutes=1.1),
@@ -122,9 +120,7 @@ BENCHMARKS = (
     ),
     Benchmark("many_workers", quick="--workers 3 --rounds 1", minutes=2.2, is_long=True),
     Benchmark("task_memory", quick="--workers 2", minutes=1.6, is_long=True),
-    Benchmark(
-        "virtual_replicas", "--rounds 2", quick="--rounds 1 --models dense", minutes=3.8, is_long=True
-    ),
+    Benchmark("virtual_replicas", "--rounds 2", quick="--rounds 1 --models dense", minutes=3.8, is_long=True),
     Benchmark("predict", "--rounds 2", quick="--rows 20000 --rounds 1", minutes=2.0, is_long=True),
     Benchmark("search", quick="--trials 2", minutes=3.8, is_long=True),
     Benchmark("virtual_replicas", "--growth", quick="--growth --models dense", minutes=8.0, is_long=True),

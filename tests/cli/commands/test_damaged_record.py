@@ -25,6 +25,8 @@ from tests.cli.conftest import Run
 from tests.support.fakes import make_failure, make_plan, task
 
 DAMAGES: tuple[Any, ...] = (None, "x", "", 7, -1, 0, 1.5, 1e300, 10**400, True, [], ["x"], {}, {"x": "x"})
+# Of the damages, each place is tried with every third, and so all places with each of them.
+EVERY = 3
 HALF_A_CHARACTER = "\ud800"
 Place = tuple[str | int, ...]
 
@@ -113,11 +115,11 @@ def test_no_field_of_another_type_ends_in_a_traceback(
     raydist: Run, file: Path, record: dict[str, Any], field: str
 ) -> None:
     storage = open_run(str(file.parents[1]), run="digits-1")
-    for place in places(record):
+    for number, place in enumerate(places(record)):
         if place[0] != field:
             continue
         refused: set[str] = set()
-        for damage in DAMAGES:
+        for damage in DAMAGES[number % EVERY :: EVERY]:
             file.write_text(json.dumps(replaced(record, place, damage)))
             try:
                 stored = read_record(storage)

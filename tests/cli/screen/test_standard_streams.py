@@ -33,6 +33,12 @@ api.run = run
 main.main()
 """
 MAIN = "from raydist.cli import main; main.main()"
+
+
+def name_of(arguments: list[str]) -> str:
+    return "-".join(word.strip("-") for word in arguments[:1] + arguments[2:])
+
+
 COMMANDS = [
     ["status", "digits-1"],
     ["status", "digits-1", "--json"],
@@ -54,6 +60,16 @@ COMMANDS = [
     ["--version"],
     ["submit", "--help"],
 ]
+# Each of them writes in another way; the others are left to the slow tests.
+QUICK = (
+    ["status", "digits-1"],
+    ["logs", "digits-1", "--json"],
+    ["metrics", "digits-1", "--format", "csv"],
+    ["--help"],
+)
+CASES = [
+    pytest.param(one, id=name_of(one), marks=() if one in QUICK else pytest.mark.slow) for one in COMMANDS
+]
 FULL = "stdout cannot be written: No space left on device"
 
 
@@ -74,11 +90,7 @@ def shell(redirection: str, arguments: list[str], *, code: str = MAIN) -> subpro
     )
 
 
-def name_of(arguments: list[str]) -> str:
-    return "-".join(word.strip("-") for word in arguments[:1] + arguments[2:])
-
-
-@pytest.mark.parametrize("arguments", COMMANDS, ids=name_of)
+@pytest.mark.parametrize("arguments", CASES)
 @pytest.mark.parametrize(
     ("redirection", "sentence"),
     [pytest.param("> /dev/full", FULL, id="full"), pytest.param(">&-", "stdout is closed", id="closed")],
@@ -92,7 +104,7 @@ def test_stdout_that_takes_nothing_is_one_sentence(
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=name_of)
+@pytest.mark.parametrize("arguments", CASES)
 def test_pipe_that_is_read_no_further_is_no_error(arguments: list[str]) -> None:
     done = shell("| head -c 0", arguments)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -109,7 +121,7 @@ def test_first_line_of_a_long_table_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2> /dev/full", "<&-", "<&- 2>&-"])
-@pytest.mark.parametrize("arguments", COMMANDS[:3], ids=name_of)
+@pytest.mark.parametrize("arguments", CASES[:3])
 def test_other_streams_do_not_matter(arguments: list[str], redirection: str) -> None:
     done = shell(redirection, arguments)
     assert (done.returncode, done.stderr) == (0, "")
