@@ -3,8 +3,8 @@
     python -m tests.benchmarks.small_fits [--fits 6] [--rounds 3] [--parts]
 
 Both train the same models one after another, in turn. Most of such a fit is what it begins with. Prints the
-seconds of the fits of each round without the first one, which has TensorFlow load what it needs, and the
-ratio of the medians. `--parts` says what the time is spent on; a profile makes it longer.
+seconds of the fits of each round, of the first one apart, which has TensorFlow load what it needs, and the
+ratios of the medians. `--parts` says what the time is spent on; a profile makes it longer.
 """
 
 from __future__ import annotations
@@ -68,11 +68,14 @@ def main() -> None:
             figure(part.split()[0].rstrip(","), 100 * seconds / parts["all"], "% of a fit")
         return
     found: dict[str, list[float]] = {"two workers": [], "one process": []}
+    firsts: dict[str, list[float]] = {"two workers": [], "one process": []}
     for number in range(args.rounds):
         done = {"two workers": by_raydist(args.fits)["seconds"], "one process": bare(args.fits)}
         for name, seconds in done.items():
+            firsts[name].append(seconds[0])
             found[name] += seconds[1:]
-            print(f"round {number + 1}, {name}: {' '.join(f'{one:.2f}' for one in seconds[1:])}", flush=True)
+            print(f"round {number + 1}, {name}: {' '.join(f'{one:.2f}' for one in seconds)}", flush=True)
+    figure("first_fit", firsts["two workers"], "s", against=("one process", firsts["one process"]))
     figure("two_workers", found["two workers"], "s", against=("one process", found["one process"]))
 
 
