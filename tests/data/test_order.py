@@ -74,7 +74,9 @@ def epochs_of(batches: Batches, num_epochs: int) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window_rows", WINDOW_ROWS)
-@pytest.mark.parametrize("seed", [0, -5, 2**63 - 1, None])
+@pytest.mark.parametrize(
+    "seed", [0, None, *(pytest.param(one, marks=pytest.mark.slow) for one in (-5, 2**63 - 1))]
+)
 def test_parts_of_any_number_of_replicas_make_up_the_batch(
     layout: str, window_rows: int, seed: int | None
 ) -> None:

@@ -83,7 +83,7 @@ PROGRAMS = {
         Program(name="returned_losses", expected=BOTH, kill_after=4, is_slow=True),
         Program(name="schedules", expected=BOTH, is_slow=True),
         Program(name="steps_loop", expected=BOTH, is_slow=True, kill_after=1),
-        Program(name="text_transformer", expected=BOTH),
+        Program(name="text_transformer", expected=BOTH, is_slow=True),
         Program(name="timeseries_transformer", expected=BOTH, is_slow=True),
         Program(name="train_step_compiled", expected=BOTH, is_slow=True),
         Program(name="train_step_guide", expected=BOTH, kill_after=6, is_slow=True),

@@ -138,6 +138,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return pack(folder)
 
 
+@pytest.mark.slow
 def test_code_that_was_replaced_on_storage_is_not_run(
     ray_cluster: Connection, tmp_path: Path, code: bytes, wait_until: WaitUntil
 ) -> None:
