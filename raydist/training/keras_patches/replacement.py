@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ class Replacement:
         relies on; there may be others before and behind them.
       fingerprints: `fingerprint_of` each known source, where the new function does the work of the old one or
         relies on how that does it. Empty where it merely wraps it.
-      make: Makes the new function from the old one.
+      make: Makes the new function from the old one, as `around` does.
       reason: What is wrong with the old one, with the upstream issue.
     """
 
@@ -62,6 +63,19 @@ class Replacement:
 
     def __str__(self) -> str:
         return f"{getattr(self.owner, '__qualname__', self.owner.__name__)}.{self.name}"
+
+
+def around(new: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a `make` whose function calls `new` with the old function, and then what it was called with."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return new(original, *args, **kwargs)
+
+        return function
+
+    return make
 
 
 def fingerprint_of(function: Any) -> str:

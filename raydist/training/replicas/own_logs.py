@@ -88,7 +88,7 @@ class Results:
 
 
 def set_shown(model: Any, results: Results | None) -> None:
-    """Notes what the step that is to run shows, for `of_all_replicas`; None for a step of Keras's own."""
+    """Notes what the step that is to run shows, for `of_epoch`; None for a step of Keras's own."""
     _shown[model] = results
 
 
@@ -160,19 +160,25 @@ def mean_of_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
     return tf.add_n(list(values)) / tf.cast(len(values), first.dtype)
 
 
-def of_all_replicas(
-    model: Any, logs: Mapping[str, Any], metrics: Mapping[str, Any], *, are_same_names: bool
-) -> dict[str, Any]:
+def of_epoch(model: Any, logs: Any, results: Any) -> Any:
     """Returns the logs of a model's last step alike on all workers: a collective.
 
     A callback such as EarlyStopping decides by them, and workers that decide differently would wait for
     each other without end.
 
     Args:
-      metrics: The values of the model's metrics over all replicas, which take the place of a replica's own.
-      are_same_names: Whether the logs have the names of the metrics. Keras then shows these, but for one that
-        the step has not updated; else what the step has returned.
+      logs: What the step has returned on this worker.
+      results: What Keras shows in its place: the values of the model's metrics over all replicas if the logs
+        have their names, but for one that the step has not updated; else `logs` itself.
     """
+    if not isinstance(logs, dict):
+        return results
+    are_same_names = results is not logs
+    metrics = results if are_same_names else model.get_metrics_result()
+    if are_same_names and not any(
+        name in metrics and _is_own(name, metrics[name], model) for name, _ in _leaves(logs)
+    ):
+        return results
     shown = _shown.get(model)
     if are_same_names or shown is None:
         metrics = {name: value for name, value in metrics.items() if not _is_own(name, value, model)}
@@ -212,13 +218,6 @@ def joined(
         return dict(metrics)
     results = {name: value for name, value in metrics.items() if name in returned and _is_updated(value)}
     return {**returned, **results, **_by_shown_name(metrics, shown)}
-
-
-def returns_more_than(model: Any, metrics: Mapping[str, Any], logs: Any) -> bool:
-    """Whether a model's last step has a value by the name of a metric in its logs that it has not updated."""
-    if not isinstance(logs, Mapping):
-        return False
-    return any(name in metrics and _is_own(name, metrics[name], model) for name, _ in _leaves(logs))
 
 
 def _is_own(name: str, value: Any, model: Any) -> bool:

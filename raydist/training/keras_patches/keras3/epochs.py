@@ -18,7 +18,7 @@ from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.input import cut, py_datasets, recipes, resume, worker_order
-from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, step_calls
 
@@ -35,7 +35,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=keras.callbacks.CallbackList,
             name=name,
             parameters="self batch logs",
-            make=_make_batch_end,
+            make=around(_batch_end),
             reason="a call of several steps ends with its last one, as from 3.11 on",
         )
         for name in names
@@ -48,12 +48,8 @@ class _FirstStep(int):
     last: int
 
 
-def _make_batch_end(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def on_batch_end(self: Any, batch: int, logs: Any = None) -> None:
-        original(self, batch.last if isinstance(batch, _FirstStep) else batch, logs)
-
-    return on_batch_end
+def _batch_end(original: Callable[..., None], self: Any, batch: int, logs: Any = None) -> None:
+    original(self, batch.last if isinstance(batch, _FirstStep) else batch, logs)
 
 
 def _first_with_last(first: int, last: int) -> _FirstStep:
@@ -62,52 +58,51 @@ def _first_with_last(first: int, last: int) -> _FirstStep:
     return step
 
 
-def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
-        recipes.refuse_in_keras(*args, kwargs.get("x"))
-        if not is_distributed(distribute_strategy):
-            original(self, distribute_strategy, *args, **kwargs)
-            return
-        super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
-        self._distribute_strategy = distribute_strategy
-        session = fit_session.taken_by_data_handler()
-        resumption = session.resumption if session else resume.Resumption(resume.Start())
-        is_fixed = isinstance(self.data_adapter, _FIXED)
-        resumption = resumption.of_data(is_fixed=is_fixed)
-        self._start = resumption.start
-        self._groups = session.groups if session else BatchGroups()
-        if self._groups.size > 1:
-            self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
-            self._num_batches = self.data_adapter.num_batches
-        with _looked_at(self.data_adapter) as batches:
-            dataset = self.data_adapter.get_tf_dataset()
-        if not isinstance(dataset, tf.distribute.DistributedDataset):
-            self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
-        if session is not None:
-            if batches:
-                worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
-            session.element_spec = resume.element_spec(dataset)
-        check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
-        agree = functools.partial(means_over_workers, distribute_strategy)
-        self._packer = fit_session.packer_of(session, self.steps_per_execution, agree)
-        # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
-        is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_parameter_server(
-            distribute_strategy
+def epoch_iterator_init(
+    original: Callable[..., None], self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
+) -> None:
+    recipes.refuse_in_keras(*args, kwargs.get("x"))
+    if not is_distributed(distribute_strategy):
+        original(self, distribute_strategy, *args, **kwargs)
+        return
+    super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
+    self._distribute_strategy = distribute_strategy
+    session = fit_session.taken_by_data_handler()
+    resumption = session.resumption if session else resume.Resumption(resume.Start())
+    is_fixed = isinstance(self.data_adapter, _FIXED)
+    resumption = resumption.of_data(is_fixed=is_fixed)
+    self._start = resumption.start
+    self._groups = session.groups if session else BatchGroups()
+    if self._groups.size > 1:
+        self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
+        self._num_batches = self.data_adapter.num_batches
+    with _looked_at(self.data_adapter) as batches:
+        dataset = self.data_adapter.get_tf_dataset()
+    if not isinstance(dataset, tf.distribute.DistributedDataset):
+        self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
+    if session is not None:
+        if batches:
+            worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
+        session.element_spec = resume.element_spec(dataset)
+    check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
+    agree = functools.partial(means_over_workers, distribute_strategy)
+    self._packer = fit_session.packer_of(session, self.steps_per_execution, agree)
+    # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
+    is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_parameter_server(
+        distribute_strategy
+    )
+    self._given_dataset = None
+    if not is_whole:
+        self._given_dataset, self._resumption = dataset, resumption
+        resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch, unread=resume.Unread.AFTER_PASS)
+        dataset = cut.cut_for_replicas(
+            dataset,
+            distribute_strategy,
+            endless=self._num_batches is not None,
+            begin=resumption.begin,
+            is_compared=not is_fixed,  # by the batches that Keras looks at
         )
-        self._given_dataset = None
-        if not is_whole:
-            self._given_dataset, self._resumption = dataset, resumption
-            resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch, unread=resume.Unread.AFTER_PASS)
-            dataset = cut.cut_for_replicas(
-                dataset,
-                distribute_strategy,
-                endless=self._num_batches is not None,
-                begin=resumption.begin,
-                is_compared=not is_fixed,  # by the batches that Keras looks at
-            )
-        self._distributed_dataset = dataset
-
-    return __init__
+    self._distributed_dataset = dataset
 
 
 @contextlib.contextmanager
@@ -143,18 +138,14 @@ def in_whole_calls(steps: int | None, steps_per_execution: int) -> int | None:
     return -(-steps // steps_per_execution) * steps_per_execution if steps else steps
 
 
-def make_enumerate_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _enumerate_iterator(self: Any) -> Iterator[Any]:
-        # The iterators of jax and torch have none, and are not replaced.
-        is_ours = is_distributed(self._distribute_strategy)
-        if not is_ours:
-            yield from original(self)
-            return
-        for first, last, call in _enumerate_calls(self):
-            yield (first, last, call) if _HAS_LAST_STEPS else (_first_with_last(first, last), call)
-
-    return _enumerate_iterator
+def enumerate_iterator(original: Callable[..., Any], self: Any) -> Iterator[Any]:
+    # The iterators of jax and torch have none, and are not replaced.
+    is_ours = is_distributed(self._distribute_strategy)
+    if not is_ours:
+        yield from original(self)
+        return
+    for first, last, call in _enumerate_calls(self):
+        yield (first, last, call) if _HAS_LAST_STEPS else (_first_with_last(first, last), call)
 
 
 def _enumerate_calls(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]]:

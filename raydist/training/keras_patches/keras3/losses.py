@@ -21,7 +21,7 @@ from raydist.known_versions import version_of
 from raydist.training import tf_private
 from raydist.training.cluster import collectives
 from raydist.training.keras_patches.keras3 import replica_threads
-from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.replicas import code_names, own_logs, replica_share
 
 
@@ -48,7 +48,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="apply_mask",
             parameters="sample_weight mask dtype reduction",
             fingerprints=("61d8938cd866", "13f8242de3cd", "c08def1fbac1"),
-            make=_make_apply_mask,
+            make=around(_apply_mask),
             reason="each replica divides by its own valid entries, and is weighted by its examples",
         ),
         Replacement(
@@ -56,7 +56,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="reduce_values",
             parameters="values sample_weight reduction",
             fingerprints=("60b046214772",),
-            make=_make_reduce_values,
+            make=around(_reduce_values),
             reason="each replica divides by its own sample weights, and is weighted by its examples",
         ),
         Replacement(
@@ -64,7 +64,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_aggregate_additional_loss",
             parameters="self loss",
             fingerprints=("3e9ee641327e",),
-            make=_make_aggregate_additional_loss,
+            make=around(_aggregate_additional_loss),
             reason="a loss for each example, which add_loss was given, is a sum, but weighted as a mean",
         ),
         Replacement(
@@ -78,14 +78,14 @@ def replacements() -> tuple[Replacement, ...]:
             owner=base_trainer.Trainer,
             name="_get_metrics_result_or_logs",
             parameters="self logs",
-            make=_make_logs_of_epoch,
+            make=around(_logs_of_epoch),
             reason="values of a user's own step that are not metrics differ from worker to worker",
         ),
         Replacement(
             owner=base_trainer.Trainer,
             name="get_metrics_result",
             parameters="self",
-            make=_make_get_metrics_result,
+            make=around(_get_metrics_result),
             reason="it reads each variable of each metric by a collective of its own",
         ),
         Replacement(
@@ -99,14 +99,14 @@ def replacements() -> tuple[Replacement, ...]:
             owner=keras.Layer,
             name="_get_own_losses",
             parameters="self",
-            make=replica_threads.make_get_own_losses,
+            make=around(replica_threads.get_own_losses),
             reason="where a metric's update waits for the others, a replica finds their losses, not its own",
         ),
         Replacement(
             owner=keras.Layer,
             name="_clear_losses",
             parameters="self",
-            make=replica_threads.make_clear_losses,
+            make=around(replica_threads.clear_losses),
             reason="a replica that begins its step clears the losses of those that have begun before",
         ),
     )
@@ -142,46 +142,41 @@ def _unscale_loss(value: Any) -> Any:
     return replica_share.unscale_by_share(value, _num_replicas())
 
 
-def _make_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
-        weights = original(sample_weight, mask, dtype, reduction)
-        num_replicas = _num_replicas()
-        if (
-            mask is None
-            or replica_share.is_whole(num_replicas)
-            or reduction not in ("mean", "sum_over_batch_size")
-        ):
-            return weights
-        valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
-        return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
-
-    return apply_mask
+def _apply_mask(
+    original: Callable[..., Any], sample_weight: Any, mask: Any, dtype: Any, reduction: Any
+) -> Any:
+    weights = original(sample_weight, mask, dtype, reduction)
+    num_replicas = _num_replicas()
+    if (
+        mask is None
+        or replica_share.is_whole(num_replicas)
+        or reduction not in ("mean", "sum_over_batch_size")
+    ):
+        return weights
+    valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
+    return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
 
 
-def _make_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def reduce_values(values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size") -> Any:
-        loss = original(values, sample_weight, reduction)
-        num_replicas = _num_replicas()
-        is_by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
-        if not is_by_weights or replica_share.is_whole(num_replicas) or tuple(values.shape) in ((), (0,)):
-            return loss
-        total = tf.cast(tf.reduce_sum(sample_weight), loss.dtype)
-        return loss * tf.math.divide_no_nan(total, replica_share.in_proportion(total, num_replicas))
+def _reduce_values(
+    original: Callable[..., Any],
+    values: Any,
+    sample_weight: Any = None,
+    reduction: Any = "sum_over_batch_size",
+) -> Any:
+    loss = original(values, sample_weight, reduction)
+    num_replicas = _num_replicas()
+    is_by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+    if not is_by_weights or replica_share.is_whole(num_replicas) or tuple(values.shape) in ((), (0,)):
+        return loss
+    total = tf.cast(tf.reduce_sum(sample_weight), loss.dtype)
+    return loss * tf.math.divide_no_nan(total, replica_share.in_proportion(total, num_replicas))
 
-    return reduce_values
 
-
-def _make_aggregate_additional_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _aggregate_additional_loss(self: Any, loss: Any) -> Any:
-        if len(loss.shape) == 0:
-            return original(self, loss)
-        summed = base_trainer.Trainer._aggregate_additional_loss(self, loss)
-        return replica_share.scale_sum(summed, _num_replicas())
-
-    return _aggregate_additional_loss
+def _aggregate_additional_loss(original: Callable[..., Any], self: Any, loss: Any) -> Any:
+    if len(loss.shape) == 0:
+        return original(self, loss)
+    summed = base_trainer.Trainer._aggregate_additional_loss(self, loss)
+    return replica_share.scale_sum(summed, _num_replicas())
 
 
 def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
@@ -205,25 +200,19 @@ def _num_replicas() -> int:
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-def _make_get_metrics_result(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_metrics_result(self: Any) -> Any:
-        strategy = self.distribute_strategy
-        if collectives.is_alone(strategy) or not tf.executing_eagerly() or in_stateless_scope():
-            return original(self)
-        summed = [one for one in self.metrics_variables if _is_summed(one.value)]
-        inner = (one for metric in self.metrics for one in (metric, *getattr(metric, "metrics", ())))
-        # The user's metrics may assign variables when they are read.
-        if not tf_private.is_in_replica() and summed and all(map(_is_of_keras, inner)):
-            values = collectives.sums_over_replicas([one.value for one in summed], strategy)
-            mapping = [
-                (one, tf.constant(value, one.dtype)) for one, value in zip(summed, values, strict=True)
-            ]
-            with keras.StatelessScope(state_mapping=mapping):
-                return original(self)
+def _get_metrics_result(original: Callable[..., Any], self: Any) -> Any:
+    strategy = self.distribute_strategy
+    if collectives.is_alone(strategy) or not tf.executing_eagerly() or in_stateless_scope():
         return original(self)
-
-    return get_metrics_result
+    summed = [one for one in self.metrics_variables if _is_summed(one.value)]
+    inner = (one for metric in self.metrics for one in (metric, *getattr(metric, "metrics", ())))
+    # The user's metrics may assign variables when they are read.
+    if not tf_private.is_in_replica() and summed and all(map(_is_of_keras, inner)):
+        values = collectives.sums_over_replicas([one.value for one in summed], strategy)
+        mapping = [(one, tf.constant(value, one.dtype)) for one, value in zip(summed, values, strict=True)]
+        with keras.StatelessScope(state_mapping=mapping):
+            return original(self)
+    return original(self)
 
 
 def _is_summed(variable: Any) -> bool:
@@ -236,17 +225,7 @@ def _is_of_keras(metric: Any) -> bool:
     return code_names.is_keras(type(metric))
 
 
-def _make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        results = original(self, logs)
-        strategy = self.distribute_strategy
-        if not isinstance(logs, dict) or tf_private.is_default(strategy):
-            return results
-        are_same_names = results is not logs
-        metrics = results if are_same_names else self.get_metrics_result()
-        if not are_same_names or own_logs.returns_more_than(self, metrics, logs):
-            return own_logs.of_all_replicas(self, logs, metrics, are_same_names=are_same_names)
-        return results
-
-    return _get_metrics_result_or_logs
+def _logs_of_epoch(original: Callable[..., Any], self: Any, logs: Any) -> Any:
+    results = original(self, logs)
+    is_stock = tf_private.is_default(self.distribute_strategy)
+    return results if is_stock else own_logs.of_epoch(self, logs, results)

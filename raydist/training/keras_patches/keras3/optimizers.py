@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
-from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.replicas import accumulation, gradient_probe, gradients
 
 # Optimizers that a LossScaleOptimizer wraps: it has summed the gradients that they get.
@@ -30,7 +29,7 @@ def replacements() -> tuple[Replacement, ...]:
                 owner=owner,
                 name="apply",
                 parameters="self grads trainable_variables",
-                make=_make_recorded,
+                make=around(_recorded),
                 reason="the check of a model's own losses needs the gradients that its optimizers get",
             )
             for owner in (base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer)
@@ -50,7 +49,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_backend_apply_gradients",
             parameters="self grads trainable_variables",
             fingerprints=("48d6e24d5803",),
-            make=_make_apply_gradients,
+            make=around(_apply_gradients),
             reason="gradients are clipped, and sparse rows squared, before they are summed",
         ),
         Replacement(
@@ -66,7 +65,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_tf_apply",
             parameters="self grads trainable_variables",
             fingerprints=("e702c4db1a06",),
-            make=_make_loss_scale_apply,
+            make=around(_loss_scale_apply),
             reason="each replica decides from its own gradients whether to skip a step: a hang",
         ),
     )
@@ -79,59 +78,51 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
         optimizer.built = True
 
 
-def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        probe, accumulated = gradient_probe.active(), accumulation.active()
-        if probe is None and accumulated is not None:
-            accumulated.add(grads, lambda sums: original(self, sums, trainable_variables))
-            return
-        if probe is None:
-            original(self, grads, trainable_variables)
-            return
-        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-        probe.record(self, grads, variables)
-
-    return apply
-
-
-def _make_apply_gradients(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def _backend_apply_gradients(self: Any, grads: list[Any], trainable_variables: list[Any]) -> None:
-        is_stock = tf_private.is_default(tf.distribute.get_strategy())
-        if not is_stock:
-            gradients.note_unique_rows(self, grads)
-        if self not in _inner and not is_stock:
-            gradients.note_unseen_lookups(self, grads)
-            grads = gradients.summed_over_replicas(grads)
+def _recorded(original: Callable[..., None], self: Any, grads: Any, trainable_variables: Any = None) -> None:
+    probe, accumulated = gradient_probe.active(), accumulation.active()
+    if probe is None and accumulated is not None:
+        accumulated.add(grads, lambda sums: original(self, sums, trainable_variables))
+        return
+    if probe is None:
         original(self, grads, trainable_variables)
+        return
+    variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
+    probe.record(self, grads, variables)
 
-    return _backend_apply_gradients
+
+def _apply_gradients(
+    original: Callable[..., None], self: Any, grads: list[Any], trainable_variables: list[Any]
+) -> None:
+    is_stock = tf_private.is_default(tf.distribute.get_strategy())
+    if not is_stock:
+        gradients.note_unique_rows(self, grads)
+    if self not in _inner and not is_stock:
+        gradients.note_unseen_lookups(self, grads)
+        grads = gradients.summed_over_replicas(grads)
+    original(self, grads, trainable_variables)
 
 
 def _take_summed(self: Any, grads_and_vars: Any) -> Any:
     return joined_gradients(grads_and_vars)
 
 
-def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def _tf_apply(self: Any, grads: list[Any], trainable_variables: Any = None) -> None:
-        _inner.add(self.inner_optimizer)
-        if not tf.distribute.in_cross_replica_context():
-            halves = accumulation.halves_of(grads)
-            gradients.note_unseen_lookups(self, grads)
-            grads = [
-                gradients.overflowed_as_half(one) if is_half and one is not None else one
-                for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)
-            ]
-            if shares_variables(tf.distribute.get_strategy()):
-                tf.distribute.get_replica_context().merge_call(
-                    _apply_to_shared, args=(self, grads, trainable_variables)
-                )
-                return
-        original(self, grads, trainable_variables)
-
-    return _tf_apply
+def _loss_scale_apply(
+    original: Callable[..., None], self: Any, grads: list[Any], trainable_variables: Any = None
+) -> None:
+    _inner.add(self.inner_optimizer)
+    if not tf.distribute.in_cross_replica_context():
+        halves = accumulation.halves_of(grads)
+        gradients.note_unseen_lookups(self, grads)
+        grads = [
+            gradients.overflowed_as_half(one) if is_half and one is not None else one
+            for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)
+        ]
+        if shares_variables(tf.distribute.get_strategy()):
+            tf.distribute.get_replica_context().merge_call(
+                _apply_to_shared, args=(self, grads, trainable_variables)
+            )
+            return
+    original(self, grads, trainable_variables)
 
 
 def _apply_to_shared(strategy: Any, optimizer: Any, grads: list[Any], trainable_variables: Any) -> None:

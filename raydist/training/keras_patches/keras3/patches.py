@@ -26,7 +26,7 @@ from raydist.training.keras_patches.keras3 import (
     trainer,
     variables,
 )
-from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.keras_patches.replacement import Replacement, around
 
 
 def patch(
@@ -58,7 +58,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=base_trainer.Trainer,
             name="compile",
             parameters="self ...",
-            make=trainer.make_compile,
+            make=around(trainer.compile_in_scope),
             reason="outside of the strategy's scope it gives each worker metrics of its own",
         ),
         Replacement(
@@ -66,7 +66,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_maybe_symbolic_build",
             parameters="self iterator data_batch",
             fingerprints=("92a504f5eba9", "181752273e37"),  # the latter in 3.10
-            make=trainer.make_symbolic_build,
+            make=around(trainer.symbolic_build),
             reason="strategy.reduce takes no nests: fit fails on `PerReplica` (keras#20585)",
         ),
         Replacement(
@@ -74,7 +74,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_make_function",
             parameters="self step_function",
             fingerprints=("bb33b7a0da3d", "55eb952812ca"),  # the latter before 3.12
-            make=trainer.make_step_function,
+            make=around(trainer.step_function),
             reason="scalars are reduced on axis 0 (keras#20585); several steps lose a capture (keras#19246)",
         ),
         Replacement(
@@ -82,14 +82,14 @@ def replacements() -> tuple[Replacement, ...]:
             name="make_predict_function",
             parameters="self force",
             fingerprints=("a772a2efdd90", "5f1a30acee30"),  # the latter before 3.12
-            make=trainer.make_predict_function,
+            make=around(trainer.predict_function),
             reason="global batches arrive as slices, whose padding examples must not be predicted",
         ),
         Replacement(
             owner=model,
             name="fit",
             parameters="self callbacks initial_epoch ...",
-            make=trainer.make_checked_fit,
+            make=around(trainer.checked_fit),
             reason="what cannot work is refused before training (keras#20582)",
         ),
         *(
@@ -97,7 +97,7 @@ def replacements() -> tuple[Replacement, ...]:
                 owner=model,
                 name=name,
                 parameters="self ...",
-                make=variables.make_with_equal_statistics,
+                make=around(variables.with_equal_statistics),
                 reason="BatchNormalization's moving statistics drift apart per replica",
             )
             for name in ("evaluate", "predict", "test_on_batch", "predict_on_batch")
@@ -107,7 +107,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="__init__",
             parameters="self distribute_strategy args kwargs",
             fingerprints=("901af2700297",),
-            make=epochs.make_epoch_iterator_init,
+            make=around(epochs.epoch_iterator_init),
             reason="an uneven global batch is weighted wrongly, an empty one becomes NaN",
         ),
         Replacement(
@@ -115,7 +115,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_enumerate_iterator",
             parameters="self",
             fingerprints=("376e3e16a928", "5b12fbb1202b"),  # the latter in 3.10
-            make=epochs.make_enumerate_iterator,
+            make=around(epochs.enumerate_iterator),
             reason="an epoch's last call runs only what is left; a resumed run starts inside one",
         ),
         *epochs.replacements(),
@@ -125,7 +125,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=core.Variable,
             name="_initialize",
             parameters="self value",
-            make=variables.make_initialize,
+            make=around(variables.initialize),
             reason=(
                 "CentralStorageStrategy needs an aggregation for layers' state; what a traced "
                 "step makes cannot be lifted out of it on several replicas (You must feed a value for …)"
@@ -136,7 +136,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="global_seed_generator",
             parameters="...",
             fingerprints=("4ec13060644e", "54e029e26c17"),  # the latter in 3.10
-            make=replica_threads.make_global_seed_generator,
+            make=around(replica_threads.global_seed_generator),
             reason="each thread of a replica makes a generator of its own, in each trace",
         ),
         *(
@@ -145,7 +145,7 @@ def replacements() -> tuple[Replacement, ...]:
                 name=name,
                 parameters="self value",
                 fingerprints=(fingerprint,),
-                make=functools.partial(variables.make_atomic, name=name),
+                make=around(functools.partial(variables.assign_atomically, name=name)),
                 reason="assign(self + x) loses what other workers add in between",
             )
             for name, fingerprint in (("assign_add", "02093eccc2e3"), ("assign_sub", "d5f310723e8b"))
@@ -154,7 +154,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=common_variables.Variable,
             name="__repr__",
             parameters="self",
-            make=variables.make_repr,
+            make=around(variables.described),
             reason="it reads a metric's variable over all workers, and waits where one of them prints it",
         ),
         Replacement(
@@ -162,7 +162,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_direct_assign",
             parameters="self value",
             fingerprints=("170647e9816d",),
-            make=variables.make_direct_assign,
+            make=around(variables.direct_assign),
             reason="metrics assign(self + x), and CentralStorageStrategy sums it with self in each",
         ),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections.abc import Callable
@@ -40,17 +39,13 @@ def prepare() -> Callable[[], None]:
     return enter
 
 
-def make_global_seed_generator(original: Callable[[], Any]) -> Callable[[], Any]:
-    @functools.wraps(original)
-    def global_seed_generator() -> Any:
-        state = getattr(_caller, "state", None)
-        if state is not None:  # a new thread each time, which would make another generator in each trace
-            name = seed_generator.GLOBAL_SEED_GENERATOR
-            global_state.set_global_attribute(name, state.get(name))
-            state[name] = original()
-        return original()
-
-    return global_seed_generator
+def global_seed_generator(original: Callable[[], Any]) -> Any:
+    state = getattr(_caller, "state", None)
+    if state is not None:  # a new thread each time, which would make another generator in each trace
+        name = seed_generator.GLOBAL_SEED_GENERATOR
+        global_state.set_global_attribute(name, state.get(name))
+        state[name] = original()
+    return original()
 
 
 def take_losses(layer: Any) -> None:
@@ -60,21 +55,13 @@ def take_losses(layer: Any) -> None:
         layer._losses.clear()
 
 
-def make_get_own_losses(original: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
-    @functools.wraps(original)
-    def _get_own_losses(self: Any) -> list[Any]:
-        return list(_losses.of_layers.get(self, ())) if _is_replica() else original(self)
-
-    return _get_own_losses
+def get_own_losses(original: Callable[[Any], list[Any]], self: Any) -> list[Any]:
+    return list(_losses.of_layers.get(self, ())) if _is_replica() else original(self)
 
 
-def make_clear_losses(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    @functools.wraps(original)
-    def _clear_losses(self: Any) -> None:
-        _losses.of_layers.pop(self, None)
-        original(self)
-
-    return _clear_losses
+def clear_losses(original: Callable[[Any], None], self: Any) -> None:
+    _losses.of_layers.pop(self, None)
+    original(self)
 
 
 def _is_replica() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -54,19 +53,17 @@ def converted_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], An
     return found
 
 
-def make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        strategy = self._distribute_strategy
-        if strategy is None or tf_private.is_default(strategy):
-            original(self, iterator, data_batch)
-            return
-        if iterator is not None:
-            # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
-            data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
-        build(self, data_batch)
-
-    return _maybe_symbolic_build
+def symbolic_build(
+    original: Callable[..., None], self: Any, iterator: Any = None, data_batch: Any = None
+) -> None:
+    strategy = self._distribute_strategy
+    if strategy is None or tf_private.is_default(strategy):
+        original(self, iterator, data_batch)
+        return
+    if iterator is not None:
+        # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
+        data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
+    build(self, data_batch)
 
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
@@ -102,22 +99,16 @@ def _check_optimizer(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
         )
 
 
-def make_compile(original: Callable[..., None]) -> Callable[..., None]:
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
-        # As tf_keras does: otherwise each worker has metrics, and an optimizer, of its own.
-        strategy = self.distribute_strategy
-        if not is_distributed(strategy):
-            original(self, *args, **kwargs)
-            return
-        with strategy.scope():
-            original(self, *args, **kwargs)
-        given = signature.bind(self, *args, **kwargs).arguments
-        _check_metrics([given.get("metrics"), given.get("weighted_metrics")], strategy)
-
-    return compile
+def compile_in_scope(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    # As tf_keras does: otherwise each worker has metrics, and an optimizer, of its own.
+    strategy = self.distribute_strategy
+    if not is_distributed(strategy):
+        original(self, *args, **kwargs)
+        return
+    with strategy.scope():
+        original(self, *args, **kwargs)
+    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    _check_metrics([given.get("metrics"), given.get("weighted_metrics")], strategy)
 
 
 def _check_metrics(given: Any, strategy: tf.distribute.Strategy) -> None:
@@ -134,94 +125,86 @@ def _check_metrics(given: Any, strategy: tf.distribute.Strategy) -> None:
             )
 
 
-def make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
-    def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        strategy = self.distribute_strategy
-        if not is_distributed(strategy):
-            return original(self, step_function)
-        converted, shown = converted_step(self, step_function), own_logs.Results(self)
-        is_own = not code_names.is_keras(step_function)
-        return model_steps.make_step_function(
-            self,
-            (lambda batch: shown.noted(converted(batch))) if is_own else converted,
-            is_training=step_function == self.train_step,
-            shown=shown if is_own else None,
-            metric_variables=lambda: (
-                [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
-            ),
-            finish=self._get_metrics_result_or_logs,
-        )
-
-    return _make_function
-
-
-def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
-    def make_predict_function(self: Any, force: bool = False) -> Callable[[Any], Any] | None:
-        if self.predict_function is not None and not force:
-            return self.predict_function
-        strategy = self.distribute_strategy
-        if not is_distributed(strategy):
-            return original(self, force)
-        step_on_batch = converted_step(self, self.predict_step)
-        if compilation.is_compiled(self, strategy) and not self.run_eagerly:
-            step_on_batch = tf.function(step_on_batch, reduce_retracing=True, jit_compile=True)
-
-        def replica_step(element: Any) -> Any:
-            return slices.drop_padding(slices.run_slice(step_on_batch, element), element)
-
-        @tf.autograph.experimental.do_not_convert
-        def predict_function(elements: list[Any]) -> Any:
-            outputs = [
-                tf_trainer.reduce_per_replica(
-                    strategy.run(replica_step, args=(element,)), strategy, reduction="concat"
-                )
-                for element in elements
-            ]
-            return tree.map_structure(lambda *parts: tf_trainer.concat(list(parts)), *outputs)
-
-        if not self.run_eagerly:
-            predict_function = tf.function(predict_function, reduce_retracing=True)
-        # `predict_on_batch` gives a batch that is not distributed.
-        self.predict_function = lambda elements: predict_function(
-            [slices.for_replicas(element, strategy) for element in elements]
-        )
-        return None
-
-    return make_predict_function
+def step_function(
+    original: Callable[..., Any], self: Any, step_function: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    strategy = self.distribute_strategy
+    if not is_distributed(strategy):
+        return original(self, step_function)
+    converted, shown = converted_step(self, step_function), own_logs.Results(self)
+    is_own = not code_names.is_keras(step_function)
+    return model_steps.make_step_function(
+        self,
+        (lambda batch: shown.noted(converted(batch))) if is_own else converted,
+        is_training=step_function == self.train_step,
+        shown=shown if is_own else None,
+        metric_variables=lambda: (
+            [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
+        ),
+        finish=self._get_metrics_result_or_logs,
+    )
 
 
-def make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
+def predict_function(
+    original: Callable[..., Any], self: Any, force: bool = False
+) -> Callable[[Any], Any] | None:
+    if self.predict_function is not None and not force:
+        return self.predict_function
+    strategy = self.distribute_strategy
+    if not is_distributed(strategy):
+        return original(self, force)
+    step_on_batch = converted_step(self, self.predict_step)
+    if compilation.is_compiled(self, strategy) and not self.run_eagerly:
+        step_on_batch = tf.function(step_on_batch, reduce_retracing=True, jit_compile=True)
 
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_stock = not is_distributed(self.distribute_strategy)
-        if is_stock and not plain_fit.reports_stock_fits():
-            return original(self, *args, **kwargs)
-        if is_parameter_server(self.distribute_strategy):
-            raise UnsupportedError(
-                "Keras 3's model.fit cannot train under parameter_server (keras#20585); use ctx.fit with a "
-                "function that returns the dataset, or --keras legacy"
+    def replica_step(element: Any) -> Any:
+        return slices.drop_padding(slices.run_slice(step_on_batch, element), element)
+
+    @tf.autograph.experimental.do_not_convert
+    def predict_function(elements: list[Any]) -> Any:
+        outputs = [
+            tf_trainer.reduce_per_replica(
+                strategy.run(replica_step, args=(element,)), strategy, reduction="concat"
             )
-        check_supported(self, self.distribute_strategy)
-        bound = signature.bind(self, *args, **kwargs)
-        callbacks = bound.arguments.get("callbacks")
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            users = in_run_order(tree.flatten(callbacks or []))
-            reports = plain_fit.callbacks_for(
-                users, keras.callbacks.Callback, initial_epoch=bound.arguments.get("initial_epoch")
-            )
-            users = worker_callbacks.prepared(users, keras.callbacks.Callback, self.distribute_strategy)
-            callbacks = [*reports, *users] if is_stock else [EqualStatistics(), *reports, *users]
-            bound.arguments["callbacks"] = callbacks
-        session = fit_session.FitSession(self, callbacks, base=keras.callbacks.Callback)
-        if is_stock:
-            session.take()  # what Keras does by itself needs nothing of it
-        try:
-            with fit_session.entered(session):
-                return original(*bound.args, **bound.kwargs)
-        finally:
-            if session.first is not None:
-                self._initial_epoch = None  # or the next `fit` would begin there too
+            for element in elements
+        ]
+        return tree.map_structure(lambda *parts: tf_trainer.concat(list(parts)), *outputs)
 
-    return fit
+    if not self.run_eagerly:
+        predict_function = tf.function(predict_function, reduce_retracing=True)
+    # `predict_on_batch` gives a batch that is not distributed.
+    self.predict_function = lambda elements: predict_function(
+        [slices.for_replicas(element, strategy) for element in elements]
+    )
+    return None
+
+
+def checked_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    is_stock = not is_distributed(self.distribute_strategy)
+    if is_stock and not plain_fit.reports_stock_fits():
+        return original(self, *args, **kwargs)
+    if is_parameter_server(self.distribute_strategy):
+        raise UnsupportedError(
+            "Keras 3's model.fit cannot train under parameter_server (keras#20585); use ctx.fit with a "
+            "function that returns the dataset, or --keras legacy"
+        )
+    check_supported(self, self.distribute_strategy)
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    callbacks = bound.arguments.get("callbacks")
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        users = in_run_order(tree.flatten(callbacks or []))
+        reports = plain_fit.callbacks_for(
+            users, keras.callbacks.Callback, initial_epoch=bound.arguments.get("initial_epoch")
+        )
+        users = worker_callbacks.prepared(users, keras.callbacks.Callback, self.distribute_strategy)
+        callbacks = [*reports, *users] if is_stock else [EqualStatistics(), *reports, *users]
+        bound.arguments["callbacks"] = callbacks
+    session = fit_session.FitSession(self, callbacks, base=keras.callbacks.Callback)
+    if is_stock:
+        session.take()  # what Keras does by itself needs nothing of it
+    try:
+        with fit_session.entered(session):
+            return original(*bound.args, **bound.kwargs)
+    finally:
+        if session.first is not None:
+            self._initial_epoch = None  # or the next `fit` would begin there too

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,36 +18,28 @@ from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
 
 
-def make_initialize(original: Callable[..., None]) -> Callable[..., None]:
-    def _initialize(self: Any, value: Any) -> None:
-        probe = gradient_probe.active()
-        if probe is not None:
-            # Layers that are built by the first call of a step, which the check makes outside of the
-            # strategy.
-            with probe.strategy.scope():
-                initialize(self, value)
-        else:
-            initialize(self, value)
+def initialize(original: Callable[..., None], self: Any, value: Any) -> None:
+    probe = gradient_probe.active()
+    # Layers that are built by the first call of a step, which the check makes outside of the strategy.
+    with contextlib.nullcontext() if probe is None else probe.strategy.scope():
+        _initialize_in_scope(original, self, value)
 
-    def initialize(self: Any, value: Any) -> None:
-        strategy = tf.distribute.get_strategy()
-        # Replicas assign one by one what they share: state of layers, and what some optimizers (Nadam, Muon)
-        # assign outside of their update step. It says trainable, and replicas assign the same.
-        if is_central(strategy) and self._aggregation == "none":
-            self._aggregation = (
-                "mean" if self._dtype.startswith(("float", "bfloat")) else "only_first_replica"
-            )
-        if tf.executing_eagerly() or not is_distributed(strategy) or not _is_made_outside(value):
-            original(self, value)
-            return
-        if tf.is_tensor(value):
-            value = tf.get_static_value(value)
-        # As tf_keras: in a function TensorFlow lifts what gives the first value out of it, which it cannot
-        # for the second replica's variable, whose value is read from that of the first.
-        with tf.init_scope():
-            original(self, value)
 
-    return _initialize
+def _initialize_in_scope(original: Callable[..., None], self: Any, value: Any) -> None:
+    strategy = tf.distribute.get_strategy()
+    # Replicas assign one by one what they share: state of layers, and what some optimizers (Nadam, Muon)
+    # assign outside of their update step. It says trainable, and replicas assign the same.
+    if is_central(strategy) and self._aggregation == "none":
+        self._aggregation = "mean" if self._dtype.startswith(("float", "bfloat")) else "only_first_replica"
+    if tf.executing_eagerly() or not is_distributed(strategy) or not _is_made_outside(value):
+        original(self, value)
+        return
+    if tf.is_tensor(value):
+        value = tf.get_static_value(value)
+    # As tf_keras: in a function TensorFlow lifts what gives the first value out of it, which it cannot
+    # for the second replica's variable, whose value is read from that of the first.
+    with tf.init_scope():
+        original(self, value)
 
 
 def _is_made_outside(value: Any) -> bool:
@@ -56,35 +47,28 @@ def _is_made_outside(value: Any) -> bool:
     return not tf.is_tensor(value) or tf.get_static_value(value) is not None
 
 
-def make_atomic(original: Callable[..., Any], *, name: str) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def assign(self: Any, value: Any) -> Any:
-        if in_stateless_scope() or not is_parameter_server(tf.distribute.get_strategy()):
-            return original(self, value)
-        # A number is made where the variable is, or each step would send it.
-        with contextlib.nullcontext() if tf.is_tensor(value) else tf.device(self._value.device):
-            value = tf.cast(value, self._value.dtype)
-        getattr(self._value, name)(value)
-        return self
-
-    return assign
+def assign_atomically(original: Callable[..., Any], self: Any, value: Any, *, name: str) -> Any:
+    if in_stateless_scope() or not is_parameter_server(tf.distribute.get_strategy()):
+        return original(self, value)
+    # A number is made where the variable is, or each step would send it.
+    with contextlib.nullcontext() if tf.is_tensor(value) else tf.device(self._value.device):
+        value = tf.cast(value, self._value.dtype)
+    getattr(self._value, name)(value)
+    return self
 
 
-def make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
-    def _direct_assign(self: Any, value: Any) -> None:
-        is_sum = self._aggregation == "sum"
-        if is_sum and tf.executing_eagerly() and not is_in_replica():
-            _assign_parts(self._value, value)
-            return
-        is_sum = is_sum and tf.distribute.get_replica_context() is not None
-        if not is_sum or not is_central(tf.distribute.get_strategy()):
-            original(self, value)
-            return
-        added = tf.cast(value, self._value.dtype) - self._value
-        share = replica_share.current_share()
-        self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
-
-    return _direct_assign
+def direct_assign(original: Callable[..., None], self: Any, value: Any) -> None:
+    is_sum = self._aggregation == "sum"
+    if is_sum and tf.executing_eagerly() and not is_in_replica():
+        _assign_parts(self._value, value)
+        return
+    is_sum = is_sum and tf.distribute.get_replica_context() is not None
+    if not is_sum or not is_central(tf.distribute.get_strategy()):
+        original(self, value)
+        return
+    added = tf.cast(value, self._value.dtype) - self._value
+    share = replica_share.current_share()
+    self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
 
 
 def _assign_parts(variable: Any, value: Any) -> None:
@@ -98,16 +82,12 @@ def _assign_parts(variable: Any, value: Any) -> None:
         copy.assign(part)
 
 
-def make_repr(original: Callable[..., str]) -> Callable[..., str]:
-    @functools.wraps(original)
-    def __repr__(self: Any) -> str:
-        value: Any = getattr(self, "_value", None)
-        is_summed = isinstance(value, tf.distribute.DistributedValues) and is_synchronized_on_read(value)
-        if is_summed and not is_alone(value.distribute_strategy):
-            return f"<Variable path={self.path}, shape={self.shape}, dtype={self.dtype}>"
-        return original(self)
-
-    return __repr__
+def described(original: Callable[..., str], self: Any) -> str:
+    value: Any = getattr(self, "_value", None)
+    is_summed = isinstance(value, tf.distribute.DistributedValues) and is_synchronized_on_read(value)
+    if is_summed and not is_alone(value.distribute_strategy):
+        return f"<Variable path={self.path}, shape={self.shape}, dtype={self.dtype}>"
+    return original(self)
 
 
 def equalize_statistics(model: Any) -> None:
@@ -158,14 +138,10 @@ class EqualStatistics(keras.callbacks.Callback):
         equalize_statistics(self.model)
 
 
-def make_with_equal_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def evaluate_or_predict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_distributed(self.distribute_strategy):
-            equalize_statistics(self)
-        return original(self, *args, **kwargs)
-
-    return evaluate_or_predict
+def with_equal_statistics(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    if is_distributed(self.distribute_strategy):
+        equalize_statistics(self)
+    return original(self, *args, **kwargs)
 
 
 def synchronize_batchnorm() -> None:

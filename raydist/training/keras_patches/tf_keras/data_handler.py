@@ -185,31 +185,25 @@ def steps(self: Any) -> Iterator[int]:
     at.passed += self._current_step
 
 
-def make_single_batch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def single_batch_iterator(strategy: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-            return original(strategy, *args, **kwargs)
-        given = signature.bind(strategy, *args, **kwargs)
-        given.apply_defaults()
-        parts = [given.arguments[name] for name in ("x", "y", "sample_weight")]
-        while parts[-1] is None and len(parts) > 1:
-            parts.pop()
-        data = data_adapter._process_tensorlike(tuple(parts))
-        data_adapter._check_data_cardinality(data)
-        if given.arguments["class_weight"]:
-            data = data_adapter._make_class_weight_map_fn(given.arguments["class_weight"])(*data)
-        return iter([data])
-
-    return single_batch_iterator
+def single_batch_iterator(
+    original: Callable[..., Any], strategy: Any, *args: Any, **kwargs: Any
+) -> Iterator[Any]:
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return original(strategy, *args, **kwargs)
+    given = inspect.signature(original).bind(strategy, *args, **kwargs)
+    given.apply_defaults()
+    parts = [given.arguments[name] for name in ("x", "y", "sample_weight")]
+    while parts[-1] is None and len(parts) > 1:
+        parts.pop()
+    data = data_adapter._process_tensorlike(tuple(parts))
+    data_adapter._check_data_cardinality(data)
+    if given.arguments["class_weight"]:
+        data = data_adapter._make_class_weight_map_fn(given.arguments["class_weight"])(*data)
+    return iter([data])
 
 
-def make_validate_args(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def _validate_args(self: Any, y: Any, sample_weights: Any, steps: Any, *args: Any) -> None:
-        is_distributed = data_adapter._is_distributed_dataset(self._dataset)
-        original(self, y, sample_weights, 1 if steps is None and is_distributed else steps, *args)
-
-    return _validate_args
+def validate_args(
+    original: Callable[..., None], self: Any, y: Any, sample_weights: Any, steps: Any, *args: Any
+) -> None:
+    is_distributed = data_adapter._is_distributed_dataset(self._dataset)
+    original(self, y, sample_weights, 1 if steps is None and is_distributed else steps, *args)

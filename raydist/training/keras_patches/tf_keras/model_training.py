@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -46,41 +45,35 @@ class local_metric_results:
         _local_results.active = False
 
 
-def make_update_state_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def update_state_wrapper(update_state_fn: Callable[..., Any]) -> Callable[..., Any]:
-        wrapped = original(update_state_fn)
+def update_state_wrapper(
+    original: Callable[..., Any], update_state_fn: Callable[..., Any]
+) -> Callable[..., Any]:
+    wrapped = original(update_state_fn)
 
-        def decorated(metric_obj: Any, *args: Any, **kwargs: Any) -> Any:
-            probe = gradient_probe.active()
-            if probe is None:
-                return wrapped(metric_obj, *args, **kwargs)
-            is_scalar = bool(args) and getattr(args[0], "shape", None) == ()
-            if is_scalar and isinstance(metric_obj, tf_keras.metrics.Mean):
-                is_weighted = len(args) > 1 or kwargs.get("sample_weight") is not None
-                (probe.weighted_means if is_weighted else probe.means).append((metric_obj, args[0]))
-            return tf.no_op()
+    def decorated(metric_obj: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = gradient_probe.active()
+        if probe is None:
+            return wrapped(metric_obj, *args, **kwargs)
+        is_scalar = bool(args) and getattr(args[0], "shape", None) == ()
+        if is_scalar and isinstance(metric_obj, tf_keras.metrics.Mean):
+            is_weighted = len(args) > 1 or kwargs.get("sample_weight") is not None
+            (probe.weighted_means if is_weighted else probe.means).append((metric_obj, args[0]))
+        return tf.no_op()
 
-        return tf.__internal__.decorator.make_decorator(update_state_fn, decorated)
-
-    return update_state_wrapper
+    return tf.__internal__.decorator.make_decorator(update_state_fn, decorated)
 
 
-def make_result_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def result_wrapper(result_fn: Callable[..., Any]) -> Callable[..., Any]:
-        merged = original(result_fn)
+def result_wrapper(original: Callable[..., Any], result_fn: Callable[..., Any]) -> Callable[..., Any]:
+    merged = original(result_fn)
 
-        def decorated(metric_obj: Any, *args: Any) -> Any:
-            if not _local_results.active:
-                return merged(metric_obj, *args)
-            result = tf.nest.map_structure(tf.identity, result_fn(*args))
-            metric_obj._call_result = result
-            return result
+    def decorated(metric_obj: Any, *args: Any) -> Any:
+        if not _local_results.active:
+            return merged(metric_obj, *args)
+        result = tf.nest.map_structure(tf.identity, result_fn(*args))
+        metric_obj._call_result = result
+        return result
 
-        return tf.__internal__.decorator.make_decorator(result_fn, decorated)
-
-    return result_wrapper
+    return tf.__internal__.decorator.make_decorator(result_fn, decorated)
 
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
@@ -105,16 +98,12 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
     gradients.note_traced_updates()
 
 
-def make_step_function(original: Callable[..., Any], *, kind: str) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make_function(self: Any, force: bool = False) -> Any:
-        if self._cluster_coordinator or tf_private.is_default(self.distribute_strategy):
-            return original(self, force)
-        if getattr(self, f"{kind}_function") is None or force:
-            setattr(self, f"{kind}_function", _step_function(self, kind))
-        return getattr(self, f"{kind}_function")
-
-    return make_function
+def step_function(original: Callable[..., Any], self: Any, force: bool = False, *, kind: str) -> Any:
+    if self._cluster_coordinator or tf_private.is_default(self.distribute_strategy):
+        return original(self, force)
+    if getattr(self, f"{kind}_function") is None or force:
+        setattr(self, f"{kind}_function", _step_function(self, kind))
+    return getattr(self, f"{kind}_function")
 
 
 def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
@@ -144,62 +133,52 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     )
 
 
-def make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recipes.refuse_in_keras(*args, *kwargs.values())
-        is_stock = tf_private.is_default(self.distribute_strategy)
-        if is_stock and not plain_fit.reports_stock_fits():
-            return original(self, *args, **kwargs)
-        if not is_stock and not is_parameter_server(self.distribute_strategy):
-            check_supported(self, self.distribute_strategy)
-        bound = signature.bind(self, *args, **kwargs)
-        callbacks = bound.arguments.get("callbacks")
-        if not isinstance(callbacks, tf_keras.callbacks.CallbackList):
-            users = in_run_order(tf.nest.flatten(callbacks or []))
-            reports = plain_fit.callbacks_for(
-                users, tf_keras.callbacks.Callback, initial_epoch=bound.arguments.get("initial_epoch")
-            )
-            users = worker_callbacks.prepared(users, tf_keras.callbacks.Callback, self.distribute_strategy)
-            callbacks = bound.arguments["callbacks"] = [*reports, *users]
-        session = fit_session.FitSession(self, callbacks, base=tf_keras.callbacks.Callback)
-        if is_stock:
-            session.take()  # what Keras does by itself needs nothing of it
-        with fit_session.entered(session):
-            return original(*bound.args, **bound.kwargs)
-
-    return fit
+def packed_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    recipes.refuse_in_keras(*args, *kwargs.values())
+    is_stock = tf_private.is_default(self.distribute_strategy)
+    if is_stock and not plain_fit.reports_stock_fits():
+        return original(self, *args, **kwargs)
+    if not is_stock and not is_parameter_server(self.distribute_strategy):
+        check_supported(self, self.distribute_strategy)
+    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    callbacks = bound.arguments.get("callbacks")
+    if not isinstance(callbacks, tf_keras.callbacks.CallbackList):
+        users = in_run_order(tf.nest.flatten(callbacks or []))
+        reports = plain_fit.callbacks_for(
+            users, tf_keras.callbacks.Callback, initial_epoch=bound.arguments.get("initial_epoch")
+        )
+        users = worker_callbacks.prepared(users, tf_keras.callbacks.Callback, self.distribute_strategy)
+        callbacks = bound.arguments["callbacks"] = [*reports, *users]
+    session = fit_session.FitSession(self, callbacks, base=tf_keras.callbacks.Callback)
+    if is_stock:
+        session.take()  # what Keras does by itself needs nothing of it
+    with fit_session.entered(session):
+        return original(*bound.args, **bound.kwargs)
 
 
-def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make_predict_function(self: Any, force: bool = False) -> Any:
-        is_made = self.predict_function is not None and not force
-        if self._cluster_coordinator or is_made or tf_private.is_default(self.distribute_strategy):
-            return original(self, force)
-        if not isinstance(self.predict_step, _SlicedPredictStep):
-            # On the model, because the function that stock makes looks it up when it is traced.
-            object.__setattr__(self, "predict_step", _SlicedPredictStep(self.predict_step))
-        function, on_batch = original(self, True), _predict_on_batch(self)
-        # What stock makes would be compiled, which fails for variables on several devices.
-        is_usable = compilation.is_compiled(self, self.distribute_strategy) or not self.jit_compile
+def predict_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
+    is_made = self.predict_function is not None and not force
+    if self._cluster_coordinator or is_made or tf_private.is_default(self.distribute_strategy):
+        return original(self, force)
+    if not isinstance(self.predict_step, _SlicedPredictStep):
+        # On the model, because the function that stock makes looks it up when it is traced.
+        object.__setattr__(self, "predict_step", _SlicedPredictStep(self.predict_step))
+    function, on_batch = original(self, True), _predict_on_batch(self)
+    # What stock makes would be compiled, which fails for variables on several devices.
+    is_usable = compilation.is_compiled(self, self.distribute_strategy) or not self.jit_compile
 
-        def predict_function(call: Any) -> Any:
-            if not isinstance(call, step_calls.StepCall):
-                return on_batch(next(call))
-            if call.elements is None and is_usable:
-                return function(call.iterator)
-            outputs = [on_batch(element) for element in call]
-            if not outputs:
-                raise StopIteration
-            return tf.nest.map_structure(lambda *parts: training.concat(list(parts)), *outputs)
+    def predict_function(call: Any) -> Any:
+        if not isinstance(call, step_calls.StepCall):
+            return on_batch(next(call))
+        if call.elements is None and is_usable:
+            return function(call.iterator)
+        outputs = [on_batch(element) for element in call]
+        if not outputs:
+            raise StopIteration
+        return tf.nest.map_structure(lambda *parts: training.concat(list(parts)), *outputs)
 
-        self.predict_function = predict_function
-        return predict_function
-
-    return make_predict_function
+    self.predict_function = predict_function
+    return predict_function
 
 
 def _predict_on_batch(model: Any) -> Callable[[Any], Any]:
@@ -224,31 +203,18 @@ class _SlicedPredictStep:
         return slices.drop_padding(slices.run_slice(self._step, data), data)
 
 
-def make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _maybe_load_initial_counters_from_ckpt(self: Any, steps_per_epoch: Any, initial_epoch: int) -> Any:
-        session = fit_session.current()
-        if session is not None and session.first is not None:
-            return session.first.epoch, session.first.step
-        if not hasattr(self, "_training_state"):
-            self._training_state = None  # BackupAndRestore of an earlier fit has deleted it
-        return original(self, steps_per_epoch, initial_epoch)
-
-    return _maybe_load_initial_counters_from_ckpt
+def load_initial_counters(
+    original: Callable[..., Any], self: Any, steps_per_epoch: Any, initial_epoch: int
+) -> Any:
+    session = fit_session.current()
+    if session is not None and session.first is not None:
+        return session.first.epoch, session.first.step
+    if not hasattr(self, "_training_state"):
+        self._training_state = None  # BackupAndRestore of an earlier fit has deleted it
+    return original(self, steps_per_epoch, initial_epoch)
 
 
-def make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
-        results = original(self, logs)
-        strategy = self.distribute_strategy
-        is_stock = self._cluster_coordinator or tf_private.is_default(strategy)
-        if is_stock or not isinstance(logs, dict):
-            return results
-        are_same_names = results is not logs
-        metrics = results if are_same_names else self.get_metrics_result()
-        if not are_same_names or own_logs.returns_more_than(self, metrics, logs):
-            return own_logs.of_all_replicas(self, logs, metrics, are_same_names=are_same_names)
-        return results
-
-    return _validate_and_get_metrics_result
+def logs_of_epoch(original: Callable[..., Any], self: Any, logs: Any) -> Any:
+    results = original(self, logs)
+    is_stock = self._cluster_coordinator or tf_private.is_default(self.distribute_strategy)
+    return results if is_stock else own_logs.of_epoch(self, logs, results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import is_central, shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
-from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share
 
 # Both generations of optimizers, and their wrappers for mixed precision.
@@ -60,7 +59,7 @@ def replacements() -> tuple[Replacement, ...]:
                 owner=owner,
                 name="apply_gradients",
                 parameters="self grads_and_vars ...",
-                make=_make_recorded,
+                make=around(_recorded),
                 reason="the check of a model's own losses needs the gradients that its optimizers get",
             )
             for owner in _OPTIMIZERS
@@ -69,14 +68,14 @@ def replacements() -> tuple[Replacement, ...]:
             owner=optimizer.Optimizer,
             name="_process_kwargs",
             parameters="self kwargs",
-            make=_make_process_kwargs,
+            make=around(_process_kwargs),
             reason="it ignores the learning rate of Adam(lr=0.1), and tells only the task's log",
         ),
         Replacement(
             owner=optimizer.Optimizer,
             name="_compute_current_learning_rate",
             parameters="self",
-            make=_make_compute_current_learning_rate,
+            make=around(_compute_current_learning_rate),
             reason="the rate of a schedule cannot be assigned under CentralStorageStrategy",
         ),
         Replacement(
@@ -84,21 +83,21 @@ def replacements() -> tuple[Replacement, ...]:
             name="all_reduce_sum_gradients",
             parameters="grads_and_vars",
             fingerprints=("a5b8dd0a1150",),
-            make=_make_all_reduce,
+            make=around(_all_reduce),
             reason="a padding example adds its own gradient to losses that sum over examples",
         ),
         Replacement(
             owner=optimizer.Optimizer,
             name="_internal_apply_gradients",
             parameters="self grads_and_vars",
-            make=_make_internal_apply_gradients,
+            make=around(_internal_apply_gradients),
             reason="under ParameterServer each gradient is a message of its own",
         ),
         Replacement(
             owner=loss_scale_optimizer,
             name="strategy_supports_loss_scaling",
             parameters="...",
-            make=_make_supports_loss_scaling,
+            make=around(_supports_loss_scaling),
             reason="mixed_float16 is refused under CentralStorageStrategy, where it works",
         ),
         Replacement(
@@ -114,7 +113,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="apply_valid_mask",
             parameters="losses sw mask reduction",
             fingerprints=("541c072a3c81",),
-            make=_make_apply_valid_mask,
+            make=around(_apply_valid_mask),
             reason="each replica divides by its own valid entries, and by 0 where it has none",
         ),
         Replacement(
@@ -122,14 +121,14 @@ def replacements() -> tuple[Replacement, ...]:
             name="_get_reduction",
             parameters="self",
             fingerprints=("2582a0c2d1c2",),
-            make=_make_get_reduction,
+            make=around(_get_reduction),
             reason="the default reduction is refused in a train_step, where it is right for local means",
         ),
         Replacement(
             owner=base_metric.Mean,
             name="update_state",
             parameters="self values sample_weight",
-            make=_make_update_state,
+            make=around(_update_state),
             reason="the mean of a train_step's own loss weighs all replicas alike",
         ),
     )
@@ -143,54 +142,42 @@ def build(of: Any, variables: Sequence[Any]) -> None:
         of.build(variables)
 
 
-def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        probe, accumulated = gradient_probe.active(), accumulation.active()
-        is_scaled, grads_and_vars = hasattr(self, "loss_scale"), list(grads_and_vars)
-        # After an update it assigns them what their constraint makes of them.
-        _make_assignable(one for _, one in grads_and_vars if getattr(one, "constraint", None) is not None)
-        if not grads_and_vars or (probe is None and accumulated is None and not is_scaled):
+def _recorded(original: Callable[..., Any], self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+    probe, accumulated = gradient_probe.active(), accumulation.active()
+    is_scaled, grads_and_vars = hasattr(self, "loss_scale"), list(grads_and_vars)
+    # After an update it assigns them what their constraint makes of them.
+    _make_assignable(one for _, one in grads_and_vars if getattr(one, "constraint", None) is not None)
+    if not grads_and_vars or (probe is None and accumulated is None and not is_scaled):
+        return original(self, grads_and_vars, *args, **kwargs)
+    given, variables = zip(*grads_and_vars, strict=True)
+    if probe is None and accumulated is None:
+        with accumulation.summing_scaled(given, self.loss_scale):
             return original(self, grads_and_vars, *args, **kwargs)
-        given, variables = zip(*grads_and_vars, strict=True)
-        if probe is None and accumulated is None:
-            with accumulation.summing_scaled(given, self.loss_scale):
-                return original(self, grads_and_vars, *args, **kwargs)
-        if probe is None and accumulated is not None:
-            accumulated.add(
-                given,
-                lambda sums: original(self, list(zip(sums, variables, strict=True)), *args, **kwargs),
-                # Their gradients come divided by it.
-                loss_scale=self.loss_scale if is_scaled else None,
-            )
-            return self.iterations
-        assert probe is not None
-        is_reduced = kwargs.get("skip_gradients_aggregation", False)
-        is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
-        probe.record(self, given, variables, is_reduced=is_reduced)
+    if probe is None and accumulated is not None:
+        accumulated.add(
+            given,
+            lambda sums: original(self, list(zip(sums, variables, strict=True)), *args, **kwargs),
+            # Their gradients come divided by it.
+            loss_scale=self.loss_scale if is_scaled else None,
+        )
         return self.iterations
-
-    return apply_gradients
-
-
-def _make_process_kwargs(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def _process_kwargs(self: Any, kwargs: dict[str, Any]) -> None:
-        if "lr" in kwargs:
-            gradients.note_ignored_rate(self, kwargs["lr"])
-        original(self, kwargs)
-
-    return _process_kwargs
+    assert probe is not None
+    is_reduced = kwargs.get("skip_gradients_aggregation", False)
+    is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
+    probe.record(self, given, variables, is_reduced=is_reduced)
+    return self.iterations
 
 
-def _make_compute_current_learning_rate(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def _compute_current_learning_rate(self: Any) -> None:
-        if (rate := getattr(self, "_current_learning_rate", None)) is not None:
-            _make_assignable([rate])
-        original(self)
+def _process_kwargs(original: Callable[..., None], self: Any, kwargs: dict[str, Any]) -> None:
+    if "lr" in kwargs:
+        gradients.note_ignored_rate(self, kwargs["lr"])
+    original(self, kwargs)
 
-    return _compute_current_learning_rate
+
+def _compute_current_learning_rate(original: Callable[..., None], self: Any) -> None:
+    if (rate := getattr(self, "_current_learning_rate", None)) is not None:
+        _make_assignable([rate])
+    original(self)
 
 
 def _make_assignable(variables: Iterable[Any]) -> None:
@@ -200,43 +187,31 @@ def _make_assignable(variables: Iterable[Any]) -> None:
             tf_private.assign_of_first_replica(variable)
 
 
-def _make_supports_loss_scaling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def strategy_supports_loss_scaling() -> Any:
-        return shares_variables(tf.distribute.get_strategy()) or original()
-
-    return strategy_supports_loss_scaling
+def _supports_loss_scaling(original: Callable[..., Any]) -> Any:
+    return shares_variables(tf.distribute.get_strategy()) or original()
 
 
-def _make_internal_apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _internal_apply_gradients(self: Any, grads_and_vars: Any) -> Any:
-        return original(self, joined_gradients(grads_and_vars))
-
-    return _internal_apply_gradients
+def _internal_apply_gradients(original: Callable[..., Any], self: Any, grads_and_vars: Any) -> Any:
+    return original(self, joined_gradients(grads_and_vars))
 
 
-def _make_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def all_reduce_sum_gradients(grads_and_vars: Any) -> Any:
-        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        pairs = [
-            (replica_share.weighted_gradient(gradient, num_replicas), variable)
-            for gradient, variable in grads_and_vars
-        ]
-        given = [gradient for gradient, _ in pairs if gradient is not None]
-        # A replica's part of a row is clipped like a row (optimizer.py, `_clip_gradients` before
-        # `_deduplicate_sparse_grad`).
-        is_ours = all_reduce.is_configured() or any(map(gradients.is_of_batch, given))
-        if num_replicas == 1 or not is_ours:
-            summed = [gradient for gradient, _ in original(pairs)]
-        else:
-            found = iter(gradients.joined_over_replicas(given, tf.distribute.get_replica_context()))
-            summed = [None if one is None else next(found) for one, _ in pairs]
-        variables = [variable for _, variable in pairs]
-        return list(zip(accumulation.overflowed(summed), variables, strict=True))
-
-    return all_reduce_sum_gradients
+def _all_reduce(original: Callable[..., Any], grads_and_vars: Any) -> Any:
+    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    pairs = [
+        (replica_share.weighted_gradient(gradient, num_replicas), variable)
+        for gradient, variable in grads_and_vars
+    ]
+    given = [gradient for gradient, _ in pairs if gradient is not None]
+    # A replica's part of a row is clipped like a row (optimizer.py, `_clip_gradients` before
+    # `_deduplicate_sparse_grad`).
+    is_ours = all_reduce.is_configured() or any(map(gradients.is_of_batch, given))
+    if num_replicas == 1 or not is_ours:
+        summed = [gradient for gradient, _ in original(pairs)]
+    else:
+        found = iter(gradients.joined_over_replicas(given, tf.distribute.get_replica_context()))
+        summed = [None if one is None else next(found) for one, _ in pairs]
+    variables = [variable for _, variable in pairs]
+    return list(zip(accumulation.overflowed(summed), variables, strict=True))
 
 
 def _scale_loss(loss_value: Any) -> Any:
@@ -247,44 +222,32 @@ def _scale_loss(loss_value: Any) -> Any:
     return replica_share.scale_by_share(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-def _make_apply_valid_mask(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def apply_valid_mask(losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
-        weights = original(losses, sw, mask, reduction)
+def _apply_valid_mask(original: Callable[..., Any], losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
+    weights = original(losses, sw, mask, reduction)
+    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    is_mean = reduction in (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
+    if mask is None or replica_share.is_whole(num_replicas) or not is_mean:
+        return weights
+    valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
+    factor = tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
+    return tf.where(valid > 0, weights * factor, tf.zeros_like(weights))
+
+
+def _get_reduction(original: Callable[..., Any], self: Any) -> Any:
+    is_default = self.reduction in (
+        losses_utils.ReductionV2.AUTO,
+        losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE,
+    )
+    is_one = replica_share.is_whole(tf.distribute.get_strategy().num_replicas_in_sync)
+    # What a layer gives to add_loss is scaled when the model sums up its losses (compile_utils.py).
+    is_in_layer = base_layer_utils.call_context().in_call and replica_share.is_in_model_step()
+    if is_default and (is_one or is_in_layer or replica_share.is_local_mean()):
+        return losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
+    return original(self)
+
+
+def _update_state(original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None) -> Any:
+    if getattr(values, "shape", None) == ():
         num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        is_mean = reduction in (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
-        if mask is None or replica_share.is_whole(num_replicas) or not is_mean:
-            return weights
-        valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
-        factor = tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
-        return tf.where(valid > 0, weights * factor, tf.zeros_like(weights))
-
-    return apply_valid_mask
-
-
-def _make_get_reduction(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _get_reduction(self: Any) -> Any:
-        is_default = self.reduction in (
-            losses_utils.ReductionV2.AUTO,
-            losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE,
-        )
-        is_one = replica_share.is_whole(tf.distribute.get_strategy().num_replicas_in_sync)
-        # What a layer gives to add_loss is scaled when the model sums up its losses (compile_utils.py).
-        is_in_layer = base_layer_utils.call_context().in_call and replica_share.is_in_model_step()
-        if is_default and (is_one or is_in_layer or replica_share.is_local_mean()):
-            return losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
-        return original(self)
-
-    return _get_reduction
-
-
-def _make_update_state(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
-        if getattr(values, "shape", None) == ():
-            num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            values, sample_weight = replica_share.of_step(self, values, sample_weight, num_replicas)
-        return original(self, values, sample_weight=sample_weight)
-
-    return update_state
+        values, sample_weight = replica_share.of_step(self, values, sample_weight, num_replicas)
+    return original(self, values, sample_weight=sample_weight)

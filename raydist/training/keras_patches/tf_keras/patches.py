@@ -16,7 +16,7 @@ from tf_keras.src.engine import data_adapter, training
 from tf_keras.src.utils import metrics_utils
 
 from raydist.training.keras_patches import replacement
-from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.keras_patches.tf_keras import data_handler, model_training, optimizers, random_layers
 
 
@@ -42,40 +42,40 @@ def patch(
 
 def replacements() -> tuple[Replacement, ...]:
     """Returns all that `patch` replaces."""
-    kinds = (("make_train_function", "train"), ("make_test_function", "test"))
+    kinds = (("train", "2c98267ffc1c"), ("test", "c0d12feaac61"))
     return (
         *(
             Replacement(
                 owner=training.Model,
-                name=name,
+                name=f"make_{kind}_function",
                 parameters="self force",
-                fingerprints=_FINGERPRINTS[name],
-                make=functools.partial(model_training.make_step_function, kind=kind),
+                fingerprints=(fingerprint,),
+                make=around(functools.partial(model_training.step_function, kind=kind)),
                 reason="each step reduces each metric, and logs are summed twice (keras#16286)",
             )
-            for name, kind in kinds
+            for kind, fingerprint in kinds
         ),
         Replacement(
             owner=training.Model,
             name="make_predict_function",
             parameters="self force",
-            fingerprints=_FINGERPRINTS["make_predict_function"],
-            make=model_training.make_predict_function,
+            fingerprints=("56a6ae779caf",),
+            make=around(model_training.predict_function),
             reason="global batches arrive as slices, whose padding examples must not be predicted",
         ),
         Replacement(
             owner=training.Model,
             name="_maybe_load_initial_counters_from_ckpt",
             parameters="self steps_per_epoch initial_epoch",
-            fingerprints=_FINGERPRINTS["_maybe_load_initial_counters_from_ckpt"],
-            make=model_training.make_load_initial_counters,
+            fingerprints=("fa3b05cb1c73",),
+            make=around(model_training.load_initial_counters),
             reason="the hook by which a resumed run starts at its epoch",
         ),
         Replacement(
             owner=data_adapter.DataHandler,
             name="_configure_dataset_and_inferred_steps",
             parameters="self strategy x steps_per_epoch class_weight distribute",
-            fingerprints=_FINGERPRINTS["_configure_dataset_and_inferred_steps"],
+            fingerprints=("b29f05ea7262",),
             make=functools.partial(data_handler.unless_coordinated, data_handler.configure_dataset),
             reason="an uneven global batch is weighted wrongly",
         ),
@@ -83,7 +83,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=data_adapter.DataHandler,
             name="enumerate_epochs",
             parameters="self",
-            fingerprints=_FINGERPRINTS["enumerate_epochs"],
+            fingerprints=("8bd30ce6fbcc",),
             make=functools.partial(data_handler.unless_coordinated, data_handler.enumerate_epochs),
             reason="what is given is one iterator for all epochs, and has to be a call of several steps",
         ),
@@ -91,7 +91,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=data_adapter.DataHandler,
             name="steps",
             parameters="self",
-            fingerprints=_FINGERPRINTS["steps"],
+            fingerprints=("d8870ad49d13",),
             make=functools.partial(data_handler.unless_coordinated, data_handler.steps),
             reason="a call has as many steps as the train function is asked for, and may have more than one",
         ),
@@ -99,22 +99,22 @@ def replacements() -> tuple[Replacement, ...]:
             owner=data_adapter,
             name="single_batch_iterator",
             parameters="strategy x y sample_weight class_weight",
-            fingerprints=_FINGERPRINTS["single_batch_iterator"],
-            make=data_handler.make_single_batch_iterator,
+            fingerprints=("f73090f406a9",),
+            make=around(data_handler.single_batch_iterator),
             reason="train_on_batch makes a dataset of a batch, which is weighted wrongly",
         ),
         Replacement(
             owner=data_adapter.DatasetAdapter,
             name="_validate_args",
             parameters="self y sample_weights steps ...",
-            make=data_handler.make_validate_args,
+            make=around(data_handler.validate_args),
             reason="a distributed dataset needs steps_per_epoch, though its end can be seen",
         ),
         Replacement(
             owner=training.Model,
             name="fit",
             parameters="self callbacks initial_epoch ...",
-            make=model_training.make_packed_fit,
+            make=around(model_training.packed_fit),
             reason="several steps may go into one call where no callback watches batches",
         ),
         *optimizers.replacements(),
@@ -122,7 +122,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=training.Model,
             name="_validate_and_get_metrics_result",
             parameters="self logs",
-            make=model_training.make_logs_of_epoch,
+            make=around(model_training.logs_of_epoch),
             reason="values of a user's own step that are not metrics differ from worker to worker",
         ),
         *random_layers.replacements(),
@@ -130,40 +130,25 @@ def replacements() -> tuple[Replacement, ...]:
             owner=metrics_utils,
             name="update_state_wrapper",
             parameters="update_state_fn",
-            make=model_training.make_update_state_wrapper,
+            make=around(model_training.update_state_wrapper),
             reason="a metric cannot be updated where the check of a model's own losses traces the step",
         ),
         Replacement(
             owner=metrics_utils,
             name="result_wrapper",
             parameters="result_fn",
-            fingerprints=_FINGERPRINTS["result_wrapper"],
-            make=model_training.make_result_wrapper,
+            fingerprints=("e266e01cef55",),
+            make=around(model_training.result_wrapper),
             reason="reading a metric in a step is an all-reduce per variable",
         ),
     )
 
 
-_FINGERPRINTS = {
-    "make_train_function": ("2c98267ffc1c",),
-    "make_test_function": ("c0d12feaac61",),
-    "make_predict_function": ("56a6ae779caf",),
-    "_maybe_load_initial_counters_from_ckpt": ("fa3b05cb1c73",),
-    "_configure_dataset_and_inferred_steps": ("b29f05ea7262",),
-    "enumerate_epochs": ("8bd30ce6fbcc",),
-    "steps": ("d8870ad49d13",),
-    "single_batch_iterator": ("f73090f406a9",),
-    "result_wrapper": ("e266e01cef55",),
-}
-
-
 def _synchronize_batchnorm() -> None:
     layer = tf_keras.layers.BatchNormalization
-    original = layer.__init__
+    layer.__init__ = around(_synchronized_init)(layer.__init__)
 
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("synchronized", True)
-        original(self, *args, **kwargs)
 
-    layer.__init__ = __init__
+def _synchronized_init(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    kwargs.setdefault("synchronized", True)
+    original(self, *args, **kwargs)

@@ -7,7 +7,6 @@ so a model begins with other weights than without raydist. The generators made h
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from tf_keras.src import backend
 from tf_keras.src.engine import base_layer
 
-from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.keras_patches.replacement import Replacement, around
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -25,7 +24,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_set_rng_type",
             parameters="self rng_type ...",
             fingerprints=("ec212c57c9e6",),
-            make=_make_set_rng_type,
+            make=around(_set_rng_type),
             reason="the default generator of layers such as Dropout has a state that cannot be saved",
         ),
         Replacement(
@@ -33,14 +32,14 @@ def replacements() -> tuple[Replacement, ...]:
             name="_create_seed",
             parameters="self user_specified_seed",
             fingerprints=("48a5c76ead44", "5ea92dbdb167"),  # the latter in 2.18
-            make=_make_create_seed,
+            make=around(_create_seed),
             reason="a generator that tf_keras would not have made takes the seed of the next weight",
         ),
         Replacement(
             owner=base_layer.BaseRandomLayer,
             name="get_config",
             parameters="self",
-            make=_make_get_config,
+            make=around(_get_config),
             reason="copies of such a layer, as in Bidirectional, ask for the generator that it has got",
         ),
     )
@@ -53,38 +52,26 @@ class _LastSeed:
     count = 0
 
 
-def _make_set_rng_type(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def _set_rng_type(self: Any, rng_type: Any, **kwargs: Any) -> None:
-        original(self, rng_type, **kwargs)
-        self._takes_no_seed = self._rng_type == self.RNG_LEGACY_STATEFUL and rng_type is None
-        if self._takes_no_seed:
-            self._rng_type = self.RNG_STATEFUL
-
-    return _set_rng_type
+def _set_rng_type(original: Callable[..., None], self: Any, rng_type: Any, **kwargs: Any) -> None:
+    original(self, rng_type, **kwargs)
+    self._takes_no_seed = self._rng_type == self.RNG_LEGACY_STATEFUL and rng_type is None
+    if self._takes_no_seed:
+        self._rng_type = self.RNG_STATEFUL
 
 
-def _make_get_config(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    @functools.wraps(original)
-    def get_config(self: Any) -> dict[str, Any]:
-        config = original(self)
-        if self._random_generator._takes_no_seed:
-            config.pop("rng_type", None)
-        return config
-
-    return get_config
+def _get_config(original: Callable[..., dict[str, Any]], self: Any) -> dict[str, Any]:
+    config = original(self)
+    if self._random_generator._takes_no_seed:
+        config.pop("rng_type", None)
+    return config
 
 
-def _make_create_seed(original: Callable[..., int]) -> Callable[..., int]:
-    @functools.wraps(original)
-    def _create_seed(self: Any, user_specified_seed: int | None) -> int:
-        if user_specified_seed is not None or not getattr(self, "_takes_no_seed", False):
-            return original(self, user_specified_seed)
-        # Initializers draw their seeds from this one: it stays as it is, for them to be those of tf_keras.
-        source = getattr(backend._SEED_GENERATOR, "generator", None) or random
-        state = source.getstate()
-        _LastSeed.count = _LastSeed.count + 1 if state == _LastSeed.state else 1
-        _LastSeed.state = state
-        return random.Random(f"{state} {_LastSeed.count}").randint(1, 10**9)
-
-    return _create_seed
+def _create_seed(original: Callable[..., int], self: Any, user_specified_seed: int | None) -> int:
+    if user_specified_seed is not None or not getattr(self, "_takes_no_seed", False):
+        return original(self, user_specified_seed)
+    # Initializers draw their seeds from this one: it stays as it is, for them to be those of tf_keras.
+    source = getattr(backend._SEED_GENERATOR, "generator", None) or random
+    state = source.getstate()
+    _LastSeed.count = _LastSeed.count + 1 if state == _LastSeed.state else 1
+    _LastSeed.state = state
+    return random.Random(f"{state} {_LastSeed.count}").randint(1, 10**9)
