@@ -21,6 +21,13 @@ class RunStorage(Storage, RunLayout):
         Storage.__init__(self, **storage.arguments)
         RunLayout.__init__(self, run=run)
 
+    def upload_folder(self, directory: Path, key: str) -> list[Path]:
+        """Copies the files below a local folder to below `key`, one after the other; returns them."""
+        files = sorted(path for path in directory.rglob("*") if path.is_file())
+        for path in files:
+            self.upload(path, f"{key}/{path.relative_to(directory).as_posix()}")
+        return files
+
     def download_folder(
         self, key: str, directory: Path, *, is_wanted: Callable[[str], bool] = lambda name: True
     ) -> list[FoundFile]:

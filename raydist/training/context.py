@@ -65,8 +65,7 @@ class TaskContext(TrainContext):
 
     @property
     def output_dir(self) -> Path:
-        folder: Path = self._run.assignment.files.output_dir
-        return folder
+        return self._run.assignment.files.output_dir
 
     def fit(self, *args: Any, **options: Any) -> Any:
         request = FitRequest(**_bound("fit", *args, **options))

@@ -32,7 +32,6 @@ from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.cluster import collective_clock, strategy
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
-from raydist.training.cluster.equal_workers import Gather
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
     TaskStrategy,
@@ -55,7 +54,6 @@ from raydist.training.self_check import verdicts
 from raydist.training.stepping import pace
 from raydist.training.trainers.base import Strategies, TaskRun, Trainer
 from raydist.training.trainers.evaluation import EvaluatorTrainer
-from raydist.training.trainers.export import ExportFolder
 from raydist.training.trainers.keras_fit import SynchronousTrainer
 
 # What waits to be stored, in a state that is kept in memory.
@@ -80,19 +78,16 @@ def open_session(
     exception in the block is reported to the peers, which would otherwise wait for this task.
     """
     progress = progress or TaskProgress(assignment.task)
-    notes = _patch(assignment)
+    note = _patch(assignment)
     compute_in_fixed_order(assignment.job)
-    strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
+    strategy = build_strategy(assignment)
     pace.start_input_clock(strategy)
     collective_clock.start(strategy)
     _seed(assignment)
     strategies = TaskStrategy(strategy, build_coordinator(strategy))
     with _opened(assignment, strategies, progress=progress, commands=commands) as run:
-        run.checkpoints.gather_by(_gather_of(strategy))
-        _note_compression(strategy)
-        _note_processors(strategy)
-        for note in notes:
-            reporting.note(note)
+        _take_strategy(run, strategy)
+        reporting.note(note)
         with _as_current(TaskContext(run, _trainer)) as context:
             yield context
 
@@ -114,7 +109,7 @@ def open_script(
     """
     progress = progress or TaskProgress(assignment.task)
     progress.set_joining(assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
-    notes = _patch(assignment)
+    note = _patch(assignment)
     compute_in_fixed_order(assignment.job)
     _seed(assignment)
     with ExitStack() as stack:
@@ -123,9 +118,7 @@ def open_script(
             progress.set_joining(False)
             pace.start_input_clock(strategy)
             collective_clock.start(strategy)
-            run.checkpoints.gather_by(_gather_of(strategy))
-            _note_compression(strategy)
-            _note_processors(strategy)
+            _take_strategy(run, strategy)
 
         strategies = ScriptStrategy(
             assignment, release_port=release_port, note=reporting.note, on_built=built
@@ -133,8 +126,7 @@ def open_script(
         opened = _opened(assignment, strategies, progress=progress, commands=commands)
         run = stack.enter_context(opened)
         run.reporter.reports_every_fit = True
-        for note in notes:
-            reporting.note(note)
+        reporting.note(note)
         script = str(assignment.job.entry_point)
         if assignment.attempt > 0:
             reporting.note(
@@ -210,7 +202,7 @@ def _opened(
             reporter=reporter,
             checkpoints=checkpoints,
             commands=commands,
-            export_folder=ExportFolder(storage) if assignment.job.export else None,
+            export_to=storage if assignment.job.export else None,
         )
         try:
             yield run
@@ -282,12 +274,12 @@ def _note_histograms(assignment: TaskAssignment, board: TensorBoardWriter) -> No
         )
 
 
-def _patch(assignment: TaskAssignment) -> list[str]:
+def _patch(assignment: TaskAssignment) -> str | None:
     """Patches Keras, where it is the one that was asked for, and has TensorFlow log what the job wants.
 
-    Returns sentences for the run's notes.
+    Returns a sentence for the run's notes, if there is one.
     """
-    job, notes = assignment.job, []
+    job, note = assignment.job, None
     if job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     tf_private.gather_sizes_in_loops()
@@ -299,13 +291,12 @@ def _patch(assignment: TaskAssignment) -> list[str]:
             newer=tf_private.newer_than_known(),
             check=functools.partial(verdicts.problem_of, keras),
         )
-        notes = [] if note is None else [note]
         # It takes 0.1 s to import, and most jobs never do; those that do shall find it patched.
         wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
     gradients.configure(sums_rows=job.sum_embedding_rows)
-    return notes
+    return note
 
 
 def _seed(assignment: TaskAssignment) -> None:
@@ -314,18 +305,12 @@ def _seed(assignment: TaskAssignment) -> None:
     keras.utils.set_random_seed(assignment.job.seed)
 
 
-def _note_compression(strategy: tf.distribute.Strategy) -> None:
-    if (sentence := all_reduce.note_on(strategy)) is not None:
-        reporting.note(sentence)
-
-
-def _note_processors(strategy: tf.distribute.Strategy) -> None:
-    if (sentence := note_on_processors(strategy)) is not None:
-        reporting.note(sentence)
-
-
-def _gather_of(strategy: tf.distribute.Strategy) -> Gather | None:
-    return None if is_alone(strategy) else functools.partial(gather_over_workers, strategy)
+def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
+    """Has the task's workers compare what they restore, and tells what the strategy does to the results."""
+    gather = None if is_alone(strategy) else functools.partial(gather_over_workers, strategy)
+    run.checkpoints.gather_by(gather)
+    reporting.note(all_reduce.note_on(strategy))
+    reporting.note(note_on_processors(strategy))
 
 
 def _trainer(run: TaskRun) -> Trainer:
@@ -348,13 +333,13 @@ def _finish_quietly(checkpoints: TaskCheckpoints) -> None:
 def _patch_tf_keras(sync_batchnorm: bool, module: ModuleType) -> None:
     from raydist.training.keras_patches.tf_keras import patches
 
-    note = patches.patch(
-        sync_batchnorm=sync_batchnorm,
-        newer=tf_private.newer_than_known(),
-        check=functools.partial(verdicts.problem_of, module),
+    reporting.note(
+        patches.patch(
+            sync_batchnorm=sync_batchnorm,
+            newer=tf_private.newer_than_known(),
+            check=functools.partial(verdicts.problem_of, module),
+        )
     )
-    if note is not None:
-        reporting.note(note)
 
 
 def _flush(

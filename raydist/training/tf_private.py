@@ -67,6 +67,19 @@ _KEYS_PER_TASK = 100_000
 _NUM_SIZES = 31
 
 
+@contextlib.contextmanager
+def changed(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Gives an object, a class or a module other attributes inside the block; it has them already."""
+    before = {name: getattr(owner, name) for name in attributes}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
 def check_untouched() -> None:
     """Raises UnsupportedError when an op ran before the strategy exists.
 
@@ -454,8 +467,6 @@ def as_one_of(
       on_question: Called when the number of replicas is asked for.
       on_reduction: Called when something is reduced over replicas.
     """
-    owner = distribute_lib.StrategyBase
-    original = owner.num_replicas_in_sync
     all_reduce = distribute_lib.ReplicaContext.all_reduce
 
     def answer(self: Any) -> int:
@@ -466,15 +477,15 @@ def as_one_of(
         on_reduction()
         return all_reduce(self, *args, **kwargs)
 
-    owner.num_replicas_in_sync = property(answer)
-    distribute_lib.ReplicaContext.all_reduce = noted_all_reduce
-    distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
-    try:
-        yield
-    finally:
-        distribute_lib._pop_per_thread_mode()
-        owner.num_replicas_in_sync = original
-        distribute_lib.ReplicaContext.all_reduce = all_reduce
+    with (
+        changed(distribute_lib.StrategyBase, num_replicas_in_sync=property(answer)),
+        changed(distribute_lib.ReplicaContext, all_reduce=noted_all_reduce),
+    ):
+        distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+        try:
+            yield
+        finally:
+            distribute_lib._pop_per_thread_mode()
 
 
 def distributed(variable: Any) -> Any:
@@ -599,8 +610,7 @@ def is_recording() -> bool:
 
 def not_recording() -> contextlib.AbstractContextManager[None]:
     """No gradient tape records what is made inside."""
-    stopped: contextlib.AbstractContextManager[None] = record.stop_recording()
-    return stopped
+    return record.stop_recording()
 
 
 def has_tangent(variable: Any, graph: Any) -> bool:
@@ -623,6 +633,12 @@ def num_writes(variable: Any, graph: Any) -> Writes:
     own = f"loc:@{handle.op.name}".encode()
     updates = sum(own in op.colocation_groups() for op in writers)
     return Writes(updates, len(writers) - updates)
+
+
+def ids_of(variables: Sequence[Any]) -> set[int]:
+    """Returns what identifies variables, also those of Keras 3, among those of a traced function."""
+    plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
+    return {id(distributed(one)) for one in plain if isinstance(one, tf.Variable)}
 
 
 def parts_of(variable: Any) -> list[Any]:
@@ -692,24 +708,39 @@ def _are_alike(one: tf.Tensor, other: tf.Tensor) -> bool:
     )
 
 
-def without_effects(
-    function: Callable[..., Sequence[tf.Tensor]], signature: Sequence[tf.TensorSpec]
-) -> tuple[Any, tf.Graph]:
-    """Traces `function`; returns one that computes its outputs and nothing else, and the whole graph.
-
-    The first has a graph too, `graph`, of what the outputs need.
+class WithoutEffects:
+    """Computes the outputs of a function, in a list, and does nothing else.
 
     A `tf.function` runs all that changes something, such as an assignment or a summary, in its order. Here it
     is left out.
+
+    Attributes:
+      graph: All that the function was traced to.
+      inputs: The tensors in it that its arguments consist of.
+      needed: A graph of what the outputs need.
     """
 
-    def renamed(*args: tf.Tensor) -> Sequence[tf.Tensor]:
-        # By its name tf_keras takes it for one of TensorFlow 1 (base_layer_utils.py, `is_in_tf_function`).
-        tf.compat.v1.get_default_graph().name = "raydist_without_effects"
-        return function(*args)
+    def __init__(self, function: Callable[..., Sequence[tf.Tensor]], *specs: Any) -> None:
+        """Traces `function`, whose arguments have the structures of `specs`."""
 
-    traced = tf.compat.v1.wrap_function(renamed, list(signature))
-    return traced.prune(traced.inputs[: len(signature)], traced.outputs), traced.graph
+        def on_flat(*flat: tf.Tensor) -> Sequence[tf.Tensor]:
+            # By its name tf_keras takes it for one of TensorFlow 1 (base_layer_utils.py,
+            # `is_in_tf_function`).
+            tf.compat.v1.get_default_graph().name = "raydist_without_effects"
+            return function(*tf.nest.pack_sequence_as(specs, list(flat), expand_composites=True))
+
+        flat_specs = tf.nest.flatten(specs, expand_composites=True)
+        traced = tf.compat.v1.wrap_function(
+            on_flat, [tf.TensorSpec(one.shape, one.dtype) for one in flat_specs]
+        )
+        self.graph: tf.Graph = traced.graph
+        # Behind them come variables and other tensors from outside.
+        self.inputs: list[tf.Tensor] = traced.inputs[: len(flat_specs)]
+        self._run = traced.prune(self.inputs, traced.outputs)
+        self.needed: tf.Graph = self._run.graph
+
+    def __call__(self, *args: Any) -> list[tf.Tensor]:
+        return list(self._run(*tf.nest.flatten(args, expand_composites=True)))
 
 
 # What stands for numbers that are drawn, by type of operation: dropouts then keep all, and noise is the same
@@ -753,11 +784,8 @@ def constant_draws(on_draw: Callable[[], None]) -> Iterator[None]:
             value = inputs[least] if least else tf.constant(number, drawn.outputs[0].dtype)
             return _Replaced(drawn, outputs=[tf.fill(inputs[0], value)])
 
-    owner._create_op_internal = create
-    try:
+    with changed(owner, _create_op_internal=create):
         yield
-    finally:
-        owner._create_op_internal = original
 
 
 class _Replaced:
@@ -852,8 +880,7 @@ def call_registered(name: str, inputs: Sequence[tf.Tensor], types: Sequence[tf.D
     `tf.numpy_function` pins its op to the process that makes the graph
     (tensorflow-notes.md#clustercoordinator).
     """
-    outputs: Sequence[tf.Tensor] = gen_script_ops.py_func(input=list(inputs), token=name, Tout=list(types))
-    return outputs
+    return gen_script_ops.py_func(input=list(inputs), token=name, Tout=list(types))
 
 
 def spec_of(per_worker_values: Any) -> Any:
@@ -877,13 +904,8 @@ def traced_for_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     Otherwise TensorFlow warns of each `strategy.run` that it might run on the coordinator. In the
     scope, because an optimizer may make its variables while a step is traced.
     """
-    before = strategy.extended._being_scheduled
-    strategy.extended._being_scheduled = True
-    try:
-        with strategy.scope():
-            yield
-    finally:
-        strategy.extended._being_scheduled = before
+    with changed(strategy.extended, _being_scheduled=True), strategy.scope():
+        yield
 
 
 class Transformation(enum.Enum):
@@ -952,8 +974,7 @@ class PythonGenerator:
 
     @property
     def function(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = self._state._generator
-        return function
+        return self._state._generator
 
     def begin(self) -> Iterator[Any]:
         """Begins a pass."""

@@ -29,7 +29,7 @@ from raydist.training.checkpointing.schedule import (
 )
 from raydist.training.checkpointing.uploads import Uploads
 from raydist.training.cluster import equal_workers
-from raydist.training.cluster.collectives import inconsistent_workers
+from raydist.training.cluster.collectives import inconsistent_workers, worker_names
 from raydist.training.cluster.equal_workers import Gather, statistics_of
 from raydist.training.reporting.logs import by_element
 from raydist.training.reporting.progress import TaskProgress
@@ -143,8 +143,8 @@ class TaskCheckpoints:
             for index, (step, _) in enumerate(rows)
         )
         raise CheckpointError(
-            f"the workers found different checkpoints ({found}): {_names(inconsistent)} does not see the "
-            "same storage; give a --storage that every host shares"
+            f"the workers found different checkpoints ({found}): {worker_names(inconsistent)} does not see "
+            "the same storage; give a --storage that every host shares"
         )
 
     def _note_kept(self, state: SavedState) -> None:
@@ -419,10 +419,6 @@ def non_finite_note(what: str, names: Sequence[str]) -> str:
     """Returns what is told of a checkpoint or an export with variables that are not finite."""
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return f"{NOT_FINITE}: {what} holds NaN or infinity in {', '.join(names[:_SHOWN_NAMES])}{more}"
-
-
-def _names(workers: Sequence[int]) -> str:
-    return ", ".join(f"worker/{index}" for index in workers)
 
 
 def _groups(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:

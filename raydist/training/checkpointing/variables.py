@@ -105,23 +105,12 @@ class Snapshots:
             self._buffer.fill(key, summed[key] if key in summed else whole.read())
         for key, stack in stacks.items():
             self._buffer.fill(key, [stack])
+        described = [(key, whole, whole.shape, whole.numpy_dtype) for key, whole in wholes.items()]
+        for key, stack in stacks.items():
+            described.append((key, wholes[key.removeprefix(REPLICAS)], stack.shape, stack.dtype))
         index = [
-            {
-                "key": key,
-                "name": whole.name,
-                "shape": list(whole.shape),
-                "dtype": str(np.dtype(whole.numpy_dtype)),
-            }
-            for key, whole in wholes.items()
-        ]
-        index += [
-            {
-                "key": key,
-                "name": wholes[key.removeprefix(REPLICAS)].name,
-                "shape": list(stack.shape),
-                "dtype": str(stack.dtype),
-            }
-            for key, stack in stacks.items()
+            {"key": key, "name": whole.name, "shape": list(shape), "dtype": str(np.dtype(dtype))}
+            for key, whole, shape, dtype in described
         ]
         return Snapshot(self._buffer, json.dumps(index).encode())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,7 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
     if is_alone(strategy):
         return values
     reduced = _traced_means(strategy)(tf.constant(values, tf.float32))
-    means: list[float] = strategy.experimental_local_results(reduced)[0].numpy().tolist()
-    return means
+    return strategy.experimental_local_results(reduced)[0].numpy().tolist()
 
 
 def findings_of_workers(strategy: tf.distribute.Strategy, values: Sequence[float]) -> Sequence[float]:
@@ -44,8 +43,7 @@ def findings_of_workers(strategy: tf.distribute.Strategy, values: Sequence[float
     if not isinstance(strategy, VirtualReplicasStrategy) or is_alone(strategy):
         return means_over_workers(strategy, values)
     rows = gather_over_workers(strategy, np.asarray(values, np.float64).view(np.int64).tolist())
-    found: list[float] = np.asarray(rows[0], np.int64).view(np.float64).tolist()
-    return found
+    return np.asarray(rows[0], np.int64).view(np.float64).tolist()
 
 
 def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strategy) -> list[np.ndarray]:
@@ -114,6 +112,11 @@ def inconsistent_workers(rows: Sequence[Sequence[int]]) -> list[int]:
     counts = Counter(map(tuple, rows))
     right = max(counts, key=lambda row: (counts[row], row == tuple(rows[0])))
     return [index for index, row in enumerate(rows) if tuple(row) != right]
+
+
+def worker_names(indices: Iterable[int]) -> str:
+    """Returns `worker/0, worker/2`."""
+    return ", ".join(f"worker/{index}" for index in indices)
 
 
 @functools.cache

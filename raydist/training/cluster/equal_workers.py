@@ -13,7 +13,7 @@ from isal import isal_zlib
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import collectives, virtual_strategy
-from raydist.training.cluster.collectives import inconsistent_workers
+from raydist.training.cluster.collectives import inconsistent_workers, worker_names
 
 ENDLESS = (
     "the dataset has no end; give steps_per_epoch to fit, or steps to evaluate and predict, or a dataset "
@@ -170,8 +170,7 @@ def _is_divided(variable: Any) -> bool:
 def _checksum(variable: Any) -> int:
     value = np.asarray(tf_private.local_value(variable))
     content = value if value.dtype.kind != "O" else np.frombuffer(repr(value.tolist()).encode(), np.uint8)
-    crc32: int = isal_zlib.crc32(np.ascontiguousarray(content).reshape(-1).view(np.uint8).data)
-    return crc32
+    return isal_zlib.crc32(np.ascontiguousarray(content).reshape(-1).view(np.uint8).data)
 
 
 def _is_own(variable: Any) -> bool:
@@ -182,10 +181,9 @@ def _is_own(variable: Any) -> bool:
 def describe(differing: Mapping[str, Sequence[int]]) -> str:
     """Returns which variables of which workers differ."""
     names, indices = list(differing), sorted({index for of_one in differing.values() for index in of_one})
-    workers = ", ".join(f"worker/{index}" for index in indices)
     more = f" and {len(names) - _MOST_NAMED} more variables" if len(names) > _MOST_NAMED else ""
     verb = "differs" if len(names) == 1 else "differ"
-    return f"{', '.join(names[:_MOST_NAMED])}{more} of {workers} {verb} from the other workers'"
+    return f"{', '.join(names[:_MOST_NAMED])}{more} of {worker_names(indices)} {verb} from the other workers'"
 
 
 def _listed(counts: Sequence[Sequence[int]]) -> str:

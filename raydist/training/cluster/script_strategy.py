@@ -87,11 +87,8 @@ class ScriptStrategy:
                     f"raydist.context().strategy is asked for after {self._script} has used TensorFlow; ask "
                     "for it before the first tensor, variable, model or other strategy"
                 ) from None
-        self._is_own = True
-        try:
-            strategy = new_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
-        finally:
-            self._is_own = False
+        with tf_private.changed(self, _is_own=True):
+            strategy = new_strategy(assignment)
         if is_virtual(strategy):  # others have been watched while they were built
             self._release_port()
         self._adopt(strategy)
@@ -192,7 +189,7 @@ class ScriptStrategy:
         resolver = resolver or tf.distribute.cluster_resolver.TFConfigClusterResolver()
         cluster = resolver.cluster_spec().as_dict()
         if cluster and cluster == assignment.cluster_spec.as_dict():
-            with joining_workers(assignment, start_timeout_s=assignment.job.start_timeout):
+            with joining_workers(assignment):
                 yield
             self._release_port()
             check_replicas(strategy, assignment.num_workers * max(assignment.num_gpus, 1))

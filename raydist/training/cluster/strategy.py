@@ -23,7 +23,12 @@ from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import gather_over_workers, inconsistent_workers, is_alone
+from raydist.training.cluster.collectives import (
+    gather_over_workers,
+    inconsistent_workers,
+    is_alone,
+    worker_names,
+)
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy, is_virtual
 
 
@@ -101,7 +106,7 @@ class TaskStrategy:
     coordinator: Any = None
 
 
-def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
+def build_strategy(assignment: TaskAssignment) -> tf.distribute.Strategy:
     """Returns the strategy that `assignment` names. Runs in the main thread, before any other op.
 
     Raises:
@@ -110,13 +115,13 @@ def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.
     """
     tf_private.check_untouched()
     split_devices(assignment)
-    return new_strategy(assignment, start_timeout_s=start_timeout_s)
+    return new_strategy(assignment)
 
 
-def new_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
+def new_strategy(assignment: TaskAssignment) -> tf.distribute.Strategy:
     """Returns the strategy, where the devices are split; raises ClusterError as `build_strategy` does."""
     if assignment.job.virtual_replicas is not None and assignment.task.task_type is TaskType.WORKER:
-        return _virtual(assignment, start_timeout_s=start_timeout_s)
+        return _virtual(assignment)
     match assignment.strategy:
         case Strategy.ONE_DEVICE:
             return tf.distribute.OneDeviceStrategy(_devices(assignment)[0])
@@ -137,7 +142,7 @@ def new_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.di
         case _ if assignment.task.task_type is TaskType.EVALUATOR:
             return _of_evaluator(_devices(assignment))
         case Strategy.MULTI_WORKER_MIRRORED:
-            return _multi_worker(assignment, start_timeout_s=start_timeout_s)
+            return _multi_worker(assignment)
         case Strategy.PARAMETER_SERVER:
             return _parameter_server(assignment)
         case Strategy.AUTO:
@@ -175,13 +180,13 @@ def _devices(assignment: TaskAssignment) -> list[str]:
     return [f"/cpu:{index}" for index in range(assignment.devices or 1)]
 
 
-def _multi_worker(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
-    with joining_workers(assignment, start_timeout_s=start_timeout_s):
+def _multi_worker(assignment: TaskAssignment) -> tf.distribute.Strategy:
+    with joining_workers(assignment):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options_of(assignment.job))
     return check_replicas(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
 
 
-def _virtual(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
+def _virtual(assignment: TaskAssignment) -> tf.distribute.Strategy:
     job = assignment.job
     assert job.virtual_replicas is not None
     build = functools.partial(
@@ -192,7 +197,7 @@ def _virtual(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distri
     )
     if assignment.strategy is not Strategy.MULTI_WORKER_MIRRORED:
         return build(devices=_devices(assignment))
-    with joining_workers(assignment, start_timeout_s=start_timeout_s):
+    with joining_workers(assignment):
         return build()
 
 
@@ -220,10 +225,10 @@ def note_on_processors(strategy: tf.distribute.Strategy) -> str | None:
     rows = gather_over_workers(strategy, [zlib.crc32(_processor_features().encode())])
     if not (unlike := inconsistent_workers(rows)):
         return None
-    named = ", ".join(f"worker/{index}" for index in unlike)
     return (
-        f"the CPU of {named} has other features than that of the other workers, so results may depend on "
-        "which worker computes a virtual replica; choose hosts of one kind, for example by --label-selector"
+        f"the CPU of {worker_names(unlike)} has other features than that of the other workers, so results "
+        "may depend on which worker computes a virtual replica; choose hosts of one kind, for example by "
+        "--label-selector"
     )
 
 
@@ -236,12 +241,13 @@ def _processor_features() -> str:
 
 
 @contextlib.contextmanager
-def joining_workers(assignment: TaskAssignment, *, start_timeout_s: float) -> Iterator[None]:
+def joining_workers(assignment: TaskAssignment) -> Iterator[None]:
     """Around the construction of the MultiWorkerMirroredStrategy of all workers. In the main thread.
 
     Raises:
       ClusterError: A peer did not come in time.
     """
+    start_timeout_s = assignment.job.start_timeout
     tf_private.configure_coordination(assignment.cluster_spec, start_timeout_s=start_timeout_s)
     handler = signal.getsignal(signal.SIGTERM)
     try:

@@ -92,7 +92,7 @@ class _Kind(enum.Enum):
 
 
 class _Sharing(threading.local):
-    depth = 0  # of `shared_variables`
+    is_on = False  # inside of `shared_variables`
     updating: _Kind | None = None  # what is being updated by `StrategyExtended.update`
 
 
@@ -103,15 +103,6 @@ _SEED_STRIDE = 0x9E3779B1
 _SEED_RANGE = 2**31 - 1
 # How Keras 3 names the states of its SeedGenerators.
 _SEEDS = "seed_generator_state"
-
-
-@contextlib.contextmanager
-def _updating(kind: _Kind) -> Iterator[None]:
-    before, _sharing.updating = _sharing.updating, kind
-    try:
-        yield
-    finally:
-        _sharing.updating = before
 
 
 def is_seed(variable: Any) -> bool:
@@ -133,11 +124,8 @@ def seed_of_replica(state: Any, replica: int) -> Any:
 @contextlib.contextmanager
 def shared_variables() -> Iterator[None]:
     """Around what makes an optimizer's variables, which one update changes for all replicas of a worker."""
-    _sharing.depth += 1
-    try:
+    with tf_private.changed(_sharing, is_on=True):
         yield
-    finally:
-        _sharing.depth -= 1
 
 
 class _SharedVariable(tf_private.MirroredVariable):
@@ -315,16 +303,17 @@ class _Extended(tf_private.CollectiveExtended):
             return True
         is_aggregated = options.get("aggregation") not in (None, tf.VariableAggregation.NONE)
         is_trained = options.get("trainable") is not False  # None: TensorFlow decides, for it
-        return not (is_trained or is_aggregated or _sharing.depth)
+        return not (is_trained or is_aggregated or _sharing.is_on)
 
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], group: bool
     ) -> Any:
         if not isinstance(var, _SharedVariable):
-            with _updating(_Kind.OWN):
+            with tf_private.changed(_sharing, updating=_Kind.OWN):
                 return super()._update(var, fn, args, kwargs, group)
         only = var.values[0]
-        with tf.device(only.device), tf_private.update_context(0), _updating(_Kind.SHARED):
+        sharing = tf_private.changed(_sharing, updating=_Kind.SHARED)
+        with tf.device(only.device), tf_private.update_context(0), sharing:
             updated = fn(only, *tf_private.select_replica(0, args), **tf_private.select_replica(0, kwargs))
         return tf_private.update_regroup(self, [updated] * len(self._devices), group)
 

@@ -79,13 +79,13 @@ def slices_of(place: Place, part: OwnPart) -> tf.data.Dataset:
     dataset = _picked(dataset, part, size, drop_remainder=drops)
     for node in place.before_batch:
         if tf_private.transformation_of(node) is Transformation.MAP:
-            dataset = _mapped(dataset, node)
+            dataset = _mapped(dataset, node, of_rows=False)
         elif tf_private.transformation_of(node) is Transformation.PREFETCH:
             dataset = tf_private.moved(node, dataset)
     dataset = _batched(dataset, batch, end - start + int(is_padded), drop_remainder=drops)
     for node in place.after_batch:
         is_map = tf_private.transformation_of(node) is Transformation.MAP
-        dataset = _mapped_rows(dataset, node) if is_map else tf_private.moved(node, dataset)
+        dataset = _mapped(dataset, node, of_rows=True) if is_map else tf_private.moved(node, dataset)
 
     @tf.autograph.experimental.do_not_convert
     def cut(num_global: tf.Tensor, rows: Any) -> tuple[slices.Slice, ...]:
@@ -120,22 +120,13 @@ def _picked(
     return source.window(batch_size, drop_remainder=drop_remainder).flat_map(pick)
 
 
-def _mapped(dataset: tf.data.Dataset, node: tf.data.Dataset) -> tf.data.Dataset:
+def _mapped(dataset: tf.data.Dataset, node: tf.data.Dataset, *, of_rows: bool) -> tf.data.Dataset:
     [function] = tf_private.functions_of(node)
+    mapped = function.on_rows if of_rows else function
 
     @tf.autograph.experimental.do_not_convert
     def keep_size(num_global: tf.Tensor, element: Any) -> Any:
-        return num_global, function(element)
-
-    return dataset.map(keep_size, **_parallelism(node))
-
-
-def _mapped_rows(dataset: tf.data.Dataset, node: tf.data.Dataset) -> tf.data.Dataset:
-    [function] = tf_private.functions_of(node)
-
-    @tf.autograph.experimental.do_not_convert
-    def keep_size(num_global: tf.Tensor, rows: Any) -> Any:
-        return num_global, function.on_rows(rows)
+        return num_global, mapped(element)
 
     return dataset.map(keep_size, **_parallelism(node))
 

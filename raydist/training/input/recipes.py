@@ -201,7 +201,7 @@ def _check_same_batches(recipe: Batches, strategy: tf.distribute.Strategy, start
         return
     if files is not None and any(row[2:] != rows[0][2:] for row in rows):
         raise UnsupportedError(_other_files(files, contents, strategy, counts=[row[2] for row in rows]))
-    named = ", ".join(f"worker/{index}" for index in inconsistent)
+    named = collectives.worker_names(inconsistent)
     raise UnsupportedError(
         f"{named} {'has' if len(inconsistent) == 1 else 'have'} other batches than the others: the "
         "examples, their order, the seed or the batch size differ; each worker has to make the same "
@@ -228,7 +228,7 @@ def _other_files(
                 differing[number] = others
         if differing:
             break
-    workers = ", ".join(f"worker/{index}" for index in sorted(set().union(*differing.values())))
+    workers = collectives.worker_names(sorted(set().union(*differing.values())))
     names = ", ".join(files.uri(number) for number in list(differing)[:_MOST_NAMED])
     more = " and more" if len(differing) > _MOST_NAMED else ""
     verb = "differs" if len(differing) == 1 else "differ"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from raydist.training import tf_private
 from raydist.training.replicas import slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import added, comes_from_half, is_processed, overflowed_as_half
-from raydist.training.replicas.replica_share import SHARE_TYPE, RecordedAmounts, use_share, weighted_gradient
+from raydist.training.replicas.replica_share import SHARE_TYPE, use_share, weighted_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Accumulated:
         sums, halves = [_joined(total) for total in self._sums], self._halves
         if self._loss_scale is not None:  # tf_keras sums no gradients of variables that have none
             halves = [is_half for is_half, one in zip(halves, sums, strict=True) if one is not None]
-        with _summing(halves, self._loss_scale):
+        with tf_private.changed(_current, halves=halves, loss_scale=self._loss_scale):
             self._apply(sums)
 
 
@@ -127,31 +127,15 @@ class _TracedReplica(threading.local):
 _current = _TracedReplica()
 
 
-@contextlib.contextmanager
-def collecting(accumulated: Accumulated) -> Iterator[None]:
+def collecting(accumulated: Accumulated) -> AbstractContextManager[None]:
     """Has optimizers give their gradients to `accumulated` inside, and update nothing."""
-    _current.accumulated = accumulated
-    try:
-        yield
-    finally:
-        _current.accumulated = None
+    return tf_private.changed(_current, accumulated=accumulated)
 
 
-@contextlib.contextmanager
-def _summing(halves: list[bool], loss_scale: tf.Tensor | None) -> Iterator[None]:
-    _current.halves, _current.loss_scale = halves, loss_scale
-    try:
-        yield
-    finally:
-        _current.halves = _current.loss_scale = None
-
-
-@contextlib.contextmanager
-def summing_scaled(gradients: Sequence[Any], loss_scale: tf.Tensor) -> Iterator[None]:
+def summing_scaled(gradients: Sequence[Any], loss_scale: tf.Tensor) -> AbstractContextManager[None]:
     """Has `overflowed` look, inside, at sums of a batch's gradients, which were divided by `loss_scale`."""
     halves = [comes_from_half(_before_division(one)) for one in gradients if one is not None]
-    with _summing(halves, loss_scale):
-        yield
+    return tf_private.changed(_current, halves=halves, loss_scale=loss_scale)
 
 
 def active() -> Accumulated | None:
@@ -238,30 +222,27 @@ class UpdateCheck:
         """
         self.updates: list[Update] = []
         self.num_amounts = 0
-        self._step, self._spec, self._probe = step, spec, Probe(strategy)
-        signature = [
-            tf.TensorSpec(one.shape, one.dtype) for one in tf.nest.flatten(spec, expand_composites=True)
-        ]
-        self._run, graph = tf_private.without_effects(self._trace, signature)
-        self.assigned = tf_private.assigned_variables(graph)
+        self._step, self._probe = step, Probe(strategy)
+        self._run = tf_private.WithoutEffects(self._trace, spec)
+        self.assigned = tf_private.assigned_variables(self._run.graph)
         self.is_processed = any(is_processed(one) for update in self.updates for one in update.gradients)
 
     def amounts(self, batch: Any) -> list[tf.Tensor]:
         """Returns the amounts of a batch in the order in which its losses ask for them."""
-        if self.num_amounts == 0:
-            return []
-        return list(self._run(*tf.nest.flatten(batch, expand_composites=True)))
+        return self._run(batch) if self.num_amounts else []
 
-    def _trace(self, *flat: tf.Tensor) -> Sequence[tf.Tensor]:
-        batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
-        recorded = RecordedAmounts()
-        with (
-            tf_private.as_one_of(1),
-            use_share(tf.constant(1.0, SHARE_TYPE), is_model_step=True, amounts=recorded),
-        ):
+    def _trace(self, batch: Any) -> Sequence[tf.Tensor]:
+        amounts: list[tf.Tensor] = []
+
+        def record(amount: tf.Tensor) -> tf.Tensor:
+            amounts.append(tf.cast(amount, SHARE_TYPE))
+            return amount
+
+        share = tf.constant(1.0, SHARE_TYPE)
+        with tf_private.as_one_of(1), use_share(share, is_model_step=True, total_of=record):
             self.updates = self._probe.collect(lambda: self._step(batch))
-        self.num_amounts = len(recorded.found)
-        return recorded.found or [tf.constant(0.0, SHARE_TYPE)]
+        self.num_amounts = len(amounts)
+        return amounts or [tf.constant(0.0, SHARE_TYPE)]
 
     def problem(self, weights: Sequence[Any], known: Sequence[Any]) -> str | None:
         """Returns what keeps several batches from making one update; None where nothing does.
@@ -276,13 +257,8 @@ class UpdateCheck:
             return "adds up its gradients over replicas by itself"
         if self.is_processed:
             return "clips or rescales the gradients of each batch by itself"
-        is_weight, is_known = _ids(weights), _ids(known)
+        is_weight, is_known = tf_private.ids_of(weights), tf_private.ids_of(known)
         changed = [one for one in self.assigned if id(one) in is_weight or id(one) not in is_known]
         if changed:
             return f"assigns to {', '.join(str(one.name) for one in changed[:3])} after each batch"
         return None
-
-
-def _ids(variables: Sequence[Any]) -> set[int]:
-    plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
-    return {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}

@@ -40,14 +40,14 @@ def note_clustering(strategy: tf.distribute.Strategy) -> None:
 
     from raydist.training.reporting import reporter
 
-    sentence = note_on_clustering(
-        num_replicas=strategy.num_replicas_in_sync,
-        num_gpus=len(tf.config.list_logical_devices("GPU")),
-        jit=tf.config.optimizer.get_jit(),
-        flags=os.environ.get("TF_XLA_FLAGS", ""),
+    reporter.note(
+        note_on_clustering(
+            num_replicas=strategy.num_replicas_in_sync,
+            num_gpus=len(tf.config.list_logical_devices("GPU")),
+            jit=tf.config.optimizer.get_jit(),
+            flags=os.environ.get("TF_XLA_FLAGS", ""),
+        )
     )
-    if sentence is not None:
-        reporter.note(sentence)
 
 
 def is_compiled(model: Any, strategy: tf.distribute.Strategy) -> bool:

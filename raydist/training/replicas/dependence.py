@@ -32,8 +32,12 @@ def fed_variables(graph_def: Any, sources: Collection[str]) -> set[str]:
 
 def draws(graph_def: Any) -> bool:
     """Whether random numbers are drawn in a graph, or in the functions that it has."""
-    nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
-    return any(word in node.op for node in nodes for word in _RANDOM)
+    return any(word in node.op for node in nodes_of(graph_def) for word in _RANDOM)
+
+
+def nodes_of(graph_def: Any) -> list[Any]:
+    """Returns the nodes of a graph, and of the functions that it has."""
+    return [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
 
 
 class _Spread:
@@ -116,9 +120,8 @@ def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -
     calls: list[_Call] = []
     num_outputs = 0
 
-    def forward(*flat: tf.Tensor) -> list[tf.Tensor]:
+    def forward(given: Any) -> list[tf.Tensor]:
         nonlocal num_outputs
-        given = tf.nest.pack_sequence_as(spec, list(flat), expand_composites=True)
         others = [one for one in suspects if one is not model]
         with (
             tf_private.as_one_of(1),
@@ -130,12 +133,10 @@ def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -
         recorded = [tensor for call in calls for tensor in (*call.inputs, *call.outputs)]
         return [tf.identity(one) for one in (*outputs, *recorded)]
 
-    signature = [tf.TensorSpec(one.shape, one.dtype) for one in tf.nest.flatten(spec, expand_composites=True)]
-    run, _ = tf_private.without_effects(forward, signature)
+    run = tf_private.WithoutEffects(forward, spec)
     size = int(slices.num_rows(inputs)) // 2
     whole, first, second = (
-        run(*tf.nest.flatten(_rows(inputs, start, count), expand_composites=True))
-        for start, count in ((0, 2 * size), (0, size), (size, size))
+        run(_rows(inputs, start, count)) for start, count in ((0, 2 * size), (0, size), (size, size))
     )
     changes = [_change(*(one.numpy() for one in values)) for values in zip(whole, first, second, strict=True)]
     own = changes[:num_outputs]

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import tf_private
+
 
 @dataclass(frozen=True)
 class Update:
@@ -43,11 +45,8 @@ class Probe:
     def collect(self, step: Callable[[], Any]) -> list[Update]:
         """Runs `step` and returns what it gave to its optimizers, which change nothing."""
         self.updates, self.means, self.weighted_means = [], [], []
-        _Active.probe = self
-        try:
+        with tf_private.changed(_Active, probe=self):
             step()
-        finally:
-            _Active.probe = None
         return self.updates
 
     def record(

@@ -86,8 +86,7 @@ def added(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
 
 
 def _num_rows(gradient: tf.IndexedSlices) -> int | None:
-    count: int | None = gradient.indices.shape[0] if gradient.indices.shape.rank else None
-    return count
+    return gradient.indices.shape[0] if gradient.indices.shape.rank else None
 
 
 def note_unique_rows(optimizer: Any, gradients: Sequence[Any]) -> None:

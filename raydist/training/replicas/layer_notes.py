@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import code_names, compilation
+from raydist.training.replicas import code_names, compilation, dependence
 
 _MAX_NAMES = 5
 # What Keras's layers that draw random numbers begin with.
@@ -26,7 +26,6 @@ _OF_EACH_VALUE = frozenset(
 )
 # Of tf_keras, which calls functions by them.
 _FUNCTION_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod")
-_DRAWING_OPS = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
 
 
 def notes_on(
@@ -144,7 +143,7 @@ def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) 
         strategy.num_replicas_in_sync == 1
         or not may_draw
         or any(map(is_known_to_draw, layers))
-        or not draws(graph)
+        or not dependence.draws(graph.as_graph_def())
     ):
         return None
     return (
@@ -174,12 +173,13 @@ def notes_on_workers(strategy: tf.distribute.Strategy, graph: tf.Graph) -> Itera
             "computes more replicas, so results may depend on the number of workers; leave set_jit and "
             "--tf_xla_auto_jit out"
         )
-    if any(one.attr["_XlaMustCompile"].b for one in _nodes_of(graph) if "_XlaMustCompile" in one.attr):
+    nodes = dependence.nodes_of(graph.as_graph_def())
+    if any(one.attr["_XlaMustCompile"].b for one in nodes if "_XlaMustCompile" in one.attr):
         yield (
             "a training step calls a function that XLA compiles (jit_compile=True), and raydist has not "
             "compared such steps on several numbers of workers; raydist verify does"
         )
-    found = sorted(one for one in _ops_in(graph) if tf_private.draws_by_own_seed(one))
+    found = sorted(one for one in {node.op for node in nodes} if tf_private.draws_by_own_seed(one))
     if not found:
         return
     yield (
@@ -187,20 +187,6 @@ def notes_on_workers(strategy: tf.distribute.Strategy, graph: tf.Graph) -> Itera
         "many replicas a worker computes, so results depend on the number of workers; draw by keras.random "
         "with a SeedGenerator, or by a tf.random.Generator that is made in the strategy's scope"
     )
-
-
-def draws(graph: tf.Graph) -> bool:
-    """Whether a graph draws random numbers."""
-    return any(word in op for op in _ops_in(graph) for word in _DRAWING_OPS)
-
-
-def _ops_in(graph: tf.Graph) -> set[str]:
-    return {node.op for node in _nodes_of(graph)}
-
-
-def _nodes_of(graph: tf.Graph) -> list[Any]:
-    graph_def = graph.as_graph_def()
-    return [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
 
 
 def _notes_on_groups(layers: list[Any]) -> Iterator[str]:

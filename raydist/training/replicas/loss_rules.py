@@ -454,9 +454,7 @@ def _find_rule(
         finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     logger.info("%s: %s, errors %s", source, finding, means)
     set_takers_of_sums(finding.rule)
-    sentence = loss_verdict.describe(finding, function=source, parts=parts)
-    if sentence is not None:
-        reporter.note(sentence)
+    reporter.note(loss_verdict.describe(finding, function=source, parts=parts))
     is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
     if not is_shown(finding.rule) and not is_noted and not finding.is_random:
         reporter.note(loss_verdict.describe_shown(source, parts=parts))
@@ -492,7 +490,9 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
             yield layer_notes.describe_state(stateful, is_sure=False)
         return
     fed = check.fed
-    stateful = [one for one in stateful if _ids(layer_notes.own_state(one)) & {id(each) for each in fed}]
+    stateful = [
+        one for one in stateful if tf_private.ids_of(layer_notes.own_state(one)) & {id(each) for each in fed}
+    ]
     if stateful:
         yield layer_notes.describe_state(stateful, is_sure=True)
     if has_replicas:
@@ -530,13 +530,8 @@ def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
     """Returns those of the variables that may differ between replicas, without any other note on them."""
     layers = model._flatten_layers(include_self=False)  # the notes on layers name them
     owners = (*layers, *model.metrics)
-    known = _ids([*model.trainable_variables, *(variable for one in owners for variable in one.variables)])
+    known = tf_private.ids_of(
+        [*model.trainable_variables, *(variable for one in owners for variable in one.variables)]
+    )
     none = tf.VariableAggregation.NONE
     return [one for one in fed if id(one) not in known and one.aggregation is none]
-
-
-def _ids(variables: Sequence[Any]) -> set[int]:
-    """Returns what identifies variables among those of a traced step."""
-    # A variable of Keras 3 wraps a tf.Variable.
-    plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
-    return {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}

@@ -209,12 +209,10 @@ def _differences(
 ) -> list[tuple[float, float]]:
     """Returns of each metric whether it is wrong, and whether that is unknown, as 0.0 or 1.0."""
     spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-    signature = [tf.TensorSpec(one.shape, one.dtype) for one in tf.nest.flatten(spec, expand_composites=True)]
     probe = gradient_probe.Probe(model.distribute_strategy)
     failed: set[int] = set()
 
-    def results(*flat: tf.Tensor) -> list[tf.Tensor]:
-        whole = tf.nest.pack_sequence_as(spec, list(flat), expand_composites=True)
+    def results(whole: Any) -> list[tf.Tensor]:
         with tf_private.as_one_of(1), use_share(None, is_model_step=True), _recorded(metrics) as calls:
             probe.collect(lambda: step(whole))
         found: list[tf.Tensor] = []
@@ -227,15 +225,15 @@ def _differences(
                 found += [tf.zeros([1]), tf.zeros([1])]
         return found
 
-    def undrawn(*flat: tf.Tensor) -> list[tf.Tensor]:
+    def undrawn(whole: Any) -> list[tf.Tensor]:
         # A metric that draws, to break ties for example, would differ from itself.
         with tf_private.constant_draws(lambda: None):
-            return results(*flat)
+            return results(whole)
 
     try:
         with gradient_probe.counters_kept(model):
-            run, _ = tf_private.without_effects(undrawn, signature)
-        values = [one.numpy() for one in run(*tf.nest.flatten(batch, expand_composites=True))]
+            run = tf_private.WithoutEffects(undrawn, spec)
+        values = [one.numpy() for one in run(batch)]
     except Exception as error:  # the user's code
         logger.info("the metrics of %s could not be checked: %s", model.name, error, exc_info=True)
         return [(0.0, 1.0)] * len(metrics)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,36 +22,15 @@ from raydist.training.replicas.loss_verdict import LossRule
 SHARE_TYPE = tf.float64
 
 
-class Amounts(Protocol):
-    """What the batches of an update have in all of each amount that losses divide by."""
-
-    def total_of(self, amount: tf.Tensor) -> tf.Tensor:
-        """Returns the total of the amount that a loss asks for next; `amount` is that of its own batch."""
+# Returns the total, over the batches of an update, of the amount that a loss divides by and asks for next. It
+# is called with that of the loss's own batch.
+TotalOf = Callable[[tf.Tensor], tf.Tensor]
 
 
-class RecordedAmounts:
-    """Takes part in a trace that finds out what amounts there are.
-
-    Attributes:
-      found: Those of one batch in order, scalars of SHARE_TYPE.
-    """
-
-    def __init__(self) -> None:
-        self.found: list[tf.Tensor] = []
-
-    def total_of(self, amount: tf.Tensor) -> tf.Tensor:
-        self.found.append(tf.cast(amount, SHARE_TYPE))
-        return amount
-
-
-class KnownAmounts:
-    """The totals of an update, in the order in which a batch's losses ask for them."""
-
-    def __init__(self, totals: Sequence[tf.Tensor]) -> None:
-        self._left = list(totals)
-
-    def total_of(self, amount: tf.Tensor) -> tf.Tensor:
-        return tf.cast(self._left.pop(0), amount.dtype)
+def in_turn(totals: Sequence[tf.Tensor]) -> TotalOf:
+    """Returns what gives the totals in the order in which a batch's losses ask for them."""
+    left = iter(totals)
+    return lambda amount: tf.cast(next(left), amount.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +39,7 @@ class _Step:
 
     share: tf.Tensor | None = None
     rule: LossRule = LossRule.SCALED
-    amounts: Amounts | None = None
+    total_of: TotalOf | None = None
     is_traced: bool = False
     is_of_model: bool = False
     is_evaluation: bool = False
@@ -95,19 +74,19 @@ class use_share:
         *,
         is_model_step: bool = False,
         is_evaluation: bool = False,
-        amounts: Amounts | None = None,
+        total_of: TotalOf | None = None,
     ) -> None:
         """Takes what holds inside.
 
         Args:
           is_model_step: Whether it is a Keras model's step, and not a bare loop's.
           is_evaluation: Whether it is the model's test step.
-          amounts: Where the batch is one of several that make an update. `share` is then its part of those.
+          total_of: Where the batch is one of several that make an update. `share` is then its part of those.
         """
         self._inner = _Step(
             share=share,
             rule=rule,
-            amounts=amounts,
+            total_of=total_of,
             is_traced=True,
             is_of_model=is_model_step,
             is_evaluation=is_evaluation,
@@ -123,7 +102,7 @@ class use_share:
 
 def is_whole(num_replicas: int) -> bool:
     """Whether the batch being traced is all of the examples that one update is made from."""
-    return num_replicas == 1 and _replica.step.amounts is None
+    return num_replicas == 1 and _replica.step.total_of is None
 
 
 def scale_by_share(loss: Any, num_replicas: int) -> Any:
@@ -160,8 +139,8 @@ def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
     Args:
       amount: Scalar of this replica.
     """
-    if _replica.step.amounts is not None and _replica.step.share is not None:
-        total = _replica.step.amounts.total_of(tf.stop_gradient(amount))
+    if _replica.step.total_of is not None and _replica.step.share is not None:
+        total = _replica.step.total_of(tf.stop_gradient(amount))
         return total * tf.cast(_replica.step.share, amount.dtype)
     context = tf.distribute.get_replica_context()
     if num_replicas == 1 or context is None or gradient_probe.active() is not None:

@@ -129,31 +129,27 @@ class StepCheck:
         self._probe = Probe(strategy)
         self._spec = spec
         self._compares = compares
-        signature = [_signature_of(one) for one in tf.nest.flatten(spec, expand_composites=True)]
         scalar = tf.TensorSpec([], tf.float32)
-        self._run, self._graph = tf_private.without_effects(self._errors, [scalar, scalar, *signature])
-        # Behind them come variables and other tensors from outside.
-        self._inputs = self._graph.inputs[2 : 2 + len(signature)]
+        self._run = tf_private.WithoutEffects(self._errors, scalar, scalar, spec)
 
     @property
     def fed(self) -> list[Any]:
         """The variables to which the step assigns what depends on its batch, of metrics and layers too."""
-        sources = {one.op.name for one in self._inputs}
-        nodes = dependence.fed_variables(self._graph.as_graph_def(), sources)
-        return tf_private.variables_named(self._graph, nodes)
+        graph, (_, _, *of_batch) = self._run.graph, self._run.inputs
+        nodes = dependence.fed_variables(graph.as_graph_def(), {one.op.name for one in of_batch})
+        return tf_private.variables_named(graph, nodes)
 
     @property
     def is_random(self) -> bool:
         """Whether its gradients depend on random numbers for which no constant could be put."""
-        return dependence.draws(self._run.graph.as_graph_def())
+        return dependence.draws(self._run.needed.as_graph_def())
 
     def errors(self, batch: Any) -> list[float]:
         """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
-        flat = tf.nest.flatten(batch, expand_composites=True)
         errors = []
         self.takes_sums, self.shows_batch = [], []
         for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
-            run = self._run(tf.constant(scale), tf.constant(weight), *flat)
+            run = self._run(tf.constant(scale), tf.constant(weight), batch)
             found = _Outputs(*(value.numpy() for value in run))
             sums = _are_equal(found.given, found.given_parts, self._tolerances)
             sums &= found.given != 0  # which shows nothing
@@ -181,9 +177,7 @@ class StepCheck:
         """
         if int(slices.num_rows(batch)) < 4:
             return False
-        signature = [_signature_of(one) for one in tf.nest.flatten(self._spec, expand_composites=True)]
-        run, _ = tf_private.without_effects(self._groupings, signature)
-        found = run(*tf.nest.flatten(batch, expand_composites=True))
+        found = tf_private.WithoutEffects(self._groupings, self._spec)(batch)
         moved, halves, whole, *products = (float(value.numpy()) for value in found)
         first, second, both, of_first, of_second = products
         matrix = np.array([[first, both], [both, second]])
@@ -191,8 +185,7 @@ class StepCheck:
         missed = whole - projected @ np.linalg.pinv(matrix, rcond=1e-6) @ projected
         return moved > TOLERANCE**2 * halves and missed > _MISSED_PART**2 * whole
 
-    def _groupings(self, *flat: tf.Tensor) -> list[tf.Tensor]:
-        batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
+    def _groupings(self, batch: Any) -> list[tf.Tensor]:
         size = slices.num_rows(batch) // 2
         parts = [
             _rows(batch, 0, 2 * size),
@@ -225,8 +218,7 @@ class StepCheck:
             product(0, 2),
         ]
 
-    def _errors(self, scale: tf.Tensor, weight: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
-        batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
+    def _errors(self, scale: tf.Tensor, weight: tf.Tensor, batch: Any) -> list[tf.Tensor]:
         if not self._compares:
             self._updates(batch, num_replicas=1, share=None)
             return [tf.constant([0.0])] * len(_Outputs._fields)
@@ -318,8 +310,7 @@ def _package_of(frame: FrameType) -> str:
 
 
 def _are_equal(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]) -> np.ndarray:
-    equal: np.ndarray = np.abs(whole - parts) <= np.maximum(np.abs(whole), _LEAST_SHOWN) * tolerances
-    return equal
+    return np.abs(whole - parts) <= np.maximum(np.abs(whole), _LEAST_SHOWN) * tolerances
 
 
 def _in_common(shown: list[list[tuple[Any, Any]]]) -> list[list[tuple[Any, Any]]]:
@@ -343,10 +334,6 @@ def _zero() -> tf.Tensor:
 
 def _rows(batch: Any, start: Any, size: Any) -> Any:
     return tf.nest.map_structure(lambda component: slices.rows(component, start, size), batch)
-
-
-def _signature_of(spec: Any) -> tf.TensorSpec:
-    return tf.TensorSpec(spec.shape, spec.dtype)
 
 
 def _squared_difference(

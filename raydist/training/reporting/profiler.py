@@ -239,9 +239,7 @@ class Profiler:
     def _stored(self, answer: ProfileAnswer, folder: Path) -> ProfileAnswer:
         """Stores what TensorFlow has written where TensorBoard's profile plugin looks for it."""
         target = self._storage.tensorboard_task(self._task)
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        for path in files:
-            self._storage.upload(path, f"{target}/{path.relative_to(folder).as_posix()}")
+        files = self._storage.upload_folder(folder, target)
         [profile] = {path.parent for path in files if path.name.endswith(".xplane.pb")}
         uri = self._storage.uri(f"{target}/{profile.relative_to(folder).as_posix()}")
         return dataclasses.replace(answer, profile=uri)
@@ -270,16 +268,13 @@ class XlaDump:
     def close(self, note: Callable[[str], None]) -> None:
         """Stores what was written, and removes the folder; notes it if there is nothing."""
         target = self._storage.xla_dump(self._task, attempt=self._attempt)
-        files = sorted(path for path in self._folder.rglob("*") if path.is_file())
         try:
-            for path in files:
-                self._storage.upload(path, f"{target}/{path.relative_to(self._folder).as_posix()}")
+            if not self._storage.upload_folder(self._folder, target):
+                note(
+                    f"dump_xla: XLA compiled nothing in {self._task}; it compiles what jit_compile=True asks "
+                    "for, and on GPUs what Keras chooses"
+                )
         except StorageError as error:
             note(f"dump_xla: what XLA compiled in {self._task} is not stored: {error}")
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        if not files:
-            note(
-                f"dump_xla: XLA compiled nothing in {self._task}; it compiles what jit_compile=True asks "
-                "for, and on GPUs what Keras chooses"
-            )

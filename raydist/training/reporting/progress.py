@@ -112,14 +112,17 @@ class TaskProgress:
                 self._rate_step, self._rate_at_s = status.step, now
             return replace(status, at_s=now, reports=tuple(self._reports))
 
+    def _change(self, **fields: Any) -> None:
+        with self._lock:
+            self._status = replace(self._whole(), **fields)
+
     def set_state(self, state: TaskState, *, address: str | None = None) -> None:
         with self._lock:
             self._status = replace(self._whole(), state=state, address=address or self._status.address)
 
     def set_joining(self, is_joining: bool) -> None:
         """Notes whether the script may wait for its peers now, which holds up all threads of the process."""
-        with self._lock:
-            self._status = replace(self._whole(), is_joining=is_joining)
+        self._change(is_joining=is_joining)
 
     def has_trained(self) -> bool:
         """Whether any step was completed, or any value reported."""
@@ -142,8 +145,7 @@ class TaskProgress:
         return self._status.restored_step
 
     def expect(self, *, num_steps: int | None = None, num_epochs: int | None = None) -> None:
-        with self._lock:
-            self._status = replace(self._whole(), num_steps=num_steps, num_epochs=num_epochs)
+        self._change(num_steps=num_steps, num_epochs=num_epochs)
 
     def completed(
         self, step: int, *, epoch: int | None = None, local_metrics: Mapping[str, float] | None = None
@@ -205,8 +207,7 @@ class TaskProgress:
 
     def repeated(self, num_steps: int) -> None:
         """Notes how many steps were applied twice so far, because a worker died with them half done."""
-        with self._lock:
-            self._status = replace(self._whole(), steps_repeated=num_steps)
+        self._change(steps_repeated=num_steps)
 
     def evaluated(self, step: int, *, lag_steps: int) -> None:
         """Notes that the checkpoint of `step` was evaluated, when training was `lag_steps` ahead."""
@@ -240,8 +241,7 @@ class TaskProgress:
         except Exception as error:  # of an object of the user's, or a tensor that is no more
             self.note(hide(f"{_NOT_KEPT}, as reading it raised {type(error).__name__}: {error}; {_KEPT}"))
         else:
-            with self._lock:
-                self._status = replace(self._whole(), value=kept)
+            self._change(value=kept)
 
     def training_begins(self, kind: str, *, number: int, step: int) -> None:
         """Notes that a `Training` begins at its first step; of very many, the first ones."""

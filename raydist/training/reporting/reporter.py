@@ -246,8 +246,8 @@ def set_current(reporter: Reporter | None) -> None:
     _CurrentReporter.reporter = reporter
 
 
-def note(sentence: str) -> None:
-    """Adds a sentence to the run's notes, once; does nothing outside of a session."""
+def note(sentence: str | None) -> None:
+    """Adds a sentence to the run's notes, once; does nothing without one, and outside of a session."""
     reporter = _CurrentReporter.reporter
-    if reporter is not None and sentence not in reporter.progress.status().notes:
+    if reporter is not None and sentence is not None and sentence not in reporter.progress.status().notes:
         reporter.note(sentence)

@@ -6,7 +6,6 @@ CallbackCalls calls them from a training loop that is not Keras's.
 from __future__ import annotations
 
 import shutil
-import struct
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives
+from raydist.training.cluster.collectives import worker_names
 from raydist.training.reporting import reporter
 from raydist.training.stepping.model_access import may_reach_model
 from raydist.training.stepping.packing import watches_batches
@@ -56,35 +56,31 @@ class CallbackCalls:
             callback.set_params(dict(params))
 
     def train_begin(self) -> None:
-        for callback in self._callbacks:
-            callback.on_train_begin({})
+        self._call("on_train_begin", {})
 
     def train_end(self, logs: Mapping[str, float]) -> None:
-        for callback in self._callbacks:
-            callback.on_train_end(logs)
+        self._call("on_train_end", logs)
 
     def epoch_begin(self, epoch: int) -> None:
-        for callback in self._callbacks:
-            callback.on_epoch_begin(epoch, {})
+        self._call("on_epoch_begin", epoch, {})
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
-        for callback in self._callbacks:
-            callback.on_epoch_end(epoch, logs)
+        self._call("on_epoch_end", epoch, logs)
 
     def batches(self, first: int, last: int, logs: Mapping[str, float]) -> None:
         """Says that the steps from `first` to `last` of the epoch are done."""
-        for callback in self._callbacks:
-            callback.on_train_batch_begin(first, {})
-        for callback in self._callbacks:
-            callback.on_train_batch_end(last, logs)
+        self._call("on_train_batch_begin", first, {})
+        self._call("on_train_batch_end", last, logs)
 
     def test_begin(self) -> None:
-        for callback in self._callbacks:
-            callback.on_test_begin({})
+        self._call("on_test_begin", {})
 
     def test_end(self, logs: Mapping[str, float]) -> None:
+        self._call("on_test_end", logs)
+
+    def _call(self, hook: str, *args: Any) -> None:
         for callback in self._callbacks:
-            callback.on_test_end(logs)
+            getattr(callback, hook)(*args)
 
 
 _KERAS_PACKAGES = ("keras", "tf_keras")
@@ -229,11 +225,11 @@ class _Lockstep:
             rates = ", ".join(f"worker/{index} {_rate_of(bits):g}" for index, (_, bits) in enumerate(rows))
             raise UnsupportedError(
                 f"after epoch {epoch + 1} the workers have different learning rates ({rates}): a callback in "
-                f"{_names(inconsistent)} decides by something of its own; decide by the epoch's logs, which "
-                "are the same in every worker, and in all of them"
+                f"{worker_names(inconsistent)} decides by something of its own; decide by the epoch's logs, "
+                "which are the same in every worker, and in all of them"
             )
         if any(stops) and not all(stops):
-            named = _names([index for index, stop in enumerate(stops) if stop])
+            named = worker_names([index for index, stop in enumerate(stops) if stop])
             reporter.note(
                 f"a callback in {named} alone ended the training after epoch {epoch + 1}: all workers end"
             )
@@ -252,8 +248,8 @@ class _Lockstep:
         rows = _gather(self._strategy, [getattr(self.model, "_initial_epoch", None) or 0, checksum])
         if inconsistent := collectives.inconsistent_workers(rows):
             raise UnsupportedError(
-                f"BackupAndRestore has restored something else in {_names(inconsistent)} than in the others; "
-                "give it a backup_dir on storage that all hosts share"
+                f"BackupAndRestore has restored something else in {worker_names(inconsistent)} than in the "
+                "others; give it a backup_dir on storage that all hosts share"
             )
 
 
@@ -271,8 +267,8 @@ def _check_files(strategy: Any, folders: Sequence[str]) -> None:
         checksum = zlib.crc32(repr(listed).encode(), checksum)
     if inconsistent := collectives.inconsistent_workers(_gather(strategy, [checksum])):
         raise UnsupportedError(
-            f"BackupAndRestore has other files to restore in {_names(inconsistent)} than in the others; give "
-            "it a backup_dir on storage that all hosts share"
+            f"BackupAndRestore has other files to restore in {worker_names(inconsistent)} than in the "
+            "others; give it a backup_dir on storage that all hosts share"
         )
 
 
@@ -331,15 +327,8 @@ def _rate_bits(model: Any) -> int:
     rate = getattr(model.optimizer, "learning_rate", None)
     if rate is None or callable(rate):
         return 0
-    value = float(rate.numpy()) if hasattr(rate, "numpy") else float(rate)
-    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
-    return bits
+    return int(np.float64(rate.numpy() if hasattr(rate, "numpy") else rate).view(np.int64))
 
 
 def _rate_of(bits: int) -> float:
-    rate: float = struct.unpack("<d", struct.pack("<q", bits))[0]
-    return rate
-
-
-def _names(indices: Sequence[int]) -> str:
-    return ", ".join(f"worker/{index}" for index in indices)
+    return float(np.int64(bits).view(np.float64))

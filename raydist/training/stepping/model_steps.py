@@ -18,7 +18,7 @@ from raydist.training.replicas import (
 )
 from raydist.training.replicas.accumulation import Group, UpdateCheck
 from raydist.training.replicas.loss_verdict import LossRule
-from raydist.training.replicas.replica_share import KnownAmounts, use_share
+from raydist.training.replicas.replica_share import in_turn, use_share
 from raydist.training.reporting import reporter
 from raydist.training.stepping import step_calls
 
@@ -53,7 +53,7 @@ def run(
     def run_batch(element: Any, share: tf.Tensor) -> Any:
         batch = element.batch if isinstance(element, slices.Slice) else element
         with (
-            use_share(share, rule, is_model_step=True, amounts=KnownAmounts(totals)),
+            use_share(share, rule, is_model_step=True, total_of=in_turn(totals)),
             accumulation.collecting(accumulated),
         ):
             return step(batch)
@@ -178,10 +178,8 @@ def make_step_function(
     def note_draws(graph: tf.Graph) -> None:
         for sentence in layer_notes.notes_on_workers(strategy, graph):
             reporter.note(sentence)
-        if loss_rules.is_decided(model):
-            return  # which has said so
-        if (note := layer_notes.note_on_step(model, strategy, graph)) is not None:
-            reporter.note(note)
+        if not loss_rules.is_decided(model):  # which would have said so
+            reporter.note(layer_notes.note_on_step(model, strategy, graph))
 
     first_look = step_calls.FirstLook(
         is_wanted=lambda is_group: is_undecided(is_group) or metric_check.is_wanted(model, strategy),

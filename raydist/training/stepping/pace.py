@@ -9,10 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.outcome.status import TaskPace
+from raydist.outcome.status import Scope, TaskPace
 from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
 from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
+from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
 from raydist.training.reporting.reporter import Reporter
 
 INPUT_WAIT = "input_wait"  # the name of the share that is reported
@@ -171,8 +172,7 @@ class InputReport:
             else "time waited for data not measured with deterministic operations"
         )
         print(f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, {waited}", flush=True)
-        sentence = advice(str(reporter.task), begun, reading)
-        if sentence is not None:
+        if (sentence := advice(str(reporter.task), begun, reading)) is not None:
             reporter.note(sentence)
 
 
@@ -208,7 +208,30 @@ class PaceReport:
     def __init__(self) -> None:
         self._input = InputReport()
         self._waited: tuple[float, float] | None = None  # until when, and how long
-        self._reported_at_s = float("-inf")
+        self._reported_at_s = self._logged_at_s = float("-inf")
+
+    def completed(
+        self,
+        reporter: Reporter,
+        logs: Any,
+        *,
+        step: int,
+        epoch: int | None,
+        is_measured: bool = True,
+        is_resumable: bool = True,
+    ) -> None:
+        """Reports `step` steps; at most twice a second with this task's own values of `logs`, Keras's.
+
+        Args:
+          is_measured: False for a training whose time is not measured.
+          is_resumable: As of `Reporter.advance`.
+        """
+        values, now_s = None, time.monotonic()
+        if now_s - self._logged_at_s >= LOCAL_REPORT_INTERVAL_S:
+            self._logged_at_s, values = now_s, floats(logs)
+            measured = self.update(reporter, step=step) if is_measured else {}
+            reporter.report({**values, **measured}, step=step, epoch=epoch, scope=Scope.LOCAL)
+        reporter.advance(step, epoch=epoch, values=values, is_resumable=is_resumable)
 
     def update(self, reporter: Reporter, *, step: int) -> dict[str, float]:
         """Returns this task's values since the last call, and reports its sums to the controller every 2 s.

@@ -1,24 +1,24 @@
-"""Reports of a plain `fit`, which the user calls without any of raydist's callbacks."""
+"""A `fit` that the user calls: raydist's callbacks in it, and reports where it has none that reports."""
 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskType
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
 from raydist.training.reporting import reporter
-from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
+from raydist.training.reporting.logs import floats
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
+from raydist.training.stepping.callbacks import in_run_order, prepared
+from raydist.training.stepping.fit_session import FitSession
 from raydist.training.stepping.pace import PaceReport
 
 
@@ -28,7 +28,28 @@ def reports_stock_fits() -> bool:
     return current is not None and current.reports_every_fit
 
 
-def callbacks_for(callbacks: Sequence[Any], base: type, *, initial_epoch: int | None = 0) -> list[Any]:
+def session_of(
+    model: Any, arguments: dict[str, Any], library: Any, *, ahead: Sequence[Any] = ()
+) -> FitSession:
+    """Returns the session of a `fit`, and puts raydist's callbacks into its arguments.
+
+    Args:
+      arguments: By name. A CallbackList of the user's own stays as it is.
+      library: The module `callbacks` of the model's Keras.
+      ahead: Callbacks that run before all others.
+    """
+    base, callbacks, strategy = library.Callback, arguments.get("callbacks"), model.distribute_strategy
+    if not isinstance(callbacks, library.CallbackList):
+        users = in_run_order(tf.nest.flatten(callbacks or []))
+        reports = _reports_in(users, base, initial_epoch=arguments.get("initial_epoch") or 0)
+        callbacks = arguments["callbacks"] = [*ahead, *reports, *prepared(users, base, strategy)]
+    session = FitSession(model, callbacks, base=base)
+    if not is_distributed(strategy):
+        session.take()  # what Keras does by itself needs nothing of it
+    return session
+
+
+def _reports_in(callbacks: Sequence[Any], base: type, *, initial_epoch: int) -> list[Any]:
     """Returns the callbacks that a `fit` with `callbacks` gets besides them: none, or one that reports.
 
     A `fit` inside of another one belongs to that one, which counts its own steps. An evaluator reports
@@ -44,9 +65,7 @@ def callbacks_for(callbacks: Sequence[Any], base: type, *, initial_epoch: int | 
         return []
     if any(hasattr(one, "raydist_place") for one in callbacks):
         return []
-    return [
-        type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})(current, initial_epoch or 0)
-    ]
+    return [type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})(current, initial_epoch)]
 
 
 class _Reports:
@@ -65,7 +84,6 @@ class _Reports:
         # What comes after continues counting from here, so a train_steps that resumes finds its own steps.
         self._step = reporter.first_step
         self._step_in_epoch = 0
-        self._reported_at_s = 0.0
         self._pace = PaceReport()
         self._epoch: int | None = None  # epochs completed
 
@@ -99,14 +117,15 @@ class _Reports:
         if is_parameter_server(self.model.distribute_strategy):
             return  # tf_keras calls this when a step is scheduled, not when it is done
         self._count(batch + 1)
-        metrics = None
-        now = time.monotonic()
-        if now - self._reported_at_s >= LOCAL_REPORT_INTERVAL_S:
-            self._reported_at_s = now
-            metrics = floats(logs)
-            measured = {**metrics, **self._measured()}
-            self._reporter.report(measured, step=self._step, epoch=self._epoch, scope=Scope.LOCAL)
-        self._reporter.advance(self._step, epoch=self._epoch, values=metrics, is_resumable=False)
+        self._pace.completed(
+            self._reporter,
+            logs,
+            step=self._step,
+            epoch=self._epoch,
+            # What Keras iterates over by itself is not.
+            is_measured=is_distributed(self.model.distribute_strategy),
+            is_resumable=False,
+        )
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self._reporter.progress.beat()
@@ -126,12 +145,6 @@ class _Reports:
         if is_distributed(self.model.distribute_strategy):
             self._pace.finish(self._reporter)
         self._reporter.progress.expect(num_steps=self._step, num_epochs=self._epoch)
-
-    def _measured(self) -> dict[str, float]:
-        # What Keras iterates over by itself is not measured.
-        if not is_distributed(self.model.distribute_strategy):
-            return {}
-        return self._pace.update(self._reporter, step=self._step)
 
     def _check_equal(self, strategy: Any) -> None:
         if is_alone(strategy):

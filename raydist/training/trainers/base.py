@@ -13,6 +13,7 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
+from raydist.storage.run_storage import RunStorage
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
@@ -24,7 +25,7 @@ from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input.resume import EndedTrainings
 from raydist.training.reporting.progress import Commands
 from raydist.training.reporting.reporter import Reporter, note
-from raydist.training.trainers.export import ExportFolder, export
+from raydist.training.trainers.export import export
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,7 @@ class TaskRun:
         reporter: Reporter,
         checkpoints: TaskCheckpoints,
         commands: Commands,
-        export_folder: ExportFolder | None,
+        export_to: RunStorage | None,
     ) -> None:
         job = assignment.job
         self.assignment = assignment
@@ -149,7 +150,7 @@ class TaskRun:
         self.reporter = reporter
         self.checkpoints = checkpoints
         self.commands = commands
-        self._export_folder = export_folder
+        self._export_to = export_to
         self.schedule = CheckpointSchedule(job.checkpoint_every, each_epoch=job.keep_best is not None)
         self.auto_shard = job.auto_shard
         self.restored: SavedState | None = None
@@ -308,14 +309,13 @@ class TaskRun:
           element_spec: The structure of a batch.
         """
         self.checkpoints.settle_best(fit=fit, is_alone=self.commands.finish.is_set)
-        if self._export_folder is not None:
-            is_chief, reporter = self.assignment.is_chief, self.reporter
+        if self._export_to is not None:
             export(
                 model,
-                self._export_folder,
+                self._export_to,
                 fit=fit,
                 element_spec=element_spec,
                 checkpoints=self.checkpoints,
-                is_chief=is_chief,
-                reporter=reporter,
+                is_chief=self.assignment.is_chief,
+                reporter=self.reporter,
             )

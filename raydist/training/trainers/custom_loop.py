@@ -221,8 +221,7 @@ def _make_call(
             metric_variables[:] = [one for one in changed if tf_private.is_synchronized_on_read(one)]
         if metric_variables:  # which only the trace has shown
             function = tf.function(one_step, reduce_retracing=True, autograph=False)
-        total: tf.Tensor = function(element)
-        return total
+        return function(element)
 
     @tf.function(reduce_retracing=True, autograph=False)
     def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:

@@ -10,8 +10,8 @@ import contextlib
 import io
 import logging
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +27,9 @@ from raydist.training.reporting.tf_messages import cause_of
 logger = logging.getLogger(__name__)
 
 
-class ExportFolder:
-    """The run's export/ on storage."""
-
-    def __init__(self, storage: RunStorage) -> None:
-        self._storage = storage
-
-    def replace(self, model: Path, saved_model: Path) -> str:
-        """Stores a SavedModel's folder, and a .keras file if there is one, in place of what is there.
-
-        Returns the URI.
-        """
-        self._storage.delete(self._storage.export)
-        for path in saved_model.rglob("*"):
-            if path.is_file():
-                name = path.relative_to(saved_model).as_posix()
-                self._storage.upload(path, f"{self._storage.exported_saved_model}/{name}")
-        if model.exists():
-            self._storage.upload(model, self._storage.exported_model)
-        return self._storage.uri(self._storage.export)
-
-
 def export(
     model: Any,
-    folder: ExportFolder,
+    storage: RunStorage,
     *,
     fit: int,
     element_spec: Any,
@@ -78,7 +57,9 @@ def export(
             if names := snapshot.non_finite():
                 reporter.note(non_finite_note("the exported model", names))
         # In a thread of its own, because `fit` may have been called inside of the strategy's scope.
-        uri = _in_thread(lambda: _write(model, files, folder, _inputs_of(element_spec), reporter))
+        with ThreadPoolExecutor(1, thread_name_prefix="raydist-export") as thread:
+            written = thread.submit(_write, model, files, storage, _inputs_of(element_spec), reporter)
+        uri = written.result()
     except Exception as error:  # the user's model and layers may raise anything
         reporter.note(
             f"the model is not exported: {cause_of(error)}; its checkpoints are whole. "
@@ -88,7 +69,7 @@ def export(
         logger.info("exported to %s", uri)
 
 
-def _write(model: Any, files: dict[str, bytes], folder: ExportFolder, inputs: Any, reporter: Reporter) -> str:
+def _write(model: Any, files: dict[str, bytes], storage: RunStorage, inputs: Any, reporter: Reporter) -> str:
     with tempfile.TemporaryDirectory(prefix="raydist-export-") as name:
         place = Path(name)
         # Keras prints a page about each export.
@@ -108,7 +89,19 @@ def _write(model: Any, files: dict[str, bytes], folder: ExportFolder, inputs: An
                     copy.export(str(place / "saved_model"))
                 else:  # Keras would take all inputs for floats
                     _write_serving(copy, files, place / "saved_model", inputs)
-        return folder.replace(place / "model.keras", place / "saved_model")
+        return _replace(storage, place / "model.keras", place / "saved_model")
+
+
+def _replace(storage: RunStorage, model: Path, saved_model: Path) -> str:
+    """Stores a SavedModel's folder, and a .keras file if there is one, in place of the run's export/.
+
+    Returns the URI.
+    """
+    storage.delete(storage.export)
+    storage.upload_folder(saved_model, storage.exported_saved_model)
+    if model.exists():
+        storage.upload(model, storage.exported_model)
+    return storage.uri(storage.export)
 
 
 def _filled_copy(model: Any, files: dict[str, bytes], assets: Path, inputs: Any) -> Any:
@@ -176,21 +169,3 @@ def _inputs_of(element_spec: Any) -> Any:
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
-
-
-def _in_thread(function: Callable[[], str]) -> str:
-    results: list[str] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except Exception as error:  # a thread's border
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="raydist-export")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]

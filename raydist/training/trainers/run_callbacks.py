@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from raydist.outcome.status import Scope
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
 from raydist.training.replicas.accumulation import BatchGroups
-from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, by_element, floats, numbers
+from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.pace import PaceReport
 from raydist.training.trainers import model_state
@@ -69,7 +67,6 @@ class _Progress:
         self.groups = groups
         self._position = position
         self._element_spec = element_spec
-        self._reported_at_s = 0.0
         self._pace = PaceReport()
 
     def run_around(self, callbacks: Sequence[Any]) -> None:
@@ -127,20 +124,13 @@ class _Progress:
                 self.model.history.history.setdefault(name, []).append(value)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        position, reporter = self._position, self._position.run.reporter
+        position = self._position
         # `batch` counts from the epoch's beginning, also in a resumed run, and is the last step of a call.
         step_in_epoch = batch + 1
         position.step_before = position.step
         position.step += step_in_epoch - position.step_in_epoch
         position.step_in_epoch = step_in_epoch
-        now = time.monotonic()
-        metrics = None
-        if now - self._reported_at_s >= LOCAL_REPORT_INTERVAL_S:
-            self._reported_at_s = now
-            metrics = floats(logs)
-            measured = {**metrics, **self._pace.update(reporter, step=position.step)}
-            reporter.report(measured, step=position.step, epoch=position.epoch, scope=Scope.LOCAL)
-        reporter.advance(position.step, epoch=position.epoch, values=metrics)
+        self._pace.completed(position.run.reporter, logs, step=position.step, epoch=position.epoch)
         position.run.checkpoints.check()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -44,8 +44,7 @@ def of_batches(class_weight: Mapping[int, float]) -> Callable[..., Any]:
         is_known = tf.gather(classes, places) == labels
         return x, y, tf.where(is_known, tf.gather(weights, places), tf.ones([], weights.dtype))
 
-    function: Callable[..., Any] = weighted
-    return function
+    return weighted
 
 
 @contextmanager
@@ -76,14 +75,14 @@ class Keras3:
     unread = Unread.AFTER_PASS
     has_sharded_variables = False
 
-    def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
-        trainer.check_supported(model, strategy)
+    check_supported = staticmethod(trainer.check_supported)
+    build = staticmethod(trainer.build)
+    class_weights = staticmethod(of_batches)
+    serving = staticmethod(serving)
+    converted = staticmethod(trainer.converted_step)
 
     def steps_taken(self, model: Any, asked: int | None) -> int | None:
         return epochs.in_whole_calls(asked, model.steps_per_execution)
-
-    def build(self, model: Any, element_spec: Any) -> None:
-        trainer.build(model, element_spec)
 
     def begin_fit(self, model: Any, element_spec: Any, *, first: Start, session: FitSession | None) -> None:
         # `fit` has built the model, and ctx.fit has said where it begins.
@@ -95,9 +94,6 @@ class Keras3:
 
     def end_training(self, model: Any) -> None:
         model.optimizer.finalize_variable_values(model.trainable_variables)
-
-    def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
-        return of_batches(class_weight)
 
     def is_optimizer(self, value: Any) -> bool:
         return isinstance(value, keras.optimizers.Optimizer)
@@ -113,14 +109,6 @@ class Keras3:
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         return []  # its layers list their generators among the model's variables
-
-    def serving(
-        self, model: Any
-    ) -> AbstractContextManager[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
-        return serving(model)
-
-    def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return trainer.converted_step(model, step)
 
 
 def global_random_variables() -> list[tf.Variable]:

@@ -173,8 +173,7 @@ class _GroupedAdapter:
 
     @property
     def num_elements(self) -> int | None:
-        count: int | None = self._adapter.num_batches
-        return count
+        return self._adapter.num_batches
 
     @property
     def num_batches(self) -> int | None:

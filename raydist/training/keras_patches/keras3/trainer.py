@@ -21,8 +21,7 @@ from raydist.training.input import resume
 from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics
 from raydist.training.replicas import code_names, compilation, own_logs, slices
-from raydist.training.stepping import callbacks as worker_callbacks, fit_session, model_steps, plain_fit
-from raydist.training.stepping.callbacks import in_run_order
+from raydist.training.stepping import fit_session, model_steps, plain_fit
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +48,7 @@ def build(model: Any, element_spec: Any) -> None:
 def converted_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns a model's step as Keras would trace it: from 3.12 on without `tf.experimental.Optional`s."""
     convert = getattr(model, "_autoconvert_optionals", None)
-    found: Callable[[Any], Any] = step if convert is None else convert(step)
-    return found
+    return step if convert is None else convert(step)
 
 
 def symbolic_build(
@@ -190,18 +188,8 @@ def checked_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: A
         )
     check_supported(self, self.distribute_strategy)
     bound = inspect.signature(original).bind(self, *args, **kwargs)
-    callbacks = bound.arguments.get("callbacks")
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        users = in_run_order(tree.flatten(callbacks or []))
-        reports = plain_fit.callbacks_for(
-            users, keras.callbacks.Callback, initial_epoch=bound.arguments.get("initial_epoch")
-        )
-        users = worker_callbacks.prepared(users, keras.callbacks.Callback, self.distribute_strategy)
-        callbacks = [*reports, *users] if is_stock else [EqualStatistics(), *reports, *users]
-        bound.arguments["callbacks"] = callbacks
-    session = fit_session.FitSession(self, callbacks, base=keras.callbacks.Callback)
-    if is_stock:
-        session.take()  # what Keras does by itself needs nothing of it
+    ahead = [] if is_stock else [EqualStatistics()]
+    session = plain_fit.session_of(self, bound.arguments, keras.callbacks, ahead=ahead)
     try:
         with fit_session.entered(session):
             return original(*bound.args, **bound.kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -73,14 +73,14 @@ class TfKeras:
     unread = Unread.AT_FIRST
     has_sharded_variables = True
 
+    build = staticmethod(build.build)
+    serving = staticmethod(serving)
+
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Everything is."""
 
     def steps_taken(self, model: Any, asked: int | None) -> int | None:
         return asked
-
-    def build(self, model: Any, element_spec: Any) -> None:
-        build.build(model, element_spec)
 
     def begin_fit(self, model: Any, element_spec: Any, *, first: Start, session: FitSession | None) -> None:
         if element_spec is None or not is_parameter_server(model.distribute_strategy):
@@ -105,8 +105,7 @@ class TfKeras:
             with tf.control_dependencies([tf.debugging.assert_less(classes, count, message=NO_WEIGHT)]):
                 return weighted(*batch)
 
-        function: Callable[..., Any] = checked
-        return function
+        return checked
 
     def is_optimizer(self, value: Any) -> bool:
         return isinstance(value, (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer))
@@ -129,11 +128,6 @@ class TfKeras:
             for layer in model._flatten_layers()
         )
         return [generator.state for generator in generators if generator is not None]
-
-    def serving(
-        self, model: Any
-    ) -> AbstractContextManager[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
-        return serving(model)
 
     def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return build.converted(step)

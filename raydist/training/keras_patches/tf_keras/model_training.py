@@ -18,14 +18,7 @@ from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.replicas import code_names, compilation, gradient_probe, gradients, own_logs, slices
-from raydist.training.stepping import (
-    callbacks as worker_callbacks,
-    fit_session,
-    model_steps,
-    plain_fit,
-    step_calls,
-)
-from raydist.training.stepping.callbacks import in_run_order
+from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
 
 
 class _LocalResults(threading.local):
@@ -141,17 +134,7 @@ def packed_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: An
     if not is_stock and not is_parameter_server(self.distribute_strategy):
         check_supported(self, self.distribute_strategy)
     bound = inspect.signature(original).bind(self, *args, **kwargs)
-    callbacks = bound.arguments.get("callbacks")
-    if not isinstance(callbacks, tf_keras.callbacks.CallbackList):
-        users = in_run_order(tf.nest.flatten(callbacks or []))
-        reports = plain_fit.callbacks_for(
-            users, tf_keras.callbacks.Callback, initial_epoch=bound.arguments.get("initial_epoch")
-        )
-        users = worker_callbacks.prepared(users, tf_keras.callbacks.Callback, self.distribute_strategy)
-        callbacks = bound.arguments["callbacks"] = [*reports, *users]
-    session = fit_session.FitSession(self, callbacks, base=tf_keras.callbacks.Callback)
-    if is_stock:
-        session.take()  # what Keras does by itself needs nothing of it
+    session = plain_fit.session_of(self, bound.arguments, tf_keras.callbacks)
     with fit_session.entered(session):
         return original(*bound.args, **bound.kwargs)
 
