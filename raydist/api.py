@@ -84,15 +84,28 @@ def plan(
       MistakeError: What was asked cannot be done as written.
       ClusterError: The cluster cannot give it, or could not be reached.
     """
+    # What is pickled is never sent anywhere.
+    return _plan_of(_read(job, config, params, options, pickle=lambda function: b""))
+
+
+def _read(
+    job: JobLike,
+    config: Config,
+    params: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    *,
+    datasets: Mapping[str, Any] | None = None,
+    pickle: Callable[[object], bytes] | None = None,
+) -> Request:
     hide_advice()
-    request = read_request(
+    return read_request(
         job,
         config=config,
         params=params,
         overrides=options,
-        pickle=lambda function: b"",  # never sent anywhere
+        pickle=pickle or _pickle,
+        datasets=check_datasets(datasets),
     )
-    return _plan_of(request)
 
 
 def _plan_of(request: Request) -> Plan:
@@ -154,15 +167,7 @@ def run(
         once a run had been started, `result` is its RunResult.
     """
     called_at_s = time.monotonic()
-    hide_advice()
-    request = read_request(
-        job,
-        config=config,
-        params=params,
-        overrides=options,
-        pickle=_pickle,
-        datasets=check_datasets(datasets),
-    )
+    request = _read(job, config, params, options, datasets=datasets)
     succeeded = _succeeded_before(request, on_event)
     if succeeded is not None:
         return succeeded
@@ -209,15 +214,7 @@ def submit(
       StorageError: Storage cannot be written.
     """
     called_at_s = time.monotonic()
-    hide_advice()
-    request = read_request(
-        job,
-        config=config,
-        params=params,
-        overrides=options,
-        pickle=_pickle,
-        datasets=check_datasets(datasets),
-    )
+    request = _read(job, config, params, options, datasets=datasets)
     return _submit(request, called_at_s=called_at_s, on_event=on_event)
 
 
@@ -251,7 +248,7 @@ def pack_job(
     job: JobLike, *, config: Config, params: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> PackedJob:
     """Reads a job as `run` does; raises MistakeError for what cannot be read."""
-    request = read_request(job, config=config, params=params, overrides=options, pickle=_pickle)
+    request = _read(job, config, params, options)
     code = None if request.job.working_dir is None else pack(Path(request.job.working_dir))
     with traced_code(code, request.job) as trace:
         return PackedJob(request=request, code=code, traced=trace())

@@ -219,7 +219,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pathspec": {"runtime"},
     "mlflow": {"tracking"},
     "tensorboard": {"board"},
-    "wrapt": {"training"},
+    "wrapt": {"training", "runtime.task"},
     "yaml": {"spec", "entry"},
     "click": {"cli"},
     "rich": {"cli"},

@@ -11,9 +11,10 @@ from click.shell_completion import CompletionItem
 
 from raydist.cli.job_options import DurationType, default_storage
 from raydist.cli.screen import output
-from raydist.errors import RaydistError, StorageError
+from raydist.errors import MistakeError, RaydistError, StorageError
 
 if TYPE_CHECKING:
+    from raydist.storage.checkpoint_marker import Checkpoint
     from raydist.storage.run_storage import RunStorage
 
 # More names than anybody reads.
@@ -75,6 +76,18 @@ def open_named(storage: str, run: str, *, wait_s: float = 0.0) -> RunStorage:
         while time.monotonic() < deadline_s and find_run_yet(opened, run) is None:
             time.sleep(_POLL_S)
     return find_run(opened, run)
+
+
+def checkpoint_of(run: RunStorage, step: int) -> Checkpoint:
+    """Returns the run's checkpoint of a step; raises MistakeError if there is none."""
+    from raydist.storage.checkpoints import CheckpointStore
+
+    committed = CheckpointStore(run).committed()
+    found = next((one for one in committed if one.step == step), None)
+    if found is None:
+        known = ", ".join(str(one.step) for one in committed) or "none"
+        raise MistakeError(f"run {run.run} has no checkpoint of step {step}; it has {known}")
+    return found
 
 
 def note_damage(storage: RunStorage) -> None:

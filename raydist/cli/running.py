@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.cli.screen import output, run_view, standard_streams
 from raydist.cli.screen.progress import Progress, ProgressView, open_view
+from raydist.errors import RunCancelledError
 
 if TYPE_CHECKING:
+    from raydist import RunHandle
     from raydist.entry.request import Config
     from raydist.spec.params import ParamTexts
 
@@ -82,6 +84,17 @@ class _Screen:
     def _say(self, sentence: str) -> None:
         self.said.add(sentence)
         self._view.say(sentence)
+
+
+@contextlib.contextmanager
+def stopped_at_end(handle: RunHandle) -> Iterator[None]:
+    """Stops a run at the end of the block, and waits for its end."""
+    try:
+        yield
+    finally:
+        handle.stop()
+        with contextlib.suppress(RunCancelledError):
+            handle.result()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import note_damage, open_named, run_argument
+from raydist.cli.run_argument import checkpoint_of, note_damage, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import CheckpointError, MistakeError
 from raydist.runtime.task.code_archive import unpack
@@ -17,7 +17,6 @@ from raydist.storage.provenance import read_kept_code
 
 if TYPE_CHECKING:
     from raydist.storage.checkpoint_marker import Checkpoint
-    from raydist.storage.checkpoints import CheckpointStore
     from raydist.storage.run_record import RunRecord
     from raydist.storage.run_storage import RunStorage
 
@@ -93,7 +92,7 @@ def _copy_checkpoint(
 
     store = CheckpointStore(storage)
     if step is not None:
-        checkpoint = _of_step(store, storage, step)
+        checkpoint = checkpoint_of(storage, step)
         store.fetch(checkpoint, directory)
         return _told(checkpoint), []
     point = store.latest_whole(fetch_to=directory)
@@ -103,15 +102,6 @@ def _copy_checkpoint(
             raise CheckpointError(f"no checkpoint of run {storage.run} is whole: {notes[0]}")
         raise MistakeError(f"run {storage.run} has no committed checkpoint")
     return _told(point.checkpoint), notes
-
-
-def _of_step(store: CheckpointStore, storage: RunStorage, step: int) -> Checkpoint:
-    committed = store.committed()
-    for checkpoint in committed:
-        if checkpoint.step == step:
-            return checkpoint
-    known = ", ".join(str(checkpoint.step) for checkpoint in committed) or "none"
-    raise MistakeError(f"run {storage.run} has no checkpoint of step {step}; it has {known}")
 
 
 def _told(checkpoint: Checkpoint) -> dict[str, int]:

@@ -14,6 +14,7 @@ from raydist.errors import ClusterError, MistakeError, SpecError
 from raydist.runs.chaos import Fault, disturb
 from raydist.spec.settings.options import find_option
 from raydist.spec.tasks import TaskId
+from raydist.spec.text import counted
 
 if TYPE_CHECKING:
     from raydist.runs.attached import AttachedRun
@@ -159,8 +160,8 @@ def profile(
         )
         return
     output.show(
-        f"{found.task}: {_count(num_steps, 'step')} ({answer.first_step} to {answer.last_step}) in "
-        f"{_count(answer.calls, 'call')}, {answer.seconds:.2f} s"
+        f"{found.task}: {counted(num_steps, 'step')} ({answer.first_step} to {answer.last_step}) in "
+        f"{counted(answer.calls, 'call')}, {answer.seconds:.2f} s"
     )
     if answer.is_cut:
         output.show(f"The training ended before {steps} steps.")
@@ -168,10 +169,6 @@ def profile(
         output.show("Several steps run in one call, and a profile begins and ends between calls.")
     output.show(f"The profile is in {answer.profile}")
     output.show(f"`raydist tensorboard {opened.run}` shows it on its Profile page (`pip install xprof`).")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @click.command("stop", epilog="More: `raydist guide on-a-cluster`.")

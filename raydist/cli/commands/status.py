@@ -43,7 +43,7 @@ def checkpoints(run: str, verify: bool, storage: str, is_json: bool) -> None:
     opened = open_named(storage, run)
     note_damage(opened)
     store = CheckpointStore(opened)
-    rows = [_describe(store, checkpoint, verify=verify) for checkpoint in store.committed()]
+    rows = [_row(store, checkpoint, verify=verify) for checkpoint in store.committed()]
     if is_json:
         output.print_json({"run": opened.run, "checkpoints": rows})
     elif rows:
@@ -52,15 +52,21 @@ def checkpoints(run: str, verify: bool, storage: str, is_json: bool) -> None:
         output.show(f"no committed checkpoints in {opened.uri(opened.checkpoints)}")
 
 
-def _describe(store: CheckpointStore, checkpoint: Checkpoint, *, verify: bool) -> dict[str, Any]:
+def _row(store: CheckpointStore, checkpoint: Checkpoint, *, verify: bool) -> dict[str, Any]:
+    return {
+        **_described(checkpoint),
+        "digest": checkpoint.info.get("digest"),
+        "state": _verified(store, checkpoint) if verify else "committed",
+        "metrics": checkpoint.info.get("metrics"),
+    }
+
+
+def _described(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "step": checkpoint.step,
         "attempt": checkpoint.attempt,
         "epoch": checkpoint.info.get("epoch"),
         "bytes": sum(file.size_bytes for file in checkpoint.files),
-        "digest": checkpoint.info.get("digest"),
-        "state": _verified(store, checkpoint) if verify else "committed",
-        "metrics": checkpoint.info.get("metrics"),
         "uri": checkpoint.uri,
     }
 
@@ -237,16 +243,7 @@ def describe(run: str, storage: str, is_json: bool) -> None:
         "duration_s": run_view.duration_s(record),
         "is_driven": is_driven(opened, record),
         "restarts": as_plain(incidents),
-        "checkpoints": [
-            {
-                "step": one.step,
-                "attempt": one.attempt,
-                "epoch": one.info.get("epoch"),
-                "bytes": sum(file.size_bytes for file in one.files),
-                "uri": one.uri,
-            }
-            for one in CheckpointStore(opened).committed()
-        ],
+        "checkpoints": [_described(one) for one in CheckpointStore(opened).committed()],
         "stored": {
             name: {"num_files": usage.num_files, "bytes": usage.num_bytes}
             for name, usage in sorted(usage_of(opened).items())

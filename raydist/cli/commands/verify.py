@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 import tempfile
@@ -22,7 +21,7 @@ from raydist.cli.kept_job import (
     kept_settings,
     lost_secrets,
 )
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import checkpoint_of, open_named, run_argument
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError
 from raydist.outcome.status import RunState
@@ -97,7 +96,7 @@ def command(
         run=opened,
         record=record,
         code=kept_code(opened, record),
-        start=None if from_step is None else _checkpoint_of(opened, from_step),
+        start=None if from_step is None else checkpoint_of(opened, from_step),
         last_step=(from_step or 0) + steps,
         storage=uri_below(storage, opened.verification(name)),
         options={} if address is None else {"address": address},
@@ -149,7 +148,7 @@ class _Verdict:
 
     def lines(self) -> list[str]:
         own, other = self.workers
-        first = f"with {own} worker{'s' if own > 1 else ''} and with {other}: "
+        first = f"with {counted(own, 'worker')} and with {other}: "
         itself = "the run's own checkpoints: "
         if not (self.run.steps or self.run.difference):
             return [first + _told(self.repeats), itself + "there are none of these steps"]
@@ -228,7 +227,7 @@ class _Repeats:
         if self.start is not None:
             self._begin_after(self.start, place)
         first = 1 if self.start is None else self.start.step + 1
-        count = f"{workers} worker{'s' if workers > 1 else ''}"
+        count = counted(workers, "worker")
         output.show(f"repeating steps {first} to {self.last_step} with {count}", is_error=self.is_json)
         working_dir = None if self.code is None else folder
         options: dict[str, Any] = {
@@ -247,15 +246,11 @@ class _Repeats:
         job = kept_job(self.run.run, self.record.spec, working_dir=working_dir)
         handle = api.submit(job, config=kept_settings(self.record.spec), **options)
         store, is_done = CheckpointStore(place), False
-        try:
+        with running.stopped_at_end(handle):
             while not (is_done or handle.status().state.is_terminal):
                 time.sleep(_POLL_S)
                 newest = store.newest()
                 is_done = newest is not None and newest.step >= self.last_step
-        finally:
-            handle.stop()
-            with contextlib.suppress(RunCancelledError):
-                handle.result()
         if not is_done and handle.status().state is RunState.CANCELLED:
             raise RunCancelledError(f"run {name} was stopped before it had repeated all steps")
         return place
@@ -284,20 +279,6 @@ class _Repeats:
             claim=None,
         )
         RunRecordStore(place).replace(ended)
-
-
-def _checkpoint_of(run: RunStorage, step: int) -> Checkpoint:
-    """Returns the run's checkpoint of a step; raises MistakeError if there is none."""
-    from raydist.storage.checkpoints import CheckpointStore
-
-    committed = CheckpointStore(run).committed()
-    found = next((one for one in committed if one.step == step), None)
-    if found is None:
-        steps = ", ".join(str(one.step) for one in reversed(committed)) or "none"
-        raise MistakeError(
-            f"run {run.run} has no checkpoint of step {step}; write one of its checkpoints: {steps}"
-        )
-    return found
 
 
 def _remove(run: RunStorage, name: str) -> None:

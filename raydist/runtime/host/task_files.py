@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from raydist.errors import StorageError
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.spec.quantities import size_text
+from raydist.spec.text import counted
 from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -225,7 +226,11 @@ class _Entry(NamedTuple):
 
     def __str__(self) -> str:
         size = size_text(self.num_bytes)
-        return f"{self.name} ({_count(self.num_files)}, {size})" if self.name.endswith("/") else self.name
+        return (
+            f"{self.name} ({counted(self.num_files, 'file')}, {size})"
+            if self.name.endswith("/")
+            else self.name
+        )
 
 
 def is_tools_folder(folder: Path) -> bool:
@@ -298,7 +303,7 @@ def _describe(kept: Sequence[_Entry], left_out: Sequence[_Entry]) -> str:
     if kept:
         count, size = sum(entry.num_files for entry in kept), size_text(sum(one.num_bytes for one in kept))
         sentences.append(
-            f"the run keeps {_count(count)} ({size}) that the job wrote into its working folder: "
+            f"the run keeps {counted(count, 'file')} ({size}) that the job wrote into its working folder: "
             f"{_names(kept)}"
         )
     if left_out:
@@ -307,10 +312,6 @@ def _describe(kept: Sequence[_Entry], left_out: Sequence[_Entry]) -> str:
             f"{MAX_WORKING_BYTES // 10**6} MB and {MAX_WORKING_FILES} files; ctx.output_dir has no limit"
         )
     return "; ".join(sentences)
-
-
-def _count(num_files: int) -> str:
-    return "1 file" if num_files == 1 else f"{num_files} files"
 
 
 def _names(entries: Iterable[_Entry]) -> str:

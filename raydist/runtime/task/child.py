@@ -16,15 +16,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
+
+import wrapt
 
 from raydist.errors import StorageError
 from raydist.outcome.status import CodePlace, Command, FailureKind, TaskFailure, TaskStatus
@@ -39,34 +38,15 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.kept_state import HandedState
 
 
-class JoinedRay(MetaPathFinder):
-    """Finds `ray`, and gives its `init` the namespace of the run."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if fullname == "ray" else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(Loader):
-    def __init__(self, original: Loader) -> None:
-        self._original = original
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._original.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._original.exec_module(module)
-        module.__dict__["init"] = functools.partial(
-            module.__dict__["init"],
-            namespace=os.environ.get("RAY_NAMESPACE"),
-            # The task's log is not the place for what all processes of the job print.
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-        )
+def join_run(ray: Any) -> None:
+    """Gives the `init` of the module `ray` the namespace of the run. Called once that is imported."""
+    ray.init = functools.partial(
+        ray.init,
+        namespace=os.environ.get("RAY_NAMESPACE"),
+        # The task's log is not the place for what all processes of the job print.
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )
 
 
 STATUS_INTERVAL_S = 0.25
@@ -121,7 +101,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Asks the agent for something that it holds: `name` is a method of its `Held`."""
+    """Asks the agent for something that it holds: `name` is a method, such as `parcels.get`."""
 
     number: int
     name: str
@@ -181,7 +161,7 @@ class _Task:
         # A host that is about to be taken away says so, to this process, its agent, or both.
         signal.signal(signal.SIGTERM, signal.SIG_DFL if self._begin.may_vanish else self._note_sigterm)
         signal.siginterrupt(signal.SIGTERM, False)
-        sys.meta_path.insert(0, JoinedRay())
+        wrapt.register_post_import_hook(join_run, "ray")
         faulthandler.enable(all_threads=False)
         # `raydist stacks` sends it. In C, so that also a process shows its stacks that holds Python's lock.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
@@ -351,14 +331,13 @@ class _Parcels:
         self._task = task
 
     def put(self, key: str, content: bytes) -> None:
-        self._task.ask("put_parcel", key, content)
+        self._task.ask("parcels.put", key, content)
 
     def get(self, key: str) -> bytes:
-        content: bytes = self._task.ask("get_parcel", key)
-        return content
+        return bytes(self._task.ask("parcels.get", key))
 
     def claim(self, key: str) -> int:
-        return int(self._task.ask("claim_parcel", key))
+        return int(self._task.ask("parcels.claim", key))
 
 
 def _loaded(datasets: bytes) -> Mapping[str, Any]:

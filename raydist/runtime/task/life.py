@@ -345,18 +345,6 @@ class _Held:
     def release_port(self, index: int) -> None:
         self._leases[index].close()
 
-    def put_parcel(self, key: str, content: bytes) -> None:
-        assert self.parcels is not None
-        self.parcels.put(key, content)
-
-    def get_parcel(self, key: str) -> Any:
-        assert self.parcels is not None
-        return self.parcels.get(key)
-
-    def claim_parcel(self, key: str) -> int:
-        assert self.parcels is not None
-        return self.parcels.claim(key)
-
     def close(self) -> None:
         """Gives all ports up. Idempotent."""
         for lease in list(self._leases.values()):

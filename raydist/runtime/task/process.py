@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,7 @@ class TaskProcess:
 
     def _answer(self, ask: Ask) -> None:
         try:
-            answer = Answer(number=ask.number, value=getattr(self._held, ask.name)(*ask.args))
+            answer = Answer(number=ask.number, value=attrgetter(ask.name)(self._held)(*ask.args))
         except Exception as error:  # which the process raises
             answer = Answer(number=ask.number, error=error)
         self._send(answer)

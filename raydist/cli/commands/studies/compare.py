@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from raydist.cli.commands.studies.comparison import Comparison, ResultFiles, run_each, study_options
+from raydist.cli.commands.studies.comparison import Comparison, Study, run_each, study_options
 from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
 from raydist.cli.job_options import RunCommand, chosen_names
 from raydist.runs.pictures import loss_picture
@@ -34,18 +34,7 @@ _COLUMNS = {
     help="Strategies to run the job under, such as multi_worker_mirrored,parameter_server.",
 )
 @study_options(without=["strategy"])
-def command(
-    job: str,
-    strategies: str,
-    steps: int,
-    csv_path: Path | None,
-    plot_path: Path | None,
-    is_json: bool,
-    is_module: bool,
-    config: Path | None,
-    param_texts: tuple[str, ...],
-    **options: object,
-) -> int:
+def command(study: Study, strategies: str) -> int:
     """Measure a job under several strategies.
 
     Stops each run after some steps, and prints speed, the loss at equal examples and at equal time, and how
@@ -56,15 +45,8 @@ def command(
     Example:
       raydist compare jobs/sync_vs_async.py --strategies mirrored,parameter_server
     """
-    runs = JobRuns.of(job, is_module=is_module, config=config, param_texts=param_texts, options=options)
     names = chosen_names(strategies, _NAMES, option="--strategies")
-    cases = [_case(runs, Strategy(name)) for name in names]
-
-    def compare(found: Sequence[ShortRun]) -> Comparison:
-        return _comparison(job, found)
-
-    files = ResultFiles(csv=csv_path, plot=plot_path)
-    return run_each(runs, cases, compare, num_steps=steps, files=files, is_json=is_json)
+    return run_each(study, [_case(study.runs, Strategy(name)) for name in names], _comparison)
 
 
 def _case(runs: JobRuns, strategy: Strategy) -> Case:

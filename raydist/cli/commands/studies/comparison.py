@@ -4,57 +4,33 @@ from __future__ import annotations
 
 import csv
 import errno
+import functools
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from raydist.cli import running
 from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun, study_of
-from raydist.cli.job_options import count_option, job_options, json_option, module_option
+from raydist.cli.job_options import (
+    count_option,
+    given_options,
+    job_options,
+    json_option,
+    module_option,
+    target_of,
+)
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RaydistError, RunCancelledError, StorageError
 from raydist.spec.job import JobSpec
+from raydist.spec.params import ParamTexts
+from raydist.spec.settings.options import OPTIONS
 from raydist.storage.filesystem import Storage
 from raydist.storage.studies import StudyStore
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def study_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Function]:
-    """Adds the job, `--steps`, `--csv`, `--plot`, `--json`, and the other options of a run."""
-
-    def add(function: _Function) -> _Function:
-        for one in (
-            json_option,
-            job_options(without=[*SET_HERE, *without]),
-            click.option(
-                "--plot",
-                "plot_path",
-                metavar="FILE",
-                type=click.Path(path_type=Path),
-                help="Also draw it, as SVG.",
-            ),
-            click.option(
-                "--csv", "csv_path", metavar="FILE", type=click.Path(path_type=Path), help="Also write a CSV."
-            ),
-            count_option(
-                "--steps",
-                "Steps after which each run is stopped, once it has trained for 10 s.",
-                metavar="STEPS",
-                default=200,
-            ),
-            module_option,
-            click.argument("job", metavar="JOB"),
-        ):
-            function = one(function)
-        return function
-
-    return add
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,33 +71,100 @@ class ResultFiles:
             _write_file(self.plot, comparison.picture, option="--plot")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What a command is to compare.
+
+    Attributes:
+      job: As it was named.
+      num_steps: After which each run is stopped.
+    """
+
+    job: str
+    runs: JobRuns
+    num_steps: int
+    files: ResultFiles
+    is_json: bool
+
+
+def study_options(*, without: Iterable[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Gives a command a `Study`: the job, options of its own and those of a run."""
+
+    def add(command: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def function(
+            job: str,
+            steps: int,
+            csv_path: Path | None,
+            plot_path: Path | None,
+            is_json: bool,
+            is_module: bool,
+            config: Path | None,
+            param_texts: tuple[str, ...],
+            **options: object,
+        ) -> int:
+            runs = JobRuns(
+                job=target_of(job, is_module=is_module),
+                config=config,
+                params=ParamTexts.parse(param_texts),
+                options=given_options(options),
+            )
+            files = ResultFiles(csv=csv_path, plot=plot_path)
+            of_runs = {option.name for option in OPTIONS}
+            own = {name: value for name, value in options.items() if name not in of_runs}
+            return command(Study(job=job, runs=runs, num_steps=steps, files=files, is_json=is_json), **own)
+
+        added: Callable[..., int] = function
+        for one in (
+            json_option,
+            job_options(without=[*SET_HERE, *without]),
+            click.option(
+                "--plot",
+                "plot_path",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="Also draw it, as SVG.",
+            ),
+            click.option(
+                "--csv", "csv_path", metavar="FILE", type=click.Path(path_type=Path), help="Also write a CSV."
+            ),
+            count_option(
+                "--steps",
+                "Steps after which each run is stopped, once it has trained for 10 s.",
+                metavar="STEPS",
+                default=200,
+            ),
+            module_option,
+            click.argument("job", metavar="JOB"),
+        ):
+            added = one(added)
+        return added
+
+    return add
+
+
 def run_each(
-    runs: JobRuns,
-    cases: Sequence[Case],
-    compare: Callable[[Sequence[ShortRun]], Comparison],
-    *,
-    num_steps: int,
-    files: ResultFiles,
-    is_json: bool,
+    study: Study, cases: Sequence[Case], compare: Callable[[str, Sequence[ShortRun]], Comparison]
 ) -> int:
     """Makes each run, prints what they say, and returns the exit code.
 
     Ctrl-C and a run that fails end it, after what was found up to then is printed.
     """
-    files.check()
+    is_json = study.is_json
+    study.files.check()
     standard_streams.tolerate_failures()
     found: list[ShortRun] = []
     error: RaydistError | KeyboardInterrupt | None = None
     try:
         with output.stdout_kept_for_json(is_json), running.interrupts():
             for case in cases:
-                found.append(runs.measure(case, first=cases[0].plan.job, num_steps=num_steps))
+                found.append(study.runs.measure(case, first=cases[0].plan.job, num_steps=study.num_steps))
     except (RaydistError, KeyboardInterrupt) as ended:
         if not found:
             raise
         error = ended
-    comparison = compare(found)
-    files.write(comparison)
+    comparison = compare(study.job, found)
+    study.files.write(comparison)
     try:
         _keep_for_page(comparison, cases[0].plan.job)
     except StorageError as unkept:

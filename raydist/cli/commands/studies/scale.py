@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from raydist.cli.commands.studies.comparison import Comparison, ResultFiles, run_each, study_options
+from raydist.cli.commands.studies.comparison import Comparison, Study, run_each, study_options
 from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
 from raydist.cli.job_options import RunCommand
 from raydist.errors import MistakeError
@@ -32,18 +32,7 @@ _HEADERS = (
     help="Numbers of workers to run the job with, such as 1,2,4.",
 )
 @study_options(without=["workers"])
-def command(
-    job: str,
-    workers_text: str,
-    steps: int,
-    csv_path: Path | None,
-    plot_path: Path | None,
-    is_json: bool,
-    is_module: bool,
-    config: Path | None,
-    param_texts: tuple[str, ...],
-    **options: object,
-) -> int:
+def command(study: Study, workers_text: str) -> int:
     """Measure a job with several numbers of workers.
 
     Runs the job on one device without distribution, then with each number of workers, and stops each run
@@ -53,14 +42,7 @@ def command(
     Example:
       raydist scale jobs/digits.py --workers 1,2,4 -p epochs=1000 --plot scale.svg
     """
-    runs = JobRuns.of(job, is_module=is_module, config=config, param_texts=param_texts, options=options)
-    cases = _cases(runs, numbers_of_workers(workers_text))
-
-    def compare(found: Sequence[ShortRun]) -> Comparison:
-        return _comparison(job, [one.measurement for one in found])
-
-    files = ResultFiles(csv=csv_path, plot=plot_path)
-    return run_each(runs, cases, compare, num_steps=steps, files=files, is_json=is_json)
+    return run_each(study, _cases(study.runs, numbers_of_workers(workers_text)), _comparison)
 
 
 def numbers_of_workers(text: str) -> list[int]:
@@ -84,7 +66,8 @@ def _cases(runs: JobRuns, numbers: Sequence[int]) -> list[Case]:
     return cases
 
 
-def _comparison(job: str, found: Sequence[Measurement]) -> Comparison:
+def _comparison(job: str, runs: Sequence[ShortRun]) -> Comparison:
+    found = [one.measurement for one in runs]
     one_device = found[0]
     told = verdict(one_device, found)
     rows = [one.as_dict(one_device) for one in found]

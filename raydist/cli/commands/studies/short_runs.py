@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raydist.cli.job_options import given_options, target_of
+from raydist.cli.running import stopped_at_end
 from raydist.cli.screen import output
 from raydist.errors import RunCancelledError
 from raydist.outcome.status import RunState, Scope
@@ -75,24 +74,6 @@ class JobRuns:
     config: Path | None
     params: ParamTexts
     options: Mapping[str, Any]
-
-    @classmethod
-    def of(
-        cls,
-        job: str,
-        *,
-        is_module: bool,
-        config: Path | None,
-        param_texts: Sequence[str],
-        options: Mapping[str, Any],
-    ) -> JobRuns:
-        """Takes what `study_options` gives a command."""
-        return cls(
-            job=target_of(job, is_module=is_module),
-            config=config,
-            params=ParamTexts.parse(param_texts),
-            options=given_options(options),
-        )
 
     def case(self, name: str, **own: Any) -> Case:
         """Returns a run with options of its own; raises what a person has to fix."""
@@ -180,17 +161,13 @@ class _Told:
 def _stopped_after(handle: RunHandle, *, num_steps: int) -> RunResult:
     """Waits until the run has made its steps, stops it, and returns its result."""
     is_done, first_seen_s = False, None
-    try:
+    with stopped_at_end(handle):
         while not (is_done or (status := handle.status()).state.is_terminal):
             time.sleep(_POLL_S)
             if first_seen_s is None and status.steps:
                 first_seen_s = time.monotonic()
             is_long = first_seen_s is not None and time.monotonic() - first_seen_s >= MIN_MEASURED_S
             is_done = is_long and status.steps >= num_steps
-    finally:
-        handle.stop()
-        with contextlib.suppress(RunCancelledError):
-            handle.result()
     result = handle.status()
     if not is_done and result.state is RunState.CANCELLED:
         raise RunCancelledError(f"run {handle.name} was stopped before it had made its steps")
