@@ -110,12 +110,12 @@ class Examples(abc.ABC):
     def __len__(self) -> int:
         """Returns the number of examples."""
 
-    @abc.abstractmethod
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         """Returns the examples of these numbers (int64 `[n]`), one array `[n, ...]` for each field.
 
         Only for a source without groups. Raises DataError where it cannot be read.
         """
+        raise NotImplementedError(f"{type(self).__name__} is read in groups")
 
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
         """Returns the examples of some pieces of groups, as `read_into` reads them."""
@@ -126,12 +126,12 @@ class Examples(abc.ABC):
             first += piece.num_rows
         return arrays
 
-    @abc.abstractmethod
     def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
         """Writes the examples of a piece of a group into one array `[n, ...]` for each field.
 
         Only for a source with groups. Raises DataError, naming file, group and column.
         """
+        raise NotImplementedError(f"{type(self).__name__} has no groups")
 
     def room(self, num_examples: int) -> list[np.ndarray]:
         """Returns arrays for so many examples, one `[num_examples, ...]` for each field."""

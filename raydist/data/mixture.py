@@ -12,7 +12,7 @@ from raydist.data.examples import CachedExamples, Examples, Field, Files
 from raydist.data.order.permutation import key_of, permuted
 from raydist.data.order.schedule import Schedule
 from raydist.data.order.steps import Steps
-from raydist.data.order.windows import MAX_LANES, Piece
+from raydist.data.order.windows import MAX_LANES
 from raydist.data.reader import Reader
 from raydist.errors import DataError
 
@@ -85,12 +85,6 @@ class Mixture(Examples):
             return tf.ensure_shape(whole, [which.shape[0], *parts[0].shape[1:]])
 
         return tf.nest.map_structure(joined, *batches)
-
-    def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        raise NotImplementedError("a mixture is read by MixedReader")
-
-    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
-        raise NotImplementedError("a mixture is read by MixedReader")
 
 
 class MixedReader:

@@ -229,8 +229,7 @@ def in_this_process(reader: Callable[[Any], Sequence[np.ndarray]]) -> ReadOp:
     """Returns the op that calls `reader` in the process that made the dataset."""
 
     def read(step: tf.Tensor, types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
-        outputs: Sequence[tf.Tensor] = tf.numpy_function(reader, [step], types, stateful=True)
-        return outputs
+        return tf.numpy_function(reader, [step], types, stateful=True)
 
     return read
 

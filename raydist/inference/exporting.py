@@ -81,8 +81,7 @@ def _converted(folder: Path, formats: Sequence[str], made: Path) -> dict[str, An
         lines = done.stderr.strip().splitlines() or ["it said nothing"]
         ended = f"the exporter's process ended with {done.returncode}: {lines[-1]}"
         return {one: {"error": ended} for one in formats}
-    told: dict[str, Any] = json.loads(result.read_text())
-    return told
+    return json.loads(result.read_text())
 
 
 def _store(made: Path, name: str, out: Storage) -> str:

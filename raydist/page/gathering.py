@@ -59,7 +59,7 @@ def gather_facts(storage: RunStorage, problems: Problems, *, now_s: float) -> di
             # Of a run whose driver died without a word, nothing is known since its last record.
             now_s=record["updated_at_s"] or now_s,
         ),
-        "checkpoints": _checkpoints(storage),
+        "checkpoints": [one.facts() for one in reversed(CheckpointStore(storage).committed())],
         "trainings": later_trainings(events),
         "failures": with_log_ends(
             failures_of(events, notes=record["notes"], error=record["error"]),
@@ -109,16 +109,3 @@ def _record(storage: RunStorage, problems: Problems, events: Sequence[Mapping[st
     if not record["plan"]:
         record["plan"] = next((event for event in events if event.get("event") == "planned"), {})
     return record
-
-
-def _checkpoints(storage: RunStorage) -> list[dict[str, Any]]:
-    return [
-        {
-            "step": checkpoint.step,
-            "attempt": checkpoint.attempt,
-            "epoch": checkpoint.info.get("epoch"),
-            "bytes": sum(file.size_bytes for file in checkpoint.files),
-            "uri": checkpoint.uri,
-        }
-        for checkpoint in reversed(CheckpointStore(storage).committed())
-    ]

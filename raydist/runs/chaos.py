@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.errors import ClusterError, MistakeError
-from raydist.outcome.result import TaskRecord
 from raydist.outcome.status import RunState
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.tasks import TaskId
@@ -78,7 +77,7 @@ def disturb(
     """
     opened = open_run(storage, run=run)
     record = _wait_for(opened, task, at_step=at_step)
-    entry = _entry_of(record, task)
+    entry = record.entry_of(task)
     pid, host = entry.pid, entry.host or ""
     assert pid is not None
     address = address or record.spec.get("address")
@@ -99,18 +98,10 @@ def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> RunRecord:
                 "only a live run can be disturbed"
             )
         if record.tasks or record.state is not RunState.STARTING:  # else it was just submitted
-            entry = _entry_of(record, task)
+            entry = record.entry_of(task)
             if record.steps >= at_step and entry.pid is not None:
                 return record
         time.sleep(_POLL_S)
-
-
-def _entry_of(record: RunRecord, task: TaskId) -> TaskRecord:
-    entries = {entry.task: entry for entry in record.tasks}
-    if task not in entries:
-        known = ", ".join(map(str, entries)) or "none"
-        raise MistakeError(f"run {record.run} has no task {task}; it has {known}")
-    return entries[task]
 
 
 def _continue(pid: int, host: str, address: str | None) -> None:

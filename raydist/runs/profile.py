@@ -79,12 +79,9 @@ def check_has_steps(task: TaskId, strategy: str) -> None:
 
 
 def _entry_of(record: RunRecord, task: TaskId) -> TaskRecord:
-    entries = {entry.task: entry for entry in record.tasks}
-    if task not in entries:
-        known = ", ".join(map(str, entries)) or "none"
-        raise MistakeError(f"run {record.run} has no task {task}; it has {known}")
+    entry = record.entry_of(task)
     check_has_steps(task, record.strategy)
-    return entries[task]
+    return entry
 
 
 def _wait(storage: RunStorage, entry: TaskRecord, name: str, request: ProfileRequest) -> ProfileAnswer:

@@ -49,6 +49,16 @@ class Checkpoint:
         """The name of its folder."""
         return self.uri.rpartition("/")[2]
 
+    def facts(self) -> dict[str, Any]:
+        """Returns what is shown of it in a list, as plain values."""
+        return {
+            "step": self.step,
+            "attempt": self.attempt,
+            "epoch": self.info.get("epoch"),
+            "bytes": sum(file.size_bytes for file in self.files),
+            "uri": self.uri,
+        }
+
 
 def encode_state(state: Mapping[str, Any]) -> bytes:
     """Returns the content of a checkpoint's state.json; NaN and infinities come back as they were."""

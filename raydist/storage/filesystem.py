@@ -10,14 +10,13 @@ import io
 import os
 import re
 import shutil
-import sys
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -35,9 +34,7 @@ from raydist.storage.failures import (
 from raydist.storage.local_files import create_whole, write_aside
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
-if sys.version_info >= (3, 11):
-    from typing import Self
-else:
+if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CHUNK_BYTES = 8 * 1024 * 1024
@@ -453,5 +450,4 @@ def _with_defaults(scheme: str, query: str) -> str:
 
 def _read_at(stream: Any, offset: int) -> bytes:
     stream.seek(offset)  # where a try that failed has left it is not known
-    chunk: bytes = stream.read(_CHUNK_BYTES)
-    return chunk
+    return bytes(stream.read(_CHUNK_BYTES))

@@ -125,8 +125,7 @@ def _whole(fd: int) -> bytes | None:
 
 
 def _step_of(content: bytes) -> int:
-    step: int = _FIELDS.unpack_from(content)[1]
-    return step
+    return int(_FIELDS.unpack_from(content)[1])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,8 +95,7 @@ def write_answer(storage: RunStorage, task: TaskId, name: str, answer: ProfileAn
 def read_answer(storage: RunStorage, task: TaskId, name: str) -> ProfileAnswer | None:
     """Returns the answer to a request; None as long as there is none."""
     key = _key(storage, task, name + _ANSWER)
-    answer: ProfileAnswer | None = _read(storage, key, ProfileAnswer) if storage.exists(key) else None
-    return answer
+    return _read(storage, key, ProfileAnswer) if storage.exists(key) else None
 
 
 def delete_mail(storage: RunStorage, task: TaskId, name: str) -> None:

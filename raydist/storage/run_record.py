@@ -12,9 +12,10 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 
 from raydist.errors import MistakeError, StorageError
 from raydist.outcome.codec import as_plain, from_plain
-from raydist.outcome.result import Pid, RunResult
+from raydist.outcome.result import Pid, RunResult, TaskRecord
 from raydist.outcome.status import AttemptEnd, RunState
 from raydist.spec.secrecy import dump_plain_json
+from raydist.spec.tasks import TaskId
 from raydist.storage.provenance import CodeRecord, Environment, Versions
 from raydist.storage.run_names import no_such_run
 from raydist.storage.run_storage import RunStorage
@@ -120,6 +121,14 @@ class RunRecord(RunResult):
         """The process that drives the run, for messages."""
         driver = self.driver
         return f"process {driver and driver['pid']} of host {driver and driver['host']}"
+
+    def entry_of(self, task: TaskId) -> TaskRecord:
+        """Returns what is known of a task; raises MistakeError if the run has no such task."""
+        entries = {entry.task: entry for entry in self.tasks}
+        if task not in entries:
+            known = ", ".join(map(str, entries)) or "none"
+            raise MistakeError(f"run {self.run} has no task {task}; it has {known}")
+        return entries[task]
 
     def result(self) -> RunResult:
         """Returns how far the run is, without the rest."""

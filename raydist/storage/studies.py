@@ -181,5 +181,4 @@ class StudyStore:
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings as they are read back."""
-    plain: dict[str, Any] = json.loads(dump_plain_json(dict(settings)))
-    return plain
+    return dict(json.loads(dump_plain_json(dict(settings))))

@@ -105,13 +105,8 @@ def _copy_checkpoint(
 
 
 def _told(checkpoint: Checkpoint) -> dict[str, int]:
-    sizes = [file.size_bytes for file in checkpoint.files]
-    return {
-        "step": checkpoint.step,
-        "attempt": checkpoint.attempt,
-        "num_files": len(sizes),
-        "bytes": sum(sizes),
-    }
+    facts, num_files = checkpoint.facts(), len(checkpoint.files)
+    return {**{name: facts[name] for name in ("step", "attempt", "bytes")}, "num_files": num_files}
 
 
 def _copy_code(storage: RunStorage, record: RunRecord, directory: Path) -> dict[str, int]:

@@ -54,20 +54,10 @@ def checkpoints(run: str, verify: bool, storage: str, is_json: bool) -> None:
 
 def _row(store: CheckpointStore, checkpoint: Checkpoint, *, verify: bool) -> dict[str, Any]:
     return {
-        **_described(checkpoint),
+        **checkpoint.facts(),
         "digest": checkpoint.info.get("digest"),
         "state": _verified(store, checkpoint) if verify else "committed",
         "metrics": checkpoint.info.get("metrics"),
-    }
-
-
-def _described(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "step": checkpoint.step,
-        "attempt": checkpoint.attempt,
-        "epoch": checkpoint.info.get("epoch"),
-        "bytes": sum(file.size_bytes for file in checkpoint.files),
-        "uri": checkpoint.uri,
     }
 
 
@@ -243,7 +233,7 @@ def describe(run: str, storage: str, is_json: bool) -> None:
         "duration_s": run_view.duration_s(record),
         "is_driven": is_driven(opened, record),
         "restarts": as_plain(incidents),
-        "checkpoints": [_described(one) for one in CheckpointStore(opened).committed()],
+        "checkpoints": [one.facts() for one in CheckpointStore(opened).committed()],
         "stored": {
             name: {"num_files": usage.num_files, "bytes": usage.num_bytes}
             for name, usage in sorted(usage_of(opened).items())

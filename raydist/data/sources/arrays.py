@@ -8,7 +8,7 @@ import numpy as np
 from isal import isal_zlib
 
 from raydist.data.examples import Field, leaves, names_of, with_leaves
-from raydist.data.sources.source import TakenSource
+from raydist.data.sources.source import Source
 from raydist.errors import DataError
 
 # Examples by whose texts the size of all is estimated.
@@ -31,7 +31,7 @@ def from_arrays(x: Any, y: Any = None) -> ArraySource:
     return ArraySource(x if y is None else (x, y))
 
 
-class ArraySource(TakenSource):
+class ArraySource(Source):
     """Arrays whose rows are the examples."""
 
     def __init__(self, structure: Any) -> None:

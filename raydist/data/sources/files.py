@@ -112,12 +112,10 @@ class DataFiles:
 
     def keys(self) -> list[str]:
         """Returns the files' names below their URIs; "" for a URI that is a file."""
-        keys: list[str] = self._keys.to_pylist()
-        return keys
+        return list(self._keys.to_pylist())
 
     def key(self, number: int) -> str:
-        key: str = self._keys[number].as_py()
-        return key
+        return str(self._keys[number].as_py())
 
     def size(self, number: int) -> int:
         """Returns the size in bytes."""
@@ -229,8 +227,7 @@ class DataFiles:
         def read() -> bytes:
             with self.open(number) as file:
                 file.seek(first)
-                content: bytes = file.read() if end is None else file.read(end - first)
-                return content
+                return bytes(file.read() if end is None else file.read(end - first))
 
         try:
             return self.reading(number, read)

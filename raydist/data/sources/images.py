@@ -14,7 +14,7 @@ from raydist.data.examples import Field
 from raydist.data.failures import asserted
 from raydist.data.sources.ahead import in_order
 from raydist.data.sources.files import DataFiles, Uri
-from raydist.data.sources.source import TakenSource
+from raydist.data.sources.source import Source
 from raydist.errors import DataError
 from raydist.storage.s3 import MAX_REQUESTS
 
@@ -27,7 +27,7 @@ _MOST_AT_ONCE = 128
 _BMP_HEADER_BYTES = 32
 
 
-class ImageSource(TakenSource):
+class ImageSource(Source):
     """Images and their labels.
 
     Attributes:

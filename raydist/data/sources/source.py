@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from raydist.data.batches import Batches
 from raydist.data.examples import Examples
-from raydist.data.order.windows import Piece
 
 
 class Source(Examples):
@@ -61,13 +58,6 @@ class Source(Examples):
         )
 
 
-class TakenSource(Source):
-    """A source without groups."""
-
-    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
-        raise NotImplementedError(f"{type(self).__name__} has no groups")
-
-
 class GroupedSource(Source):
     """A source in groups."""
 
@@ -75,6 +65,3 @@ class GroupedSource(Source):
 
     def __len__(self) -> int:
         return int(self.group_sizes.sum())
-
-    def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        raise NotImplementedError(f"{type(self).__name__} is read in groups")

@@ -203,8 +203,7 @@ class GuardedCommand:
 
     def _next_news(self) -> dict[str, Any]:
         line = self._news.readline()
-        news: dict[str, Any] = json.loads(line) if line else {}
-        return news
+        return dict(json.loads(line)) if line else {}
 
 
 if __name__ == "__main__":

@@ -76,8 +76,7 @@ def text(name: str, value: object) -> str:
 
 @_takes(str | os.PathLike[str])
 def path(name: str, value: object) -> str:
-    written: str = text(name, os.fspath(value) if isinstance(value, os.PathLike) else value)
-    return written
+    return str(text(name, os.fspath(value) if isinstance(value, os.PathLike) else value))
 
 
 @_takes(Sequence[str])
@@ -106,10 +105,9 @@ def boolean_or(word: str) -> Parser:
         if value == word:
             return word
         try:
-            is_on: bool = boolean(name, value)
+            return bool(boolean(name, value))
         except SpecError:
             raise SpecError(f"{name} is {value!r}; write true, false or {word}") from None
-        return is_on
 
     return parse
 
@@ -317,8 +315,7 @@ def _parse_role(where: str, role: str, said: object) -> ExtraRole:
 
 def _parse_command(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, str):
-        written: tuple[str, ...] = texts(name, value)
-        return written
+        return tuple(texts(name, value))
     try:
         return tuple(shlex.split(value))
     except ValueError as error:
