@@ -68,21 +68,16 @@ class TaskContext(TrainContext):
         return self._run.assignment.files.output_dir
 
     def fit(self, *args: Any, **options: Any) -> Any:
-        request = FitRequest(**_bound("fit", *args, **options))
         with naming_mistakes():
-            return self._trainer.fit(request)
+            return self._trainer.fit(FitRequest(**_bound("fit", *args, **options)))
 
-    def evaluate(
-        self, model: Any, data: Any, *, steps: int | None = None, verbose: int | str | None = None
-    ) -> dict[str, Any]:
+    def evaluate(self, *args: Any, **options: Any) -> dict[str, Any]:
         with naming_mistakes():
-            return self._trainer.evaluate(
-                EvaluateRequest(model=model, data=data, steps=steps, verbose=verbose)
-            )
+            return self._trainer.evaluate(EvaluateRequest(**_bound("evaluate", *args, **options)))
 
-    def predict(self, model: Any, data: Any, *, steps: int | None = None) -> Any:
+    def predict(self, *args: Any, **options: Any) -> Any:
         with naming_mistakes():
-            return self._trainer.predict(PredictRequest(model=model, data=data, steps=steps))
+            return self._trainer.predict(PredictRequest(**_bound("predict", *args, **options)))
 
     def callbacks(self) -> list[Any]:
         if self._is_evaluator:
@@ -90,9 +85,8 @@ class TaskContext(TrainContext):
         return callbacks_of(self._run)
 
     def train_steps(self, *args: Any, **options: Any) -> Mapping[str, float]:
-        request = LoopRequest(**_bound("train_steps", *args, **options))
         with naming_mistakes():
-            return self._trainer.train_steps(request)
+            return self._trainer.train_steps(LoopRequest(**_bound("train_steps", *args, **options)))
 
     def dataset(self, name: str) -> Any:
         datasets = self._run.assignment.datasets
@@ -156,22 +150,8 @@ class TaskContext(TrainContext):
     def global_batch_size(self, per_replica: int) -> int:
         return per_replica * int(self.strategy.num_replicas_in_sync)
 
-    def scale_learning_rate(
-        self,
-        base: float,
-        *,
-        base_batch_size: int,
-        batch_size: int,
-        rule: str = "linear",
-        warmup_steps: int = 0,
-    ) -> Any:
-        rate = ScaledRate(
-            base=base,
-            base_batch_size=base_batch_size,
-            batch_size=batch_size,
-            rule=rule,
-            warmup_steps=warmup_steps,
-        )
+    def scale_learning_rate(self, *args: Any, **options: Any) -> Any:
+        rate = ScaledRate(**_bound("scale_learning_rate", *args, **options))
         self.note(f"learning rate {rate}")
         if not rate.warmup_steps:
             return rate.scaled

@@ -31,15 +31,22 @@ from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.cluster import collective_clock, strategy
-from raydist.training.cluster.collectives import gather_over_workers, is_alone
+from raydist.training.cluster.collectives import (
+    copies_of_replicas,
+    gather_over_workers,
+    is_alone,
+    sums_over_replicas,
+)
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
     TaskStrategy,
     build_coordinator,
     build_strategy,
     compute_in_fixed_order,
+    is_central,
     note_on_processors,
 )
+from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.chief import ParameterServerTrainer
@@ -308,9 +315,20 @@ def _seed(assignment: TaskAssignment) -> None:
 def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
     """Has the task's workers compare what they restore, and tells what the strategy does to the results."""
     gather = None if is_alone(strategy) else functools.partial(gather_over_workers, strategy)
-    run.checkpoints.gather_by(gather)
+    sums = copies = None
+    if isinstance(strategy, VirtualReplicasStrategy):
+        copies = functools.partial(copies_of_replicas, strategy=strategy)
+    elif _sums_replicas(strategy):
+        sums = functools.partial(sums_over_replicas, strategy=strategy)
+    run.checkpoints.exchange_by(gather, sums=sums, copies=copies)
     reporting.note(all_reduce.note_on(strategy))
     reporting.note(note_on_processors(strategy))
+
+
+def _sums_replicas(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a checkpoint has the sums of what several replicas hold; a TPU sums no float64."""
+    is_other = isinstance(strategy, (tf.distribute.TPUStrategy, tf.distribute.ParameterServerStrategy))
+    return strategy.num_replicas_in_sync > 1 and not is_other and not is_central(strategy)
 
 
 def _trainer(run: TaskRun) -> Trainer:

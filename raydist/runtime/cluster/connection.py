@@ -55,6 +55,7 @@ class EmbeddedSize:
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True, eq=False)
 class Connection:
     """A Ray that this process is connected to.
 
@@ -67,35 +68,25 @@ class Connection:
       session: The folder of a Ray that raydist started; None for any other.
       owns: Whether raydist connected for this one; False where it was connected before, by another run of
         this process too, or inside a Ray worker.
+      on_close: What `close` calls, once; None for what others have connected.
     """
 
-    def __init__(
-        self,
-        *,
-        source: str,
-        address: str,
-        is_embedded: bool = False,
-        is_client: bool = False,
-        session: Path | None = None,
-        owns: bool = True,
-        close: Callable[[], None] | None,
-    ) -> None:
-        self.source = source
-        self.address = address
-        self.is_embedded = is_embedded
-        self.is_client = is_client
-        self.session = session
-        self.owns = owns
-        self._close = close
+    source: str
+    address: str
+    is_embedded: bool = False
+    is_client: bool = False
+    session: Path | None = None
+    owns: bool = True
+    on_close: Callable[[], None] | None
 
     def close(self) -> None:
         """Disconnects, and ends an embedded Ray with all its processes and files, once no other run needs it.
 
         Idempotent. What others have connected is left alone.
         """
-        close, self._close = self._close, None
-        if close is not None:
-            close()
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            on_close()
 
     def __enter__(self) -> Connection:
         return self
@@ -125,7 +116,7 @@ class _Shared:
             is_client=found.is_client,
             session=made.session,
             owns=found is made,
-            close=self._leave,
+            on_close=self._leave,
         )
 
     def _leave(self) -> None:
@@ -203,7 +194,7 @@ def _existing() -> Connection | None:
     is_client = bool(ray.util.client.ray.is_connected())
     gcs_address = ray.get_runtime_context().gcs_address
     return Connection(
-        source=f"Ray at {gcs_address}", address=gcs_address, is_client=is_client, owns=False, close=None
+        source=f"Ray at {gcs_address}", address=gcs_address, is_client=is_client, owns=False, on_close=None
     )
 
 
@@ -242,7 +233,7 @@ def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Co
         on_error.callback(_shut_down, mark_session(session))
         undo = on_error.pop_all()
     return Connection(
-        source="embedded Ray", address=_gcs_address(), is_embedded=True, session=session, close=undo.close
+        source="embedded Ray", address=_gcs_address(), is_embedded=True, session=session, on_close=undo.close
     )
 
 
@@ -265,7 +256,7 @@ def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
         source=f"Ray at {target.removeprefix(CLIENT_PREFIX)}",
         address=target if is_client else _gcs_address(),
         is_client=is_client,
-        close=undo.close,
+        on_close=undo.close,
     )
 
 

@@ -59,7 +59,6 @@ class TaskCheckpoints:
         keep: int | None,
         keep_best: str | None,
         progress: TaskProgress,
-        gather: Gather | None = None,
         before_commit: Callable[[], None] = lambda: None,
         evaluations: EvaluationStore | None = None,
         has_evaluator: bool = False,
@@ -76,10 +75,10 @@ class TaskCheckpoints:
           evaluations: The evaluator's values, where they may decide which checkpoint is best; else None.
           has_evaluator: Whether there is an evaluator now, whose values of each checkpoint are awaited.
           before_commit: Stores what a run that continues from the checkpoint will not report again.
-          gather: Returns the numbers of every worker that restores, in their order: a collective. None
-            where there is but one.
         """
-        self._gather = gather
+        self._gather: Gather | None = None
+        self._sums: variables.Sums | None = None
+        self._copies: variables.Sums | None = None
         self._before_commit = before_commit
         self._store = store
         self._evaluations = evaluations
@@ -100,9 +99,17 @@ class TaskCheckpoints:
         self.last_saved_step: int | None = None
         self._saved_at_s = time.monotonic()
 
-    def gather_by(self, gather: Gather | None) -> None:
-        """Takes another `gather`: that of a strategy which was built since."""
-        self._gather = gather
+    def exchange_by(
+        self, gather: Gather | None, *, sums: variables.Sums | None, copies: variables.Sums | None
+    ) -> None:
+        """Takes the collectives of a strategy, once that is built.
+
+        Args:
+          gather: Returns the numbers of every worker that restores, in their order. None where there is but
+            one.
+          sums, copies: Return what all replicas have of some variables, see `Snapshots.take`.
+        """
+        self._gather, self._sums, self._copies = gather, sums, copies
 
     @property
     def seconds_since_save(self) -> float:
@@ -240,8 +247,6 @@ class TaskCheckpoints:
         history: tuple[Mapping[str, Any], ...] = (),
         fit: int = 0,
         arrays: Mapping[str, np.ndarray] | None = None,
-        sums: variables.Sums | None = None,
-        copies: variables.Sums | None = None,
         **state: Any,
     ) -> None:
         """Copies what is to be saved and begins to commit it. Every task calls it at the same step.
@@ -252,7 +257,6 @@ class TaskCheckpoints:
 
         Args:
           state: The other fields of SavedState, as JSON. `arrays`: those that it names.
-          sums, copies: Return what all replicas have of some variables, see `Snapshots.take`.
 
         Raises:
           StorageError: The one before could not be stored.
@@ -264,9 +268,9 @@ class TaskCheckpoints:
         snapshot = self._snapshots.take(
             _groups(trackables),
             is_chief=self._is_chief,
-            sums=sums,
+            sums=self._sums,
             averaged=_statistics(trackables),
-            copies=copies,
+            copies=self._copies,
         )
         self.last_saved_step = step
         if snapshot is None:
@@ -302,25 +306,25 @@ class TaskCheckpoints:
         trackables: Mapping[str, Any],
         *,
         step: int,
-        sums: variables.Sums | None,
-        copies: variables.Sums | None = None,
         history: tuple[Mapping[str, Any], ...] = (),
         arrays: Mapping[str, np.ndarray] | None = None,
         **state: Any,
     ) -> None:
-        """Keeps in memory what `save` takes. Every task calls it at the same step.
-
-        Args:
-          sums, copies: Return what all replicas have of some variables, see `Snapshots.take`.
-        """
+        """Keeps in memory what `save` takes. Every task calls it at the same step."""
         assert self._keeper is not None
 
         def files() -> dict[str, bytes]:
             found = {STATE_FILE: _encoded(history, step=step, **state)}
             return {**found, ARRAYS_FILE: encode_arrays(arrays)} if arrays else found
 
-        groups, averaged = _groups(trackables), _statistics(trackables)
-        self._keeper.keep(groups, files, step=step, sums=sums, averaged=averaged, copies=copies)
+        self._keeper.keep(
+            _groups(trackables),
+            files,
+            step=step,
+            sums=self._sums,
+            averaged=_statistics(trackables),
+            copies=self._copies,
+        )
 
     def check_equal(self, trackables: Mapping[str, Any], *, when: str) -> None:
         """Checks that all workers hold the same state, as `equal_state.check` does. Every task calls it."""

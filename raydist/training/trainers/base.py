@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,7 @@ from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
-from raydist.training.checkpointing.variables import Sums, variables_of
-from raydist.training.cluster.collectives import copies_of_replicas, sums_over_replicas
-from raydist.training.cluster.strategy import is_central
-from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
+from raydist.training.checkpointing.variables import variables_of
 from raydist.training.input.resume import EndedTrainings
 from raydist.training.reporting.progress import Commands
 from raydist.training.reporting.reporter import Reporter, note
@@ -206,13 +202,11 @@ class TaskRun:
         """
         # Before the copy is made, so that a command that comes in later is kept for the next step.
         self.commands.save.clear()
-        described = self._described(position)
-        self.checkpoints.save(trackables, step=step, sums=self._sums, copies=self._copies, **described)
+        self.checkpoints.save(trackables, step=step, **self._described(position))
 
     def keep(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
         """Keeps in memory what `save` stores, in every task."""
-        described = self._described(position)
-        self.checkpoints.keep(trackables, step=step, sums=self._sums, copies=self._copies, **described)
+        self.checkpoints.keep(trackables, step=step, **self._described(position))
 
     def keep_by(self, schedule: KeepSchedule, keep: Callable[[], None]) -> None:
         """Calls `keep` if that is due, in every task, and has the schedule know what it has cost."""
@@ -223,22 +217,6 @@ class TaskRun:
         schedule.kept(time.perf_counter() - begun_at_s if self.assignment.is_chief else 0.0)
         if self.checkpoints.has_given_up_keeping:
             schedule.end()
-
-    @property
-    def _sums(self) -> Sums | None:
-        strategy = self.strategy
-        if strategy.num_replicas_in_sync == 1 or self.coordinator is not None or is_central(strategy):
-            return None
-        if isinstance(strategy, (tf.distribute.TPUStrategy, VirtualReplicasStrategy)):
-            return None  # a TPU sums no float64, and of virtual replicas all copies are saved
-        return functools.partial(sums_over_replicas, strategy=strategy)
-
-    @property
-    def _copies(self) -> Sums | None:
-        strategy = self.strategy
-        if not isinstance(strategy, VirtualReplicasStrategy):
-            return None
-        return functools.partial(copies_of_replicas, strategy=strategy)
 
     def _described(self, position: Mapping[str, Any]) -> dict[str, Any]:
         lengths = [(number, *length) for number, length in self.fit_lengths.items()]

@@ -42,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def make_launcher(storage: Path, **fields: Any) -> RayLauncher:
     plan = make_plan(workers=2, storage=str(storage), **fields)
-    connection = Connection(source="a test", address="10.0.0.1:6379", close=None)
+    connection = Connection(source="a test", address="10.0.0.1:6379", on_close=None)
     return RayLauncher(plan, LaunchSpec(connection=connection, storage_uri="unused", run_uri="unused"))
 
 
