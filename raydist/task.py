@@ -15,19 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Protocol
 
+from raydist import errors
 from raydist.data.failures import data_error_in
 from raydist.entry import entry_point
 from raydist.entry.entry_point import load_function, run_script
 from raydist.entry.keras2_names import advice_on
-from raydist.errors import (
-    ClusterError,
-    DeviceError,
-    FinalError,
-    MistakeError,
-    RetryableError,
-    StorageError,
-    UnsupportedError,
-)
 from raydist.known_versions import KNOWN
 from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
@@ -207,7 +199,7 @@ def told_if_newer() -> Iterator[None]:
             raise
         found = ", ".join(f"{name} {version}" for name, version in newer.items())
         remedy = " ".join(f'"{name}{KNOWN[name].requirement}"' for name in newer)
-        raise UnsupportedError(
+        raise errors.UnsupportedError(
             f"{found} is newer than what raydist knows, and lacks what it needs ({error}); install {remedy}"
         ) from error
 
@@ -229,13 +221,13 @@ def failure_of(
     """Says in data why the train function ended with `error`, without the job's `secrets`."""
     error = data_error_in(error) or error
     message = str(error) or type(error).__name__
-    if isinstance(error, MistakeError):
+    if isinstance(error, errors.MistakeError):
         kind = FailureKind.MISTAKE
-    elif isinstance(error, StorageError):
+    elif isinstance(error, errors.StorageError):
         kind = FailureKind.STORAGE
-    elif isinstance(error, DeviceError):
+    elif isinstance(error, errors.DeviceError):
         kind = FailureKind.DEVICE
-    elif isinstance(error, ClusterError):
+    elif isinstance(error, errors.ClusterError):
         kind = FailureKind.START
     else:
         # Also what a peer's failure made TensorFlow raise here: the controller, which sees all, tells.
@@ -260,9 +252,9 @@ def _wants_retry(error: BaseException) -> bool | None:
     raised = error.__context__
     if raised is not None and hasattr(raised, "ag_error_metadata"):
         error = raised  # in a function that AutoGraph converted
-    if isinstance(error, FinalError):
+    if isinstance(error, errors.FinalError):
         return False
-    is_retryable = isinstance(error, RetryableError)
+    is_retryable = isinstance(error, errors.RetryableError)
     return True if is_retryable or (isinstance(error, SystemExit) and error.code == os.EX_TEMPFAIL) else None
 
 

@@ -17,14 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import raydist.errors
-from raydist.errors import (
-    ClusterError,
-    DataError,
-    MistakeError,
-    RaydistError,
-    StorageError,
-    TrainingError,
-)
+from raydist.errors import ClusterError, DataError, MistakeError, RaydistError, StorageError, TrainingError
 from raydist.inference.inputs import Batch, Input, check_output_names, open_input
 from raydist.inference.parts import MANIFEST, Manifest, Part, cut, missing
 from raydist.inference.served_model import ServedModel, as_column, identity, load_model, signature_of

@@ -23,14 +23,7 @@ import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
 from raydist.spec.secrecy import redact
-from raydist.storage.failures import (
-    PATIENCE_S,
-    SHORT_PATIENCE_S,
-    Retry,
-    is_transient,
-    storage_error,
-    storage_errors,
-)
+from raydist.storage import failures
 from raydist.storage.local_files import create_whole, write_aside
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
@@ -125,11 +118,13 @@ class Storage:
     so another process opens the same storage by the URI that the user gave, not by `uri()`.
     """
 
-    def __init__(self, *, filesystem: pafs.FileSystem, root: Root, retry: Retry | None = None) -> None:
+    def __init__(
+        self, *, filesystem: pafs.FileSystem, root: Root, retry: failures.Retry | None = None
+    ) -> None:
         """Takes an open filesystem; with None for `retry` its patience is short."""
         self._filesystem = filesystem
         self._root = root
-        self._retry = retry or Retry(patience_s=SHORT_PATIENCE_S)
+        self._retry = retry or failures.Retry(patience_s=failures.SHORT_PATIENCE_S)
 
     @staticmethod
     def open(uri: str, *, follows_links: bool = False) -> Storage:
@@ -153,7 +148,7 @@ class Storage:
 
     def patient(self) -> Self:
         """Returns the same storage for what a run cannot do without: continues for `PATIENCE_S`."""
-        return self._with(PATIENT, PATIENCE_S)
+        return self._with(PATIENT, failures.PATIENCE_S)
 
     def parallel(self) -> Self:
         """Returns the same patient storage for what reads many files at once."""
@@ -191,7 +186,7 @@ class Storage:
         """Returns what fits in yet at a key; None where nothing limits it that could be asked for."""
         if not self._root.is_local:
             return None
-        with storage_errors("look at", self.uri(key)):
+        with failures.storage_errors("look at", self.uri(key)):
             place = Path(self._path(key))
             usage = shutil.disk_usage(next(one for one in (place, *place.parents) if one.exists()))
             return usage.free if usage.total else None  # ramfs, and what does not tell, have no total
@@ -283,8 +278,8 @@ class Storage:
         try:
             return self._retry.call(read)
         except (OSError, pa.ArrowException) as error:
-            if is_transient(error):
-                raise storage_error("read", self.uri(key), error) from error
+            if failures.is_transient(error):
+                raise failures.storage_error("read", self.uri(key), error) from error
             raise
 
     def write_bytes(self, key: str, data: bytes, *, is_durable: bool = False) -> None:
@@ -312,12 +307,12 @@ class Storage:
 
     def upload(self, local_path: Path, key: str, *, is_durable: bool = False) -> None:
         """Copies a local file to `key`, like `write_bytes` but without holding it in memory."""
-        with storage_errors("read", str(local_path)), local_path.open("rb") as source:
+        with failures.storage_errors("read", str(local_path)), local_path.open("rb") as source:
             self._try("upload to", key, lambda: self._upload(source, key, is_durable=is_durable))
 
     def download(self, key: str, local_path: Path) -> None:
         """Copies `key` to a local file, making its folder."""
-        with storage_errors("write", str(local_path)):
+        with failures.storage_errors("write", str(local_path)):
             local_path.parent.mkdir(parents=True, exist_ok=True)
             with local_path.open("wb") as target:
                 for chunk in self.read_chunks(key):
@@ -396,7 +391,7 @@ class Storage:
 
     def _try(self, doing: str, key: str, do: Callable[[], Result]) -> Result:
         """Calls `do`, again where it failed for a moment; what is left is a StorageError."""
-        with storage_errors(doing, self.uri(key)):
+        with failures.storage_errors(doing, self.uri(key)):
             return self._retry.call(do)
 
 
@@ -424,7 +419,7 @@ def _opened_remote(uri: str, *, scheme: str) -> Storage:
         )
     except (OSError, pa.ArrowException) as error:
         # Unchained: pyarrow's own text quotes the URI with its credentials.
-        raise storage_error("open", redact(uri), error) from None
+        raise failures.storage_error("open", redact(uri), error) from None
     if not folder.strip("/") and scheme != "hdfs":
         raise StorageError(f"storage is {redact(uri)!r}; name a bucket, as in {scheme}://bucket/runs")
     root = Root.of(folder, uri=redact(address), query=redact(mark + query), is_local=False)

@@ -17,17 +17,7 @@ from raydist.outcome.status import RunState
 from raydist.spec.best import Best
 from raydist.spec.job import JobSpec, Resume
 from raydist.spec.tasks import TaskId
-from raydist.storage.claims import (
-    LIVES_WITHIN_S,
-    Claim,
-    ClaimStore,
-    hold,
-    is_driven,
-    is_of,
-    let_go,
-    number_of,
-    this_process,
-)
+from raydist.storage import claims
 from raydist.storage.layout import CLAIMS
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
@@ -53,12 +43,12 @@ class RunFolder:
 
     def __init__(self, storage: RunStorage, *, resume: Resume, now: Callable[[], float] = time.time) -> None:
         self._storage = storage
-        self._claims = ClaimStore(storage)
+        self._claims = claims.ClaimStore(storage)
         self._resume = resume
         self._now = now
         self.uri = storage.uri(storage.run)
         self.record = RunRecordStore(storage)
-        self._held: Claim | None = None
+        self._held: claims.Claim | None = None
         self._written_s = 0.0
         self._is_overtaken = False
         self.claim_number: int | None = None
@@ -95,7 +85,7 @@ class RunFolder:
         """
         newest = self._claims.newest()
         record = self.record.read() if self.record.exists() else None
-        if record is None or is_driven(newest, record, now_s=self._now()):
+        if record is None or claims.is_driven(newest, record, now_s=self._now()):
             return None
         return record.result() if record.state is RunState.SUCCEEDED else None
 
@@ -108,11 +98,13 @@ class RunFolder:
         """
         newest = self._claims.newest()
         record = self._read_record()  # after the claims: its writer may just have made one
-        if is_driven(newest, record, now_s=self._now()):
+        if claims.is_driven(newest, record, now_s=self._now()):
             raise SpecError(self._goes_on(newest, record) if self._resume else self._is_taken(newest, record))
         if self._is_in_the_way(record):
             raise SpecError(self._exists())
-        return 1 + max(-1 if newest is None else newest.number, -1 if record is None else number_of(record))
+        return 1 + max(
+            -1 if newest is None else newest.number, -1 if record is None else claims.number_of(record)
+        )
 
     def claim(self, *, holder: Mapping[str, Any] | None = None, id_: str | None = None) -> None:
         """Makes this process the one that drives the run. It holds the claim until its run has ended.
@@ -125,9 +117,9 @@ class RunFolder:
           SpecError: See `check_is_free`.
           StorageError: See `check_is_free`; or the claim cannot be written.
         """
-        holder, id_ = holder or this_process(), id_ or uuid.uuid4().hex
+        holder, id_ = holder or claims.this_process(), id_ or uuid.uuid4().hex
         while True:
-            claim = Claim(number=self.check_is_free(), id=id_, holder=holder, at_s=self._now())
+            claim = claims.Claim(number=self.check_is_free(), id=id_, holder=holder, at_s=self._now())
             if self._add(claim):
                 break
         self._take_over_record()  # it may have been resumed, and have ended, since it was opened
@@ -150,7 +142,7 @@ class RunFolder:
         """
         written = self.record.written_state
         is_over = written is not None and written.is_terminal  # and may be resumed by anybody since
-        if is_over or self._now() - self._written_s >= LIVES_WITHIN_S / 2:
+        if is_over or self._now() - self._written_s >= claims.LIVES_WITHIN_S / 2:
             self._check_is_held()
         self.record.replace(dataclasses.replace(record, claim=self.claim_number))
         self._written_s = self._now()
@@ -169,7 +161,7 @@ class RunFolder:
         """Gives the claim back. Where run.json says that the run has ended, nothing has to be done."""
         if self._held is None:
             return
-        let_go(self._held.id)
+        claims.let_go(self._held.id)
         if self.record.written_state is None or not self.record.written_state.is_terminal:
             try:
                 self._claims.remove(self._held.number)
@@ -217,17 +209,17 @@ class RunFolder:
             except StorageError as error:  # how the run ended is worth more
                 logger.warning("the last events of the run could not be written: %s", error)
 
-    def _add(self, claim: Claim) -> bool:
-        hold(claim.id)  # first: other threads of this process see the claim as soon as it is stored
+    def _add(self, claim: claims.Claim) -> bool:
+        claims.hold(claim.id)  # first: other threads of this process see the claim as soon as it is stored
         try:
             if self._claims.add(claim):
                 self._take(claim)
         finally:
             if self._held is None:
-                let_go(claim.id)
+                claims.let_go(claim.id)
         return self._held is not None
 
-    def _take(self, claim: Claim) -> None:
+    def _take(self, claim: claims.Claim) -> None:
         self._held, self.claim_number, self._written_s = claim, claim.number, self._now()
 
     def _is_in_the_way(self, record: RunRecord | None) -> bool:
@@ -265,15 +257,15 @@ class RunFolder:
             "choose another --name, or continue that run with --resume"
         )
 
-    def _is_taken(self, claim: Claim | None, record: RunRecord | None) -> str:
+    def _is_taken(self, claim: claims.Claim | None, record: RunRecord | None) -> str:
         return (
             f"name is {self._storage.run!r}, and the run of that name in {self._storage.uri()} "
             f"is driven by {_who(claim, record)}; choose another --name"
         )
 
-    def _goes_on(self, claim: Claim | None, record: RunRecord | None) -> str:
+    def _goes_on(self, claim: claims.Claim | None, record: RunRecord | None) -> str:
         run, state = self._storage.run, RunState.STARTING
-        if record is not None and is_of(claim, record):
+        if record is not None and claims.is_of(claim, record):
             state = record.state
         return (
             f"run {run} is still running ({state}), driven by {_who(claim, record)}; "
@@ -281,7 +273,7 @@ class RunFolder:
         )
 
 
-def _who(claim: Claim | None, record: RunRecord | None) -> str:
+def _who(claim: claims.Claim | None, record: RunRecord | None) -> str:
     if claim is not None:
         return claim.who
     return "nobody" if record is None else record.driver_name

@@ -20,21 +20,14 @@ from raydist.training.cluster import data_service
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
 from raydist.training.reporting.logs import by_element
-from raydist.training.trainers.base import (
-    EvaluateRequest,
-    FitRequest,
-    LoopRequest,
-    PredictRequest,
-    TaskRun,
-    Trainer,
-)
+from raydist.training.trainers import base
 from raydist.training.trainers.run_callbacks import callbacks_of
 
 
 class TaskContext(TrainContext):
     """What the train function is given: the public surface of a TaskRun and its Trainer."""
 
-    def __init__(self, run: TaskRun, make_trainer: Callable[[TaskRun], Trainer]) -> None:
+    def __init__(self, run: base.TaskRun, make_trainer: Callable[[base.TaskRun], base.Trainer]) -> None:
         assignment = run.assignment
         self.params = assignment.job.params
         self.task = assignment.task
@@ -56,7 +49,7 @@ class TaskContext(TrainContext):
         return self._run.coordinator
 
     @functools.cached_property
-    def _trainer(self) -> Trainer:
+    def _trainer(self) -> base.Trainer:
         return self._make_trainer(self._run)
 
     @property
@@ -69,15 +62,15 @@ class TaskContext(TrainContext):
 
     def fit(self, *args: Any, **options: Any) -> Any:
         with naming_mistakes():
-            return self._trainer.fit(FitRequest(**_bound("fit", *args, **options)))
+            return self._trainer.fit(base.FitRequest(**_bound("fit", *args, **options)))
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, Any]:
         with naming_mistakes():
-            return self._trainer.evaluate(EvaluateRequest(**_bound("evaluate", *args, **options)))
+            return self._trainer.evaluate(base.EvaluateRequest(**_bound("evaluate", *args, **options)))
 
     def predict(self, *args: Any, **options: Any) -> Any:
         with naming_mistakes():
-            return self._trainer.predict(PredictRequest(**_bound("predict", *args, **options)))
+            return self._trainer.predict(base.PredictRequest(**_bound("predict", *args, **options)))
 
     def callbacks(self) -> list[Any]:
         if self._is_evaluator:
@@ -86,7 +79,7 @@ class TaskContext(TrainContext):
 
     def train_steps(self, *args: Any, **options: Any) -> Mapping[str, float]:
         with naming_mistakes():
-            return self._trainer.train_steps(LoopRequest(**_bound("train_steps", *args, **options)))
+            return self._trainer.train_steps(base.LoopRequest(**_bound("train_steps", *args, **options)))
 
     def dataset(self, name: str) -> Any:
         datasets = self._run.assignment.datasets
@@ -169,7 +162,10 @@ class ScriptContext(TaskContext):
     """What `raydist.context()` is in a script, which may build the strategy by itself."""
 
     def __init__(
-        self, run: TaskRun, make_trainer: Callable[[TaskRun], Trainer], strategies: ScriptStrategy
+        self,
+        run: base.TaskRun,
+        make_trainer: Callable[[base.TaskRun], base.Trainer],
+        strategies: ScriptStrategy,
     ) -> None:
         super().__init__(run, make_trainer)
         self._strategies = strategies
@@ -185,7 +181,7 @@ class ScriptContext(TaskContext):
         return self._run.coordinator
 
     @functools.cached_property
-    def _trainer(self) -> Trainer:
+    def _trainer(self) -> base.Trainer:
         self._strategies.planned()
         return self._make_trainer(self._run)
 

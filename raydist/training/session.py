@@ -30,13 +30,7 @@ from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
-from raydist.training.cluster import collective_clock, strategy
-from raydist.training.cluster.collectives import (
-    copies_of_replicas,
-    gather_over_workers,
-    is_alone,
-    sums_over_replicas,
-)
+from raydist.training.cluster import collective_clock, collectives, strategy
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
     TaskStrategy,
@@ -314,12 +308,16 @@ def _seed(assignment: TaskAssignment) -> None:
 
 def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
     """Has the task's workers compare what they restore, and tells what the strategy does to the results."""
-    gather = None if is_alone(strategy) else functools.partial(gather_over_workers, strategy)
+    gather = (
+        None
+        if collectives.is_alone(strategy)
+        else functools.partial(collectives.gather_over_workers, strategy)
+    )
     sums = copies = None
     if isinstance(strategy, VirtualReplicasStrategy):
-        copies = functools.partial(copies_of_replicas, strategy=strategy)
+        copies = functools.partial(collectives.copies_of_replicas, strategy=strategy)
     elif _sums_replicas(strategy):
-        sums = functools.partial(sums_over_replicas, strategy=strategy)
+        sums = functools.partial(collectives.sums_over_replicas, strategy=strategy)
     run.checkpoints.exchange_by(gather, sums=sums, copies=copies)
     reporting.note(all_reduce.note_on(strategy))
     reporting.note(note_on_processors(strategy))

@@ -18,16 +18,8 @@ from raydist.cli.job_options import (
     target_of,
 )
 from raydist.cli.screen import output
+from raydist.planning import describe
 from raydist.planning.batch_sizes import batch_sizes_of
-from raydist.planning.describe import (
-    cluster_cost,
-    describe_hosts,
-    describe_plan,
-    lists_tasks,
-    placeholder_cluster,
-    placeholder_tf_config,
-    placeholder_tf_configs,
-)
 from raydist.spec.job import Strategy
 from raydist.spec.params import ParamTexts
 from raydist.spec.secrecy import redact_arguments, without_secrets
@@ -71,7 +63,7 @@ def plan(
     if asked is None:
         show(plan, is_json=is_json)
         return
-    tf_config = placeholder_tf_config(plan, asked)
+    tf_config = describe.placeholder_tf_config(plan, asked)
     if is_json:
         output.print_json({"task": str(asked), "tf_config": tf_config})
     else:
@@ -81,7 +73,7 @@ def plan(
 def show(plan: Plan, *, is_json: bool) -> None:
     """Prints a plan."""
     if is_json:
-        output.print_json(describe_plan(plan))
+        output.print_json(describe.describe_plan(plan))
     else:
         _print(plan)
 
@@ -116,14 +108,14 @@ def _print(plan: Plan) -> None:
     for note in plan.notes:
         output.show(f"note: {note}")
     output.show("the addresses below stand for those that the tasks will lease:")
-    if lists_tasks(plan):
-        for task, config in placeholder_tf_configs(plan):
+    if describe.lists_tasks(plan):
+        for task, config in describe.placeholder_tf_configs(plan):
             output.show(_tf_config_line(task, config))
         return
-    for task_type, addresses in placeholder_cluster(plan).as_dict().items():
+    for task_type, addresses in describe.placeholder_cluster(plan).as_dict().items():
         few = addresses if len(addresses) <= _MAX_ADDRESSES else [*addresses[:2], "…", addresses[-1]]
         output.show(f"cluster    {len(addresses)} x {task_type}: {', '.join(few)}")
-    cost = cluster_cost(plan)
+    cost = describe.cluster_cost(plan)
     for sentence in [] if cost is None else cost.sentences():
         output.show(f"cost       {sentence}")
     output.show(f"TF_CONFIG  the cluster and the task; --tf-config {plan.tasks[-1]} prints that of one task")
@@ -143,7 +135,7 @@ def _placement(plan: Plan) -> str:
 
 def _host_lines(plan: Plan) -> list[str]:
     """Returns which host of a cluster fits which roles, and why not."""
-    hosts = [] if plan.inventory.is_embedded else describe_hosts(plan)
+    hosts = [] if plan.inventory.is_embedded else describe.describe_hosts(plan)
     lines = []
     for host in hosts:
         fitting = [f"{each['fits']} x {role}" for role, each in host["roles"].items() if each["fits"]]

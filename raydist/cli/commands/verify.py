@@ -14,13 +14,7 @@ import click
 
 from raydist.cli import running
 from raydist.cli.job_options import count_option, json_option, storage_option
-from raydist.cli.kept_job import (
-    check_roles,
-    kept_code,
-    kept_job,
-    kept_settings,
-    lost_secrets,
-)
+from raydist.cli.kept_job import check_roles, kept_code, kept_job, kept_settings, lost_secrets
 from raydist.cli.run_argument import checkpoint_of, open_named, run_argument
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError

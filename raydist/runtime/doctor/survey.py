@@ -15,17 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.errors import StorageError
 from raydist.runtime.cluster.connection import connect
-from raydist.runtime.doctor.findings import (
-    Clock,
-    Finding,
-    HostFacts,
-    Link,
-    QuickFacts,
-    bad,
-    finding_of_link,
-    findings_of,
-    quick_findings_of,
-)
+from raydist.runtime.doctor import findings
 from raydist.runtime.doctor.probe import Sink, glance, look, send, versions_here
 from raydist.storage.proof import StorageProof
 from raydist.storage.run_storage import open_run
@@ -47,10 +37,10 @@ class HostProbe:
     def now(self) -> float:
         return time.time()
 
-    def look(self, proof: StorageProof) -> HostFacts:
+    def look(self, proof: StorageProof) -> findings.HostFacts:
         return look(proof)
 
-    def glance(self, proof: StorageProof, env: Mapping[str, str]) -> QuickFacts:
+    def glance(self, proof: StorageProof, env: Mapping[str, str]) -> findings.QuickFacts:
         os.environ.update(env)
         return glance(proof)
 
@@ -66,7 +56,7 @@ class HostProbe:
             return str(error)
 
 
-def survey(address: str | None, *, storage_uri: str) -> list[Finding]:
+def survey(address: str | None, *, storage_uri: str) -> list[findings.Finding]:
     """Returns the findings about each host of a Ray cluster.
 
     Args:
@@ -77,11 +67,11 @@ def survey(address: str | None, *, storage_uri: str) -> list[Finding]:
       ClusterError: The Ray cannot be reached.
     """
     with connect(address) as connection:
-        here = Finding(host=None, what="Ray", text=connection.source)
+        here = findings.Finding(host=None, what="Ray", text=connection.source)
         try:
             return [here, *_survey(storage_uri)]
         except StorageError as error:
-            return [here, bad(None, "storage", str(error), exit_code=error.exit_code)]
+            return [here, findings.bad(None, "storage", str(error), exit_code=error.exit_code)]
 
 
 def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str, str]) -> dict[str, str]:
@@ -104,13 +94,13 @@ def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str
             if isinstance(facts, str):
                 problems[host] = facts
                 continue
-            found = quick_findings_of(host, facts, references={"the driver": versions_here()})
+            found = findings.quick_findings_of(host, facts, references={"the driver": versions_here()})
             if told := "; ".join(f"{one.what}: {one.text}" for one in found):
                 problems[host] = told
     return problems
 
 
-def _survey(storage_uri: str) -> list[Finding]:
+def _survey(storage_uri: str) -> list[findings.Finding]:
     nodes = _nodes()
     with _proof(storage_uri) as proof, _probes(nodes) as probes:
         clocks, found = _clocks(probes)
@@ -119,15 +109,15 @@ def _survey(storage_uri: str) -> list[Finding]:
         resources = {_host_of(node): node["Resources"] for node in nodes}
         for host, facts in _answers(refs, timeout_s=_LOOK_TIMEOUT_S):
             if isinstance(facts, str):
-                found.append(bad(host, "host", facts))
+                found.append(findings.bad(host, "host", facts))
                 continue
-            found += findings_of(
+            found += findings.findings_of(
                 host, facts, references=references, resources=resources[host], clock=clocks[host]
             )
             # What this driver lacks has to be the same on the hosts nevertheless.
             if len(references) == 1:
                 references[f"host {host}"] = facts.versions
-        found += map(finding_of_link, _links({host: probes[host] for host in clocks}))
+        found += map(findings.finding_of_link, _links({host: probes[host] for host in clocks}))
     return sorted(found, key=lambda one: one.host or "")
 
 
@@ -167,35 +157,35 @@ def _probes(nodes: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                 ray.kill(probe)
 
 
-def _clocks(probes: Mapping[str, Any]) -> tuple[dict[str, Clock], list[Finding]]:
+def _clocks(probes: Mapping[str, Any]) -> tuple[dict[str, findings.Clock], list[findings.Finding]]:
     """Returns the clocks of the hosts that answer, and a finding for each that does not."""
     up = {host: probe.now.remote() for host, probe in probes.items()}
-    clocks: dict[str, Clock] = {}
-    found: list[Finding] = []
+    clocks: dict[str, findings.Clock] = {}
+    found: list[findings.Finding] = []
     for host, answer in _answers(up, timeout_s=_START_TIMEOUT_S):
         if isinstance(answer, str):
-            found.append(bad(host, "host", answer))
+            found.append(findings.bad(host, "host", answer))
             continue
         try:
             clocks[host] = min((_read_clock(probes[host]) for _ in range(_CLOCK_TRIES)), key=_error_of)
         except RayError as error:
-            found.append(bad(host, "host", f"was lost: {_first_line(error)}; see Ray's logs there"))
+            found.append(findings.bad(host, "host", f"was lost: {_first_line(error)}; see Ray's logs there"))
     return clocks, found
 
 
-def _error_of(clock: Clock) -> float:
+def _error_of(clock: findings.Clock) -> float:
     return clock.error_s
 
 
-def _read_clock(probe: Any) -> Clock:
+def _read_clock(probe: Any) -> findings.Clock:
     """Returns a host's clock as of the middle of a call."""
     sent_s = time.time()
     theirs_s = ray.get(probe.now.remote(), timeout=_START_TIMEOUT_S)
     received_s = time.time()
-    return Clock(offset_s=theirs_s - (sent_s + received_s) / 2, error_s=(received_s - sent_s) / 2)
+    return findings.Clock(offset_s=theirs_s - (sent_s + received_s) / 2, error_s=(received_s - sent_s) / 2)
 
 
-def _links(probes: Mapping[str, Any]) -> Iterator[Link]:
+def _links(probes: Mapping[str, Any]) -> Iterator[findings.Link]:
     """Has each host send to the next one, one after the other, so that none slows another one down."""
     hosts = sorted(probes)
     for source, target in zip(hosts, [*hosts[1:], *hosts[:1]], strict=True):
@@ -207,9 +197,9 @@ def _links(probes: Mapping[str, Any]) -> Iterator[Link]:
         except RayError as error:
             answer = _first_line(error)
         if isinstance(answer, str):
-            yield Link(source=source, target=target, rate=None, error=answer)
+            yield findings.Link(source=source, target=target, rate=None, error=answer)
         else:
-            yield Link(source=source, target=target, rate=answer)
+            yield findings.Link(source=source, target=target, rate=answer)
 
 
 def _answers(refs: Mapping[str, Any], *, timeout_s: float) -> Iterator[tuple[str, Any]]:

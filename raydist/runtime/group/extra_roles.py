@@ -14,15 +14,7 @@ from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.group.ray_failures import describe_cause, raise_if_host_cannot
 from raydist.runtime.host.salvage import salvage, wait_until_gone
 from raydist.runtime.host.scratch import scratch_root
-from raydist.runtime.task.role_actor import (
-    CONCURRENCY,
-    GRACE_S,
-    RoleActor,
-    RoleEnd,
-    RoleHello,
-    RoleSetup,
-    describe_command,
-)
+from raydist.runtime.task import role_actor
 from raydist.spec.tasks import AnyTask, ExtraTask, Resources
 
 logger = logging.getLogger(__name__)
@@ -39,12 +31,12 @@ class ExtraActors:
       notes: Sentences about commands that ended well before the run did.
     """
 
-    def __init__(self, setups: Sequence[RoleSetup]) -> None:
+    def __init__(self, setups: Sequence[role_actor.RoleSetup]) -> None:
         self._setups = {setup.task: setup for setup in setups}
         self._handles: dict[ExtraTask, Any] = {}
         self._starts: dict[Any, ExtraTask] = {}
         self._runs: dict[Any, ExtraTask] = {}
-        self._hellos: dict[ExtraTask, RoleHello] = {}
+        self._hellos: dict[ExtraTask, role_actor.RoleHello] = {}
         self._departed: set[ExtraTask] = set()
         self.notes: tuple[str, ...] = ()
 
@@ -76,7 +68,7 @@ class ExtraActors:
         other_amounts: Callable[[Resources], Mapping[str, float]],
     ) -> None:
         """Asks Ray for every actor."""
-        actor_class: Any = ray.remote(RoleActor)
+        actor_class: Any = ray.remote(role_actor.RoleActor)
         for task, setup in self._setups.items():
             asked = setup.role.resources
             self._handles[task] = actor_class.options(
@@ -86,7 +78,7 @@ class ExtraActors:
                 scheduling_strategy=placement.strategy_for(task, node_id=None),
                 max_restarts=0,
                 max_task_retries=0,
-                max_concurrency=CONCURRENCY,
+                max_concurrency=role_actor.CONCURRENCY,
                 runtime_env=runtime_env,
             ).remote()
 
@@ -115,7 +107,9 @@ class ExtraActors:
         reached = {*self._hellos, *(self._starts[ref] for ref in ready)}
         stops = {self._handles[task].stop.remote(): task for task in reached}
         if stops:
-            ended, _ = ray.wait(list(stops), num_returns=len(stops), timeout=GRACE_S + _STOP_EXTRA_S)
+            ended, _ = ray.wait(
+                list(stops), num_returns=len(stops), timeout=role_actor.GRACE_S + _STOP_EXTRA_S
+            )
             for ref in ended:
                 try:
                     ray.get(ref)
@@ -137,18 +131,18 @@ class ExtraActors:
                     salvage(hello.scratch_path, setup.log, pid=hello.pid)
                 wait_until_gone(hello.pid)
 
-    def _take_hello(self, task: ExtraTask, hello: RoleHello) -> None:
+    def _take_hello(self, task: ExtraTask, hello: role_actor.RoleHello) -> None:
         self._hellos[task] = hello
         if hello.problem is not None:
-            command = describe_command(self._setups[task])
+            command = role_actor.describe_command(self._setups[task])
             raise SpecError(
                 f"{task} cannot start `{command}` on {hello.host}: {hello.problem}; "
                 f"in roles.{task.role}.command name a program that is on PATH there, or in the job's code"
             )
         self._runs[self._handles[task].run.remote()] = task
 
-    def _take_end(self, task: ExtraTask, end: RoleEnd) -> None:
-        command = describe_command(self._setups[task])
+    def _take_end(self, task: ExtraTask, end: role_actor.RoleEnd) -> None:
+        command = role_actor.describe_command(self._setups[task])
         what = f"{task} ended by itself on {self._hellos[task].host}: `{command}` {end.how}"
         if not end.is_failure:
             self.notes = (*self.notes, f"{what}, before the run did")

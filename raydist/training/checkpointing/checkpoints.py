@@ -16,20 +16,11 @@ from raydist.errors import CheckpointError
 from raydist.outcome.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore, Evaluations, EvaluationStore
-from raydist.training.checkpointing import saved_state, variables
+from raydist.training.checkpointing import saved_state, schedule, variables
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays, packed_history
-from raydist.training.checkpointing.schedule import (
-    age,
-    awaited,
-    awaited_steps,
-    best_step,
-    best_steps,
-    with_evaluations,
-)
 from raydist.training.checkpointing.uploads import Uploads
-from raydist.training.cluster import equal_workers
-from raydist.training.cluster.collectives import inconsistent_workers, worker_names
+from raydist.training.cluster import collectives, equal_workers
 from raydist.training.cluster.equal_workers import Gather, statistics_of
 from raydist.training.reporting.logs import by_element
 from raydist.training.reporting.progress import TaskProgress
@@ -141,7 +132,7 @@ class TaskCheckpoints:
                 return state
             name = state.uri.rpartition("/")[2] if state else ""
             rows = self._gather([state.step if state else -1, zlib.crc32(name.encode())])
-            if not (inconsistent := inconsistent_workers(rows)):
+            if not (inconsistent := collectives.inconsistent_workers(rows)):
                 return state
             # A chief that was cut away and comes back may have committed another one since.
             time.sleep(_REREAD_AFTER_S)
@@ -149,9 +140,10 @@ class TaskCheckpoints:
             f"worker/{index} {f'that of step {step}' if step >= 0 else 'none'}"
             for index, (step, _) in enumerate(rows)
         )
+        named = collectives.worker_names(inconsistent)
         raise CheckpointError(
-            f"the workers found different checkpoints ({found}): {worker_names(inconsistent)} does not see "
-            "the same storage; give a --storage that every host shares"
+            f"the workers found different checkpoints ({found}): {named} does not see the same "
+            "storage; give a --storage that every host shares"
         )
 
     def _note_kept(self, state: SavedState) -> None:
@@ -188,7 +180,7 @@ class TaskCheckpoints:
         """
         if self._evaluations is None:
             return self.newest_after(0 if seen is None else seen.step)
-        known, committed = self._evaluations.read(), sorted(self._store.committed(), key=age)
+        known, committed = self._evaluations.read(), sorted(self._store.committed(), key=schedule.age)
         names = [one.name for one in committed]
         first = names.index(seen.name) + 1 if seen is not None and seen.name in names else 0
         for checkpoint in committed[first:]:
@@ -353,7 +345,7 @@ class TaskCheckpoints:
         # The markers of an older raydist do not name the fit.
         committed, _ = self._committed()
         candidates = [one for one in committed if one.info.get("fit", fit) == fit]
-        while (step := best_step(candidates, self._keep_best)) is not None:
+        while (step := schedule.best_step(candidates, self._keep_best)) is not None:
             files = self._store.read(next(one for one in candidates if one.step == step))
             if decode_state(files[STATE_FILE])["fit"] == fit:
                 return files
@@ -377,11 +369,11 @@ class TaskCheckpoints:
             return
         self.finish()
         committed = [one for one in self._store.committed() if one.info.get("fit") == fit]
-        left, since_s = awaited(committed, self._evaluations.read()), time.monotonic()
+        left, since_s = schedule.awaited(committed, self._evaluations.read()), time.monotonic()
         while left and not is_alone() and time.monotonic() - since_s < _EVALUATION_TIMEOUT_S:
             self._progress.beat()  # the evaluator is what takes its time
             time.sleep(_EVALUATION_POLL_S)
-            num_before, left = len(left), awaited(committed, self._evaluations.read())
+            num_before, left = len(left), schedule.awaited(committed, self._evaluations.read())
             since_s = since_s if len(left) == num_before else time.monotonic()
         if left:
             steps = ", ".join(str(one.step) for one in left)
@@ -409,13 +401,13 @@ class TaskCheckpoints:
     def _committed(self) -> tuple[list[Checkpoint], Evaluations]:
         """Returns the checkpoints, with what an evaluator found for them among their metrics, and that."""
         evaluations = self._evaluations.read() if self._evaluations is not None else {}
-        return with_evaluations(self._store.committed(), evaluations), evaluations
+        return schedule.with_evaluations(self._store.committed(), evaluations), evaluations
 
     def _prune(self) -> None:
         committed, evaluations = self._committed()
-        keep_steps = best_steps(committed, self._keep_best)
+        keep_steps = schedule.best_steps(committed, self._keep_best)
         if self._evaluations is not None and self._has_evaluator:
-            keep_steps |= awaited_steps(committed, evaluations)
+            keep_steps |= schedule.awaited_steps(committed, evaluations)
         self._store.prune(keep=self._keep, keep_steps=keep_steps)
 
 

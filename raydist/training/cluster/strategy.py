@@ -23,12 +23,7 @@ from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import (
-    gather_over_workers,
-    inconsistent_workers,
-    is_alone,
-    worker_names,
-)
+from raydist.training.cluster import collectives
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy, is_virtual
 
 
@@ -220,15 +215,15 @@ def note_on_processors(strategy: tf.distribute.Strategy) -> str | None:
 
     oneDNN and Eigen choose how they compute by what a CPU can do.
     """
-    if not is_virtual(strategy) or is_alone(strategy):
+    if not is_virtual(strategy) or collectives.is_alone(strategy):
         return None
-    rows = gather_over_workers(strategy, [zlib.crc32(_processor_features().encode())])
-    if not (unlike := inconsistent_workers(rows)):
+    rows = collectives.gather_over_workers(strategy, [zlib.crc32(_processor_features().encode())])
+    if not (unlike := collectives.inconsistent_workers(rows)):
         return None
     return (
-        f"the CPU of {worker_names(unlike)} has other features than that of the other workers, so results "
-        "may depend on which worker computes a virtual replica; choose hosts of one kind, for example by "
-        "--label-selector"
+        f"the CPU of {collectives.worker_names(unlike)} has other features than that of the other workers, "
+        "so results may depend on which worker computes a virtual replica; choose hosts of one kind, for "
+        "example by --label-selector"
     )
 
 

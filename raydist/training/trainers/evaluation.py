@@ -17,13 +17,7 @@ from raydist.training.keras_patches import adapters
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.trainers import fit_data
-from raydist.training.trainers.base import (
-    EvaluateRequest,
-    FitRequest,
-    LoopRequest,
-    PredictRequest,
-    TaskRun,
-)
+from raydist.training.trainers.base import EvaluateRequest, FitRequest, LoopRequest, PredictRequest, TaskRun
 
 OF_EVALUATE = ("steps", "data of ctx.evaluate")
 DATA_OF_PREDICT = "data of ctx.predict"

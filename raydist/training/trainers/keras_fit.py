@@ -15,13 +15,7 @@ from raydist.training.input import py_datasets, recipes, resume, train_data, wor
 from raydist.training.keras_patches import adapters
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.trainers import custom_loop, evaluation, fit_data, fit_position
-from raydist.training.trainers.base import (
-    EvaluateRequest,
-    FitRequest,
-    LoopRequest,
-    PredictRequest,
-    TaskRun,
-)
+from raydist.training.trainers.base import EvaluateRequest, FitRequest, LoopRequest, PredictRequest, TaskRun
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
 

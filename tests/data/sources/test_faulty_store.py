@@ -14,7 +14,7 @@ from raydist.data.order.windows import Piece
 from raydist.data.sources.files import DataFiles
 from raydist.data.sources.source import GroupedSource
 from raydist.errors import DataError, StorageError
-from raydist.storage import filesystem
+from raydist.storage import failures
 from raydist.storage.filesystem import FoundFile, Storage
 from tests.support.faulty_http import Fault, FaultyProxy
 from tests.support.image_files import png
@@ -63,13 +63,13 @@ def test_store_that_stays_away_is_a_storage_error(
     proxy: FaultyProxy, s3_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 4: there is nothing to fix in the input."""
-    monkeypatch.setattr(filesystem, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(failures, "PATIENCE_S", 1.0)
     parquet(s3_uri)
     source = data.from_parquet(f"{s3_uri}/a")
     proxy.choose = lambda request: Fault.SLOW_DOWN
     with pytest.raises(StorageError, match=r"cannot read .*data\.parquet: .* try later"):
         whole(source)
-    monkeypatch.setattr(filesystem, "SHORT_PATIENCE_S", 1.0)
+    monkeypatch.setattr(failures, "SHORT_PATIENCE_S", 1.0)
     with pytest.raises(StorageError, match=r"cannot read .*/a: .* try later"):
         data.from_parquet(f"{s3_uri}/a")
     proxy.choose = lambda request: None
