@@ -76,10 +76,11 @@ def timeout_option(default: str | None = None) -> Callable[[_Function], _Functio
     )
 
 
-def storage_option(function: _Function) -> _Function:
-    """Adds `--storage` to a command that reads runs."""
+def reading_options(function: _Function) -> _Function:
+    """Adds `--storage` and `--json` to a command that reads runs."""
     metavar, default = _STORAGE.metavar, default_storage()
-    return click.option("--storage", metavar=metavar, default=default, help=_STORAGE.help)(function)
+    stored = click.option("--storage", metavar=metavar, default=default, help=_STORAGE.help)
+    return stored(json_option(function))
 
 
 def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Function]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raydist.cli.job_options import DurationType, json_option, storage_option
+from raydist.cli.job_options import DurationType, reading_options
 from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError, StorageError
@@ -43,8 +43,7 @@ class _Chosen:
     help="Delete all runs last written longer ago than this, such as 12h or 30d.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@storage_option
-@json_option
+@reading_options
 def command(
     runs: tuple[str, ...], older_than_s: float | None, yes: bool, storage: str, is_json: bool
 ) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import reading_options
 from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output
 from raydist.cli.screen.run_view import duration_s, job_text
@@ -157,8 +157,7 @@ def _hardware(record: RunRecord) -> dict[str, Any]:
 @click.argument("left", metavar="RUN", shell_complete=complete_run)
 @click.argument("right", metavar="RUN", shell_complete=complete_run)
 @click.option("--all", "is_all", is_flag=True, help="Show what is equal too.")
-@storage_option
-@json_option
+@reading_options
 def command(left: str, right: str, is_all: bool, storage: str, is_json: bool) -> None:
     """Show what differs between two runs.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import reading_options
 from raydist.cli.screen import output
 from raydist.entry.request import absolute_storage
 from raydist.errors import RaydistError, StorageError
@@ -36,8 +36,7 @@ _ADDRESS = find_option("address")
 
 @click.command("doctor", epilog="More: `raydist guide deploying`.")
 @click.option("--address", metavar=_ADDRESS.metavar, help="Check each host of that Ray instead of this one.")
-@storage_option
-@json_option
+@reading_options
 def command(address: str | None, storage: str, is_json: bool) -> int:
     """Check versions, Ray, storage and environment variables. Starts nothing.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import reading_options
 from raydist.cli.run_argument import checkpoint_of, note_damage, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import CheckpointError, MistakeError
@@ -30,8 +30,7 @@ _KINDS = ("output", "checkpoint", "export", "code")
 @click.option(
     "--step", metavar="N", type=int, help="The checkpoint of this step; the newest whole one when omitted."
 )
-@storage_option
-@json_option
+@reading_options
 def command(
     run: str, what: str, directory: Path | None, step: int | None, storage: str, is_json: bool
 ) -> None:

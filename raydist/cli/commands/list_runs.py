@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raydist.cli.job_options import count_option, json_option, storage_option
+from raydist.cli.job_options import count_option, reading_options
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import duration
 from raydist.errors import MistakeError
@@ -62,8 +62,7 @@ _NOT_COLUMNS = ("metrics", "params", "error", "created_at_s", "duration_s")
     metavar="NAME,…",
     help="Columns to print: those that are printed otherwise, study, keras, storage, params and metrics.",
 )
-@storage_option
-@json_option
+@reading_options
 def command(
     states: tuple[str, ...],
     job: str | None,

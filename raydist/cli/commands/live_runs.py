@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import DurationType, count_option, json_option, storage_option, timeout_option
+from raydist.cli.job_options import DurationType, count_option, reading_options, timeout_option
 from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError, MistakeError, SpecError
@@ -45,8 +45,7 @@ _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopp
     help="Ray cluster, to reach tasks on other hosts; the run's own when omitted.",
 )
 @wait_option
-@storage_option
-@json_option
+@reading_options
 def chaos(
     run: str,
     kill: str | None,
@@ -87,8 +86,7 @@ def chaos(
 @run_argument
 @click.option("--task", "names", metavar="TASK", multiple=True, help="Only this task, such as worker/1.")
 @timeout_option("30s")
-@storage_option
-@json_option
+@reading_options
 def stacks(run: str, names: tuple[str, ...], timeout_s: float, storage: str, is_json: bool) -> None:
     """Print the Python stacks of a live run's tasks.
 
@@ -123,8 +121,7 @@ _MAX_STEPS = 1000
 )
 @count_option("--steps", "How many steps to profile, at least.", maximum=_MAX_STEPS, default=20)
 @timeout_option("2m")
-@storage_option
-@json_option
+@reading_options
 def profile(
     run: str, task_name: str | None, steps: int, timeout_s: float, storage: str, is_json: bool
 ) -> None:
@@ -179,8 +176,7 @@ def profile(
     metavar=_ADDRESS.metavar,
     help="Ray that a detached run is in; the one it was submitted to when omitted.",
 )
-@storage_option
-@json_option
+@reading_options
 def stop(run: str, timeout_s: float, address: str | None, storage: str, is_json: bool) -> None:
     """Stop a run and wait for its end.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import count_option, json_option, storage_option
+from raydist.cli.job_options import count_option, reading_options
 from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError, SpecError, StorageError
@@ -121,8 +121,7 @@ class _SinceType(click.ParamType[float]):
 @click.option("--all", "is_all", is_flag=True, help="Print TensorFlow's start-up messages too.")
 @click.option("--raw", "is_raw", is_flag=True, help="Print the lines as they are, with control sequences.")
 @wait_option
-@storage_option
-@json_option
+@reading_options
 def command(
     run: str,
     task: str | None,

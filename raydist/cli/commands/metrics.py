@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import reading_options
 from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import StorageError
@@ -75,8 +75,7 @@ _POINTS_PER_COLUMN = 2  # of a braille character
     "--local", is_flag=True, help="Each task's own running values, not those of all replicas together."
 )
 @click.option("--plot", is_flag=True, help="Draw each metric over the steps instead.")
-@storage_option
-@json_option
+@reading_options
 def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json: bool) -> None:
     """Print the metrics of a run, a line per step."""
     if plot and (is_json or form != "table"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import chosen_names, count_option, json_option, names_in, storage_option
+from raydist.cli.job_options import chosen_names, count_option, names_in, reading_options
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.spec.settings.options import find_option
@@ -42,8 +42,7 @@ _COLUMNS = ("format", "difference", "uri")
 )
 @count_option("--batch-size", "Rows that the model gets at once.", metavar="ROWS")
 @click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
-@storage_option
-@json_option
+@reading_options
 def predict(
     run: str,
     data: str,
@@ -102,8 +101,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     help=f"Formats with commas between: {', '.join(_MODEL_FORMATS)}.",
 )
 @click.option("-o", "--out", metavar="OUT", help="Folder, or its URI; RUN-exported here when omitted.")
-@storage_option
-@json_option
+@reading_options
 def export(run: str, to: str, out: str | None, storage: str, is_json: bool) -> None:
     """Export a run's model in other formats.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from raydist import __version__
-from raydist.cli.job_options import count_option, json_option, storage_option
+from raydist.cli.job_options import count_option, reading_options
 from raydist.cli.run_argument import complete_run, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import MistakeError
@@ -43,8 +43,7 @@ def _is_loopback(host: str) -> bool:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where to write it; RUN.html in the current folder when omitted.",
 )
-@storage_option
-@json_option
+@reading_options
 def report(run: str, path: Path | None, storage: str, is_json: bool) -> None:
     """Write a run's page as one HTML file.
 
@@ -94,8 +93,7 @@ def _write(target: Path, page: str) -> int:
     maximum=65535,
 )
 @click.option("--no-token", is_flag=True, help="Allow anyone who can reach the port.")
-@storage_option
-@json_option
+@reading_options
 def ui(host: str, port: int | None, no_token: bool, storage: str, is_json: bool) -> None:
     """Serve a live web page of all runs.
 
@@ -136,8 +134,7 @@ def _take_interrupts() -> None:
     minimum=1,
     maximum=65535,
 )
-@storage_option
-@json_option
+@reading_options
 def tensorboard(runs: tuple[str, ...], host: str, port: int | None, storage: str, is_json: bool) -> None:
     """Start TensorBoard for one or more runs.
 

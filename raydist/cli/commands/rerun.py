@@ -18,7 +18,7 @@ from raydist.cli.job_options import (
     given_options,
     job_options,
     json_option,
-    storage_option,
+    reading_options,
 )
 from raydist.cli.kept_job import (
     check_args,
@@ -108,8 +108,7 @@ _TOLD_VERSIONS = ("python", "tensorflow", "keras", "tf-keras", "ray", "raydist",
     type=click.Path(path_type=Path),
     help="Folder for the code; RUN-code if omitted. It must not exist, or be empty.",
 )
-@storage_option
-@json_option
+@reading_options
 def reproduce(
     run: str, is_run: bool, name: str | None, folder: Path | None, storage: str, is_json: bool
 ) -> int:

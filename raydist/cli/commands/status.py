@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option, timeout_option
+from raydist.cli.job_options import reading_options, timeout_option
 from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import PlainView
@@ -34,8 +34,7 @@ _COLUMNS = ("step", "attempt", "epoch", "bytes", "digest", "state", "uri")
 @click.command("checkpoints", epilog="More: `raydist guide storage`.")
 @run_argument
 @click.option("--verify", is_flag=True, help="Read every file and compare it with its checksum.")
-@storage_option
-@json_option
+@reading_options
 def checkpoints(run: str, verify: bool, storage: str, is_json: bool) -> None:
     """List the committed checkpoints of a run, the newest first."""
     from raydist.storage.checkpoints import CheckpointStore
@@ -78,8 +77,7 @@ def _verified(store: CheckpointStore, checkpoint: Checkpoint) -> str:
     help="Ray that a detached run is in; the one it was submitted to when omitted.",
 )
 @wait_option
-@storage_option
-@json_option
+@reading_options
 def wait(
     run: str, timeout_s: float | None, address: str | None, wait_s: float, storage: str, is_json: bool
 ) -> int:
@@ -114,8 +112,7 @@ _POLL_S = 1.0
 @run_argument
 @click.option("-w", "--watch", is_flag=True, help="Update the view until the run has ended.")
 @wait_option
-@storage_option
-@json_option
+@reading_options
 def status(run: str, watch: bool, wait_s: float, storage: str, is_json: bool) -> None:
     """Show the progress of a run.
 
@@ -212,8 +209,7 @@ _CHECKPOINT = ("step", "attempt", "epoch", "bytes", "uri")
 
 @click.command("describe", epilog="More: `raydist guide commands`.")
 @run_argument
-@storage_option
-@json_option
+@reading_options
 def describe(run: str, storage: str, is_json: bool) -> None:
     """Show all that is known of a run.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raydist.cli import running
-from raydist.cli.job_options import count_option, json_option, storage_option
+from raydist.cli.job_options import count_option, reading_options
 from raydist.cli.kept_job import check_roles, kept_code, kept_job, kept_settings, lost_secrets
 from raydist.cli.run_argument import checkpoint_of, open_named, run_argument
 from raydist.cli.screen import output, standard_streams
@@ -57,8 +57,7 @@ _WITHOUT: dict[str, Any] = {
     metavar="STEP",
 )
 @click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
-@storage_option
-@json_option
+@reading_options
 def command(
     run: str,
     workers: int,
