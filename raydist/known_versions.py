@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from types import MappingProxyType
+
+NOT_INSTALLED = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,16 @@ def version_of(version: str) -> tuple[int, int]:
     """Returns the first two numbers of a version."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def installed_version(*distributions: str) -> str:
+    """Returns the version of the first of the distributions that is installed, or NOT_INSTALLED."""
+    for distribution in distributions:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return NOT_INSTALLED
 
 
 KNOWN: Mapping[str, KnownVersions] = MappingProxyType(

@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Protocol
@@ -20,7 +19,7 @@ from raydist.data.failures import data_error_in
 from raydist.entry import entry_point
 from raydist.entry.entry_point import load_function, run_script
 from raydist.entry.keras2_names import advice_on
-from raydist.known_versions import KNOWN
+from raydist.known_versions import KNOWN, installed_version
 from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import KerasFlavour
@@ -194,7 +193,7 @@ def told_if_newer() -> Iterator[None]:
     try:
         yield
     except (ImportError, AttributeError) as error:
-        newer = {name: version for name in KNOWN if KNOWN[name].is_newer(version := _version_of(name))}
+        newer = {name: version for name in KNOWN if KNOWN[name].is_newer(version := installed_version(name))}
         if not newer:
             raise
         found = ", ".join(f"{name} {version}" for name, version in newer.items())
@@ -202,13 +201,6 @@ def told_if_newer() -> Iterator[None]:
         raise errors.UnsupportedError(
             f"{found} is newer than what raydist knows, and lacks what it needs ({error}); install {remedy}"
         ) from error
-
-
-def _version_of(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def failure_of(

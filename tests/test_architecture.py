@@ -65,7 +65,7 @@ ROOMS: dict[str, set[str]] = {
         "training.replicas",
     },
     "training.keras_patches.replacement": {"errors", "known_versions"},
-    "training.self_check.verdicts": set(),
+    "training.self_check.verdicts": {"known_versions"},
     "training.keras_patches.keras3": {
         *("errors", "known_versions", "training.tf_private", "training.cluster", "training.replicas"),
         *("training.input", "training.stepping", "training.checkpointing"),

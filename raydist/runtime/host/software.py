@@ -13,10 +13,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
-from raydist.known_versions import KNOWN, version_of
+from raydist.known_versions import KNOWN, NOT_INSTALLED, installed_version, version_of
 
 _TIMEOUT_S = 120.0
 
@@ -53,7 +52,6 @@ def answer_of(code: str, *, environ: Mapping[str, str | None]) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-_NONE = "none"
 # Any one of a list may provide the module: TensorFlow has a CPU-only distribution.
 _DISTRIBUTIONS = {
     "raydist": ("raydist",),
@@ -65,7 +63,7 @@ _DISTRIBUTIONS = {
 
 def installed_versions() -> dict[str, str]:
     """Returns name to version; `none` where it is not installed."""
-    versions = {name: _version(distributions) for name, distributions in _DISTRIBUTIONS.items()}
+    versions = {name: installed_version(*distributions) for name, distributions in _DISTRIBUTIONS.items()}
     # Ray itself refuses what differs by more than the last part.
     return {**versions, "python": ".".join(platform.python_version_tuple()[:2])}
 
@@ -82,25 +80,16 @@ def describe_difference(
       references: By whose they are, such as "the driver" or "host 10.0.0.1", versions.
     """
     for owner, ours in references.items():
-        differing = [name for name in ours if theirs.get(name, _NONE) != ours[name] != _NONE]
+        differing = [name for name in ours if theirs.get(name, NOT_INSTALLED) != ours[name] != NOT_INSTALLED]
         if differing:
-            there = ", ".join(f"{name} {theirs.get(name, _NONE)}" for name in differing)
+            there = ", ".join(f"{name} {theirs.get(name, NOT_INSTALLED)}" for name in differing)
             here = ", ".join(f"{name} {ours[name]}" for name in differing)
             return f"host {host} has {there}, but {owner} has {here}; install the same versions on both"
-    if theirs.get("tensorflow", _NONE) == _NONE:
+    if theirs.get("tensorflow", NOT_INSTALLED) == NOT_INSTALLED:
         return (
             f"host {host} has no TensorFlow; `pip install 'raydist[tensorflow]'` there adds what tasks need"
         )
     return None
-
-
-def _version(distributions: tuple[str, ...]) -> str:
-    for distribution in distributions:
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return _NONE
 
 
 # importlib.metadata opens a file for each package: 120 of them took 190 ms, their folders' names 0.5 ms.
@@ -143,17 +132,10 @@ def lost_parts() -> list[str]:
     """Returns a sentence for each part that is missing. The newest known versions have all, unasked."""
     found = []
     for library, module in _MODULES.items():
-        version = _version_here(library)
-        if version is not None and version_of(version) != version_of(KNOWN[library].newest):
+        version = installed_version(library)
+        if version != NOT_INSTALLED and version_of(version) != version_of(KNOWN[library].newest):
             found += _missing_parts(library, module)
     return found
-
-
-def _version_here(library: str) -> str | None:
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _missing_parts(library: str, module: str) -> list[str]:

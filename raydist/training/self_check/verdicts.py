@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from raydist.known_versions import installed_version
 
 logger = logging.getLogger(__name__)
 
@@ -84,19 +85,12 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _environment_key(library: ModuleType) -> str:
-    versions = [f"{name} {_version(name)}" for name in _DISTRIBUTIONS]
+    versions = [f"{name} {installed_version(name)}" for name in _DISTRIBUTIONS]
     # A home may be shared by hosts, and by environments that differ in more than versions.
     where = [platform.node(), platform.machine(), platform.python_version(), sys.prefix]
     sources = [_stamp(Path(__file__).parents[1]), _stamp(Path(str(library.__file__)).parent)]
     text = "\n".join([*versions, *where, str(library.__version__), *sources])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def _stamp(folder: Path) -> str:
