@@ -191,7 +191,7 @@ def elements(
     if end_step is not None:
         found = found.take(end_step - start_step)
     if part.num_local > 1:
-        found = found.flat_map(_in_turn)
+        found = found.flat_map(in_turn)
     if recipe.source.decodes:
         found = found.map(decode, **_IN_PARALLEL)
     for number, function in enumerate(recipe.maps, start=1):
@@ -257,7 +257,8 @@ def _tensor(array: np.ndarray) -> tf.Tensor:
     return tf.convert_to_tensor(array)
 
 
-def _in_turn(*replicas: Any) -> tf.data.Dataset:
+def in_turn(*replicas: Any) -> tf.data.Dataset:
+    """Returns a dataset of the elements of replicas, one after the other."""
     found = tf.data.Dataset.from_tensors(replicas[0])
     for one in replicas[1:]:
         found = found.concatenate(tf.data.Dataset.from_tensors(one))

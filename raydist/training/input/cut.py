@@ -5,12 +5,13 @@ Where it can, a worker maps the examples of its own replicas alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from raydist.data.pipeline import in_turn
 from raydist.training import tf_private
 from raydist.training.cluster import replica_tree
 from raydist.training.cluster.strategy import only_cpu_replica
@@ -221,7 +222,7 @@ def part_of(
     elif part.num_local == 1:
         local = whole.map(plain(lambda one: elements(one)[0]))
     else:  # one by one, in the order in which TensorFlow hands them out
-        local = whole.flat_map(plain(lambda *ones: _in_turn(elements(*ones))))
+        local = whole.flat_map(plain(lambda *ones: in_turn(*elements(*ones))))
     local = local.with_options(dataset.options())
     if dataset.options().deterministic is False:
         # Each worker would read in an order of its own, and take other examples than its own.
@@ -256,13 +257,6 @@ def _cut_at_end(dataset: tf.data.Dataset, part: OwnPart) -> tf.data.Dataset:
         return tuple(slices.slice_of(batch, replica, part.num_replicas) for replica in part.replicas)
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def _in_turn(ones: Sequence[Any]) -> tf.data.Dataset:
-    dataset = tf.data.Dataset.from_tensors(ones[0])
-    for one in ones[1:]:
-        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(one))
-    return dataset
 
 
 def _can_slice(dataset: Any, strategy: tf.distribute.Strategy) -> bool:
