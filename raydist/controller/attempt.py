@@ -17,11 +17,9 @@ from raydist.spec.tasks import TaskId, TaskType
 Counts = Mapping[tuple[TaskType, TaskState], int]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Tally:
-    """Sums and exceptions over all tasks. Immutable.
-
-    With them, news of one task takes no look at the others.
+    """Sums and exceptions over all tasks: with them, news of one task takes no look at the others.
 
     Attributes:
       counts: The tasks that are needed, by type and state.
@@ -30,46 +28,26 @@ class Tally:
       leaving: The tasks whose processes have to end, those that have ended included.
     """
 
-    counts: Counts = field(default_factory=dict)
-    failures: Mapping[TaskId, TaskFailure] = field(default_factory=dict)
-    moved: Collection[TaskId] = ()
-    leaving: Collection[TaskId] = ()
+    counts: Counter[tuple[TaskType, TaskState]] = field(default_factory=Counter)
+    failures: dict[TaskId, TaskFailure] = field(default_factory=dict)
+    moved: dict[TaskId, bool] = field(default_factory=dict)
+    leaving: dict[TaskId, str] = field(default_factory=dict)
 
     @classmethod
     def of_pending(cls, tasks: Iterable[TaskId]) -> Tally:
         return cls(counts=Counter((task.task_type, TaskState.PENDING) for task in tasks))
 
-    def changed(
-        self,
-        changes: Iterable[tuple[TaskStatus | None, TaskStatus]],
-        *,
-        moved: Collection[TaskId],
-        dismissed: Collection[TaskId],
-    ) -> Tally:
-        """Returns it after changes of some tasks.
-
-        Args:
-          changes: Of each task the status before, None before the first, and the one now.
-          moved: Those of the tasks that have moved, by the status now.
-          dismissed: The tasks that are not counted.
-        """
-        counts, failures = Counter(self.counts), dict(self.failures)
-        now_moved, leaving = dict.fromkeys(self.moved), dict.fromkeys(self.leaving)
-        for before, now in changes:
-            task = now.task
-            if task not in dismissed:
-                counts[task.task_type, TaskState.PENDING if before is None else before.state] -= 1
-                counts[task.task_type, now.state] += 1
-            _keep(failures, task, now.failure)
-            _keep(now_moved, task, task in moved or None)
-            _keep(leaving, task, now.leaving)
-        return Tally(counts=counts, failures=failures, moved=tuple(now_moved), leaving=tuple(leaving))
-
-    def without(self, states: Iterable[tuple[TaskType, TaskState]]) -> Tally:
-        """Returns it without counting tasks of these types, which are in these states."""
-        counts = Counter(self.counts)
-        counts.subtract(states)
-        return Tally(counts=counts, failures=self.failures, moved=self.moved, leaving=self.leaving)
+    def change(
+        self, before: TaskStatus | None, now: TaskStatus, *, has_moved: bool, is_dismissed: bool
+    ) -> None:
+        """Takes in that a task has another status than `before`, which is None for its first."""
+        task = now.task
+        if not is_dismissed:
+            self.counts[task.task_type, TaskState.PENDING if before is None else before.state] -= 1
+            self.counts[task.task_type, now.state] += 1
+        _keep(self.failures, task, now.failure)
+        _keep(self.moved, task, has_moved or None)
+        _keep(self.leaving, task, now.leaving)
 
     def num_in(self, states: Collection[TaskState]) -> int:
         return sum(number for (_, state), number in self.counts.items() if state in states)
@@ -88,9 +66,9 @@ _ALIVE = (*BEFORE_SERVICE, TaskState.RUNNING)
 _RANKS = {task_type: rank for rank, task_type in enumerate(TaskType)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Attempt:
-    """The tasks of one attempt. Immutable, so that another thread may read it while the run is running.
+    """The tasks of one attempt. News of one task costs the same in any run: nothing is copied for it.
 
     Attributes:
       statuses: The newest status of each task that has sent one, of its newest incarnation.
@@ -101,91 +79,80 @@ class Attempt:
       dismissed: The tasks whose end does not matter any more: given up, or not needed for what is left.
       changes: The task of each change of a process or its state, the oldest first.
       tally: What is known of all tasks together.
+      step: The highest step that a task has told.
     """
 
     number: int
     tasks: tuple[TaskId, ...]
-    statuses: Mapping[TaskId, TaskStatus] = field(default_factory=dict)
+    statuses: dict[TaskId, TaskStatus] = field(default_factory=dict)
     is_placed: bool = False
     is_addressed: bool = False
-    addresses: Mapping[TaskId, str] = field(default_factory=dict)
-    absent: Mapping[TaskId, TaskFailure] = field(default_factory=dict)
-    dismissed: frozenset[TaskId] = frozenset()
-    changes: tuple[TaskId, ...] = ()
+    addresses: dict[TaskId, str] = field(default_factory=dict)
+    absent: dict[TaskId, TaskFailure] = field(default_factory=dict)
+    dismissed: set[TaskId] = field(default_factory=set)
+    changes: list[TaskId] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+    step: int = 0
 
     @classmethod
     def begun(cls, number: int, tasks: tuple[TaskId, ...]) -> Attempt:
         """Returns an attempt as it is before any of its tasks has a process."""
         return cls(number=number, tasks=tasks, tally=Tally.of_pending(tasks))
 
-    def updated(self, update: GroupUpdate) -> Attempt:
-        attempt = self._with(status for status in update.statuses if self._is_news(status))
-        return dataclasses.replace(
-            attempt,
-            is_placed=self.is_placed or update.all_placed,
-            is_addressed=self.is_addressed or update.all_addressed,
-        )
+    def take(self, update: GroupUpdate) -> list[TaskId]:
+        """Takes in what is new; returns the tasks that were absent and are back."""
+        self.is_placed |= update.all_placed
+        self.is_addressed |= update.all_addressed
+        back = []
+        for status in filter(self._is_news, update.statuses):
+            self._put(status)
+            if status.task in self.absent and self._is_back(status):
+                del self.absent[status.task]
+                back.append(status.task)
+        return back
 
-    def replaced(self, failure: TaskFailure) -> Attempt:
-        """Returns the attempt as it is once a new process is asked for in the place of the one that died."""
+    def await_replacement(self, failure: TaskFailure) -> None:
+        """Takes in that a new process is asked for in the place of the one that died."""
         task = failure.task
         incarnation = self.statuses[task].incarnation + 1
-        awaited = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation)
-        return dataclasses.replace(self._with([awaited]), absent={**self.absent, task: failure})
+        self._put(TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation))
+        self.absent[task] = failure
 
-    def failed(self, failure: TaskFailure) -> Attempt:
-        """Returns the attempt as it is once one of its tasks is declared lost."""
-        task = failure.task
-        status = self.statuses[task]
+    def declare_lost(self, failure: TaskFailure) -> None:
+        """Takes in that one of the tasks is lost, whatever it says."""
+        status = self.statuses[failure.task]
         failure = dataclasses.replace(failure, step=status.step)
-        return self._with([dataclasses.replace(status, state=TaskState.FAILED, failure=failure)])
+        self._put(dataclasses.replace(status, state=TaskState.FAILED, failure=failure))
 
-    def without(self, tasks: Iterable[TaskId]) -> Attempt:
-        """Returns the attempt as it is once `tasks` are dismissed."""
-        more = [task for task in tasks if task not in self.dismissed]
-        tally = self.tally.without((task.task_type, self.state_of(task)) for task in more)
-        return dataclasses.replace(self, dismissed=self.dismissed.union(more), tally=tally)
+    def dismiss(self, tasks: Iterable[TaskId]) -> None:
+        for task in tasks:
+            if task not in self.dismissed:
+                self.dismissed.add(task)
+                self.tally.counts[task.task_type, self.state_of(task)] -= 1
 
-    def stopped(self) -> Attempt:
-        """Returns the attempt as it is once its processes are gone."""
-        return self._with(
-            dataclasses.replace(status, state=TaskState.STOPPED)
-            for status in self.statuses.values()
-            if not status.state.is_terminal
-        )
+    def end(self) -> None:
+        """Takes in that the processes are gone."""
+        for status in list(self.statuses.values()):
+            if not status.state.is_terminal:
+                self._put(dataclasses.replace(status, state=TaskState.STOPPED))
 
     def news_since(self, num_changes: int, senders: Iterable[TaskId] = ()) -> tuple[TaskStatus, ...]:
         """Returns the newest status of each task that sent one, or is among the later ones of `changes`."""
         tasks = dict.fromkeys([*senders, *self.changes[num_changes:]])
         return tuple(self.statuses[task] for task in tasks)
 
-    def _with(self, statuses: Iterable[TaskStatus]) -> Attempt:
-        """Returns the attempt with these statuses in the place of those that their tasks had."""
-        news, turns = {status.task: status for status in statuses}, []
-        for task, status in news.items():
-            before = self.statuses.get(task)
-            if before is None or _is_turn(before, status):
-                turns.append((before, status))
-        attempt = dataclasses.replace(self, statuses={**self.statuses, **news})
-        if not turns:
-            return attempt
-        absent, addresses = self.absent, self.addresses
-        first = {now.task: now.address for _, now in turns if now.address and now.task not in addresses}
-        if not absent.keys().isdisjoint(news):
-            is_back = {now.task for _, now in turns if self._is_back(now)}
-            absent = {task: failure for task, failure in absent.items() if task not in is_back}
-        return dataclasses.replace(
-            attempt,
-            addresses={**addresses, **first} if first else addresses,
-            absent=absent,
-            changes=(*self.changes, *(now.task for before, now in turns if _stage(before) != _stage(now))),
-            tally=self.tally.changed(
-                turns,
-                moved={now.task for _, now in turns if self._has_moved(now)},
-                dismissed=self.dismissed,
-            ),
-        )
+    def _put(self, status: TaskStatus) -> None:
+        task, before = status.task, self.statuses.get(status.task)
+        self.statuses[task] = status
+        self.step = max(self.step, status.step)
+        if before is not None and not _is_turn(before, status):
+            return
+        if status.address:
+            self.addresses.setdefault(task, status.address)
+        if _stage(before) != _stage(status):
+            self.changes.append(task)
+        has_moved, is_dismissed = self._has_moved(status), task in self.dismissed
+        self.tally.change(before, status, has_moved=has_moved, is_dismissed=is_dismissed)
 
     def _is_news(self, status: TaskStatus) -> bool:
         # How a process ended does not change when it goes away afterwards, or when an older push arrives
@@ -239,10 +206,6 @@ class Attempt:
     def _needed_of(self, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
         needed = (task for task in tasks if task not in self.dismissed)
         return tuple(sorted(needed, key=lambda task: (_RANKS[task.task_type], task.index)))
-
-    @property
-    def step(self) -> int:
-        return max((status.step for status in self.statuses.values()), default=0)
 
     @property
     def restored_step(self) -> int:

@@ -11,12 +11,13 @@ Neither is kept.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from raydist.controller.attempt import Attempt
 from raydist.controller.machine import RunMachine
-from raydist.controller.replacement import Death, Deaths
+from raydist.controller.replacement import Death
 from raydist.controller.restarts import Restart
 from raydist.outcome.result import RunError, Straggler
 from raydist.outcome.status import (
@@ -40,46 +41,56 @@ MAX_TOLD_INCARNATIONS = 20
 class Known:
     """What the events of a run have contained already."""
 
-    attempt: Attempt
+    attempt: int
+    num_changes: int
+    chief: TaskStatus | None
     failures: tuple[TaskFailure, ...]
-    deaths: Deaths
+    num_deaths: int
+    num_told_deaths: int
     restarts: tuple[Restart, ...]
-    notes: tuple[str, ...]
+    num_notes: int
     checkpoint: str | None
-    stragglers: tuple[Straggler, ...]
+    num_stragglers: int
 
     @classmethod
     def of(cls, machine: RunMachine) -> Known:
+        attempt = machine.attempt
         return cls(
-            attempt=machine.attempt,
-            failures=machine.attempt.failures,
-            deaths=machine.deaths,
+            attempt=attempt.number,
+            num_changes=len(attempt.changes),
+            chief=attempt.statuses.get(machine.chief),
+            failures=attempt.failures,
+            num_deaths=len(machine.deaths.all),
+            num_told_deaths=len(machine.deaths.told),
             restarts=machine.restarts,
-            notes=machine.notes,
+            num_notes=len(machine.notes),
             checkpoint=machine.reached.checkpoint,
-            stragglers=machine.pace.noted,
+            num_stragglers=len(machine.pace.noted),
         )
+
+    def in_attempt(self, number: int) -> Known:
+        """Returns what was known of that attempt, which may have begun since."""
+        return self if number == self.attempt else dataclasses.replace(self, num_changes=0, chief=None)
 
 
 def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[str, Any]]:
     """Returns what is not `known` yet: changes of tasks, failures, deaths, restarts, notes, stragglers."""
-    deaths, before = machine.deaths.all, known.deaths.all
-    new = deaths[len(before) :]
-    ended = [death for old, death in zip(before, deaths, strict=False) if death is not old]
+    known = known.in_attempt(machine.attempt.number)
+    chief = machine.attempt.statuses.get(machine.chief)
     failed = {failure.task: failure for failure in known.failures}
     failures = [one for one in machine.attempt.failures if one != failed.get(one.task)]
-    failures += [death.failure for death in new]
+    failures += [death.failure for death in machine.deaths.all[known.num_deaths :]]
     restarts = [each for each in machine.restarts if each not in known.restarts]
     return [
         *checkpoint_events(machine, known, at_s=at_s),
-        *(_task_event(machine, status, at_s) for status in _changed(known.attempt, machine.attempt)),
-        *(_event("training", machine, at_s, **vars(one)) for one in _begun(machine, known.attempt)),
-        *(_report_event(machine, report, at_s) for report in _reported(machine, known.attempt)),
+        *(_task_event(machine, status, at_s) for status in _changed(machine.attempt, known.num_changes)),
+        *(_event("training", machine, at_s, **vars(one)) for one in _begun(known.chief, chief)),
+        *(_report_event(machine, report, at_s) for report in _reported(known.chief, chief)),
         *(_failure_event(machine, failure, at_s) for failure in failures),
-        *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
+        *(_outcome_event(machine, death, at_s) for death in machine.deaths.told[known.num_told_deaths :]),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
-        *(_sentence_event(machine, note, at_s) for note in machine.notes[len(known.notes) :]),
-        *(_straggler_event(machine, one, at_s) for one in machine.pace.noted[len(known.stragglers) :]),
+        *(_sentence_event(machine, note, at_s) for note in machine.notes[known.num_notes :]),
+        *(_straggler_event(machine, one, at_s) for one in machine.pace.noted[known.num_stragglers :]),
     ]
 
 
@@ -132,24 +143,19 @@ def progress_event(
     )
 
 
-def _changed(before: Attempt, now: Attempt) -> list[TaskStatus]:
+def _changed(attempt: Attempt, num_changes: int) -> list[TaskStatus]:
     """Returns the tasks whose process or state is another one. A task that is PENDING at first is not."""
-    statuses = now.news_since(len(before.changes) if before.number == now.number else 0)
+    statuses = attempt.news_since(num_changes)
     return [status for status in statuses if status.incarnation < MAX_TOLD_INCARNATIONS]
 
 
-def _begun(machine: RunMachine, before: Attempt) -> list[Training]:
-    """Returns the trainings that the chief has begun since."""
-    now = machine.attempt
-    known = before.statuses.get(machine.chief) if before.number == now.number else None
-    chief = now.statuses.get(machine.chief)
-    return [one for one in (chief.trainings if chief else ()) if known is None or one not in known.trainings]
+def _begun(known: TaskStatus | None, now: TaskStatus | None) -> list[Training]:
+    """Returns the trainings that the chief has begun since it was `known`."""
+    return [one for one in (now.trainings if now else ()) if known is None or one not in known.trainings]
 
 
-def _reported(machine: RunMachine, before: Attempt) -> list[Report]:
-    """Returns what the chief has reported since."""
-    now = machine.attempt.statuses.get(machine.chief)
-    known = before.statuses.get(machine.chief) if before.number == machine.attempt.number else None
+def _reported(known: TaskStatus | None, now: TaskStatus | None) -> list[Report]:
+    """Returns what the chief has reported since it was `known`."""
     if now is None or now is known or not now.reports:
         return []
     is_same = known is not None and known.reports and known.incarnation == now.incarnation

@@ -182,7 +182,7 @@ class RunMachine:
         self.plan = plan
         if now != before:
             self._note_interruption(f"attempt {number} trains with {now} workers instead of {before}")
-        self.notes = (*self.notes, *(f"attempt {number} {use}" for use in plan.uses_of_unfit_hosts))
+        self._note(*(f"attempt {number} {use}" for use in plan.uses_of_unfit_hosts))
         self._begin_attempt(number)
         return []
 
@@ -192,13 +192,13 @@ class RunMachine:
 
     def _take_update(self, update: GroupUpdate, at_s: float, now_s: float) -> list[Action]:
         self._news_at_s = at_s
-        self.notes = (*self.notes, *(note for note in update.notes if note not in self.notes))
+        self._note(*(note for note in update.notes if note not in self.notes))
         news = self._take_statuses(update)
-        self._watchdog = self._watchdog.updated(self.attempt, news, now_s=now_s)
+        self._watchdog.look(self.attempt, news, now_s=now_s)
         self._look_at_memory(news, now_s)
         silent = self._watchdog.silent() if self.state is RunState.RUNNING else None
         if silent is not None:
-            self.attempt = self.attempt.failed(silent)
+            self.attempt.declare_lost(silent)
         if has_succeeded(self.plan.strategy, self.attempt.tally.counts):
             return self._stop(RunState.SUCCEEDED)
         replacements = [] if self.state is RunState.STOPPING else self._replace_dead()
@@ -226,30 +226,28 @@ class RunMachine:
 
     def _take_statuses(self, update: GroupUpdate) -> tuple[TaskStatus, ...]:
         """Returns the newest status of each task that has told one, or was changed after the last update."""
-        before, at_s = self.attempt, self._news_at_s
-        self.attempt = before.updated(update)
+        was_trained, at_s = self._is_trained, self._news_at_s
+        back = self.attempt.take(update)
         news = self.attempt.news_since(self._num_seen, (status.task for status in update.statuses))
         self._num_seen = len(self.attempt.changes)
         self._update_reached(update.statuses)
-        self.deaths = self.deaths.updated(before, self.attempt, at_s=at_s)
+        self.deaths.end(back, self.attempt, at_s=at_s)
         self.restarts = resumed(self.restarts, self.attempt.statuses.get(self.chief), at_s=at_s)
-        self.pace = self.pace.updated(news)
-        if self._is_trained and before.state_of(self.chief) is not TaskState.FINISHED:
+        self.pace.take(news)
+        if self._is_trained and not was_trained:
             is_script = self.plan.job.entry_point.is_script
-            self.attempt = self.attempt.without(
-                servers(self.plan.strategy, self.plan.tasks, is_script=is_script)
-            )
+            self.attempt.dismiss(servers(self.plan.strategy, self.plan.tasks, is_script=is_script))
         return news
 
     def _look_at_memory(self, news: Sequence[TaskStatus], now_s: float) -> None:
-        known = self._memory.notes
-        self._memory = self._memory.updated(
+        num_known = len(self._memory.notes)
+        self._memory.take(
             news,
             now_s=now_s,
             left_s=self.attempt.left_s(self.chief),
             reserved_bytes=lambda task: self.plan.resources_of(task).memory_bytes,
         )
-        self.notes = (*self.notes, *self._memory.notes[len(known) :])
+        self._note(*self._memory.notes[num_known:])
 
     def _update_reached(self, statuses: Sequence[TaskStatus]) -> None:
         self.reached = self.reached.updated(
@@ -264,10 +262,11 @@ class RunMachine:
         return self.attempt.state_of(self.chief) is TaskState.FINISHED
 
     def _replace_dead(self) -> list[Action]:
-        self.attempt, self.deaths, tasks = replace_dead(
-            self.attempt, self.deaths, strategy=self.plan.strategy, at_s=self._news_at_s
-        )
-        return [ReplaceTask(task) for task in tasks]
+        strategy, at_s = self.plan.strategy, self._news_at_s
+        return [
+            ReplaceTask(task)
+            for task in replace_dead(self.attempt, self.deaths, strategy=strategy, at_s=at_s)
+        ]
 
     def _finish_evaluator(self) -> list[Action]:
         """Sends FINISH to the evaluator, and to each process that takes its place, once training is done.
@@ -366,8 +365,12 @@ class RunMachine:
         return self._stop(RunState.STARTING)
 
     def _note_interruption(self, sentence: str) -> None:
-        self.notes = (*self.notes, sentence)
+        self._note(sentence)
         self.interruptions = (*self.interruptions, sentence)
+
+    def _note(self, *sentences: str) -> None:
+        if sentences:
+            self.notes = (*self.notes, *sentences)
 
     def _fail(self, error: RunError) -> list[Action]:
         self.error = error
@@ -390,20 +393,20 @@ class RunMachine:
     def _take_last_news(self, stopped: GroupStopped) -> None:
         # Why the attempt ended is known already: a task that fails as it is stopped changes nothing.
         statuses = tuple(status for status in stopped.statuses if status.failure is None)
-        self.attempt = self.attempt.updated(GroupUpdate(statuses=statuses))
+        self.attempt.take(GroupUpdate(statuses=statuses))
         self._update_reached(stopped.statuses)
         if stopped.checkpoint is not None:
             self.reached = self.reached.with_checkpoint(stopped.checkpoint.uri, step=stopped.checkpoint.step)
 
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:
         number = self.attempt.number
-        self.attempt = self.attempt.stopped()
+        self.attempt.end()
         self._next = self._saving = self._finishing_incarnation = None
         self._awaits_stacks = self._is_chief_told = self._is_state_doubted = False
         self._room = 0
         self._watchdog = Watchdog(stall_timeout_s=self.plan.job.stall_timeout)
         if problem is not None:
-            self.notes = (*self.notes, f"attempt {number} could not be stopped cleanly: {problem}")
+            self._note(f"attempt {number} could not be stopped cleanly: {problem}")
             if following is RunState.STARTING:
                 # Another attempt beside processes that still live would fight them for hosts and ports.
                 error = ClusterError("; ".join(self.notes[-2:]) + "; so it was not retried")
@@ -413,7 +416,8 @@ class RunMachine:
         if following is not RunState.STARTING:
             return []
         self._begin_attempt(number + 1)
-        self.pace, self._memory = self.pace.restarted(), self._memory.restarted()
+        self.pace = self.pace.restarted()
+        self._memory.restart()
         hosts, at_s = self._lost.hosts, self._news_at_s
         return [
             StartAttempt(
@@ -425,7 +429,7 @@ class RunMachine:
         ]
 
     def _crash(self, error: BaseException) -> list[Action]:
-        self.attempt = self.attempt.stopped()
+        self.attempt.end()
         self.state = RunState.CANCELLED
         if not isinstance(error, KeyboardInterrupt):
             self.state = RunState.FAILED

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from raydist.outcome.status import TaskState, TaskStatus
 from raydist.spec.quantities import write_bytes
@@ -23,59 +23,55 @@ _STEADY = 0.6
 Samples = tuple[tuple[float, int], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Memory:
     """The peaks of one process's memory over time.
 
     Attributes:
+      peak_bytes: The newest.
       growth: Bytes a second, as `growth_of` returns it.
     """
 
     incarnation: int
     host: str
+    peak_bytes: int = 0
     every_s: float = SAMPLE_S
     samples: Samples = ()
     growth: float | None = None
 
-    def is_fresh(self, status: TaskStatus, now_s: float) -> bool:
-        """Whether the process of `status` is this one, trains, and needs no sample yet."""
-        return (
-            now_s - self.samples[-1][0] < self.every_s
-            and status.state is TaskState.RUNNING
-            and status.incarnation == self.incarnation
-        )
-
-    def sampled(self, peak_bytes: int, now_s: float) -> _Memory:
-        samples, every_s = (*self.samples, (now_s, peak_bytes)), self.every_s
-        if len(samples) > _MAX_SAMPLES:
-            samples, every_s = samples[::2], 2 * every_s
-        return dataclasses.replace(self, every_s=every_s, samples=samples, growth=growth_of(samples))
+    def is_sampled(self, now_s: float) -> bool:
+        """Takes a sample if one is due; returns whether it was."""
+        if self.samples and now_s - self.samples[-1][0] < self.every_s:
+            return False
+        self.samples = (*self.samples, (now_s, self.peak_bytes))
+        if len(self.samples) > _MAX_SAMPLES:
+            self.samples, self.every_s = self.samples[::2], 2 * self.every_s
+        self.growth = growth_of(self.samples)
+        return True
 
 
-@dataclass(frozen=True, kw_only=True)
 class MemoryWatch:
-    """How the memory of an attempt's tasks grows. Immutable.
+    """How the memory of an attempt's tasks grows.
 
     Attributes:
       memories: Of each task that trains, of its newest process.
-      peaks: The peaks of these now, in bytes.
-      noted: The tasks that were named, over all attempts.
-      notes: A sentence for each of them.
+      notes: A sentence for each task that was named, over all attempts.
     """
 
-    memories: Mapping[TaskId, _Memory] = field(default_factory=dict)
-    peaks: Mapping[TaskId, int] = field(default_factory=dict)
-    noted: frozenset[TaskId] = frozenset()
-    notes: tuple[str, ...] = ()
+    def __init__(self) -> None:
+        self.memories: dict[TaskId, _Memory] = {}
+        self.notes: list[str] = []
+        self._on_host: defaultdict[str, dict[TaskId, _Memory]] = defaultdict(dict)
+        self._noted: set[TaskId] = set()
 
-    def updated(
+    def take(
         self,
         statuses: Iterable[TaskStatus],
         *,
         now_s: float,
         left_s: float | None,
         reserved_bytes: Callable[[TaskId], int],
-    ) -> MemoryWatch:
+    ) -> None:
         """Takes in the newest status of each task that has sent one, or has another state than before.
 
         Args:
@@ -83,44 +79,36 @@ class MemoryWatch:
           left_s: How long the run will continue; None while that is unknown, so that nobody is named.
           reserved_bytes: Returns what a task has reserved; 0 where it has not.
         """
-        memories, peaks, growing = dict(self.memories), dict(self.peaks), []
-        for one in statuses:
-            if one.peak_memory_bytes is not None:
-                peaks[one.task] = one.peak_memory_bytes
-            known = memories.get(one.task)
-            if known is not None and known.is_fresh(one, now_s):
-                continue
-            memories.pop(one.task, None)
-            if one.state is TaskState.RUNNING and one.peak_memory_bytes:
-                memories[one.task] = memory = _sampled(known, one, now_s)
-                if memory.growth is not None and one.task not in self.noted:
-                    growing.append(one)
-        watch = dataclasses.replace(self, memories=memories, peaks=peaks)
-        if left_s is None or not growing:
-            return watch
-        by_host: dict[str, list[tuple[_Memory, int]]] = {}
-        for task, memory in memories.items():
-            by_host.setdefault(memory.host, []).append((memory, peaks[task]))
+        growing = [one for one in statuses if self._is_found_growing(one, now_s)]
+        if left_s is None:
+            return
         for status in growing:
-            limits = _limits(status, memories[status.task], by_host[status.host], reserved_bytes(status.task))
+            memory, beside = self.memories[status.task], self._on_host[status.host].values()
+            limits = _limits(status, memory, beside, reserved_bytes(status.task))
             limit = min(limits, key=lambda one: one.reached_in_s, default=None)
             if limit is not None and limit.reached_in_s < left_s:
-                growth = memories[status.task].growth or 0.0
-                sentence = _sentence(status.task, limit, growth=growth, left_s=left_s)
-                watch = dataclasses.replace(
-                    watch, noted=watch.noted | {status.task}, notes=(*watch.notes, sentence)
-                )
-        return watch
+                self._noted.add(status.task)
+                self.notes.append(_sentence(status.task, limit, growth=memory.growth or 0.0, left_s=left_s))
 
-    def restarted(self) -> MemoryWatch:
-        """Returns the watch as it is at the beginning of the next attempt."""
-        return dataclasses.replace(self, memories={}, peaks={})
+    def restart(self) -> None:
+        """Begins with the next attempt."""
+        self.memories.clear()
+        self._on_host.clear()
 
-
-def _sampled(known: _Memory | None, status: TaskStatus, now_s: float) -> _Memory:
-    if known is None or known.incarnation != status.incarnation:
-        known = _Memory(incarnation=status.incarnation, host=status.host)
-    return known.sampled(status.peak_memory_bytes or 0, now_s)
+    def _is_found_growing(self, status: TaskStatus, now_s: float) -> bool:
+        """Takes in a status; returns whether its task is shown to grow by it, and was not named yet."""
+        task, known = status.task, self.memories.get(status.task)
+        is_measured = status.state is TaskState.RUNNING and bool(status.peak_memory_bytes)
+        if known is not None and not (is_measured and known.incarnation == status.incarnation):
+            del self.memories[task], self._on_host[known.host][task]
+            known = None
+        if not is_measured:
+            return False
+        if known is None:
+            known = _Memory(incarnation=status.incarnation, host=status.host)
+            self.memories[task] = self._on_host[status.host][task] = known
+        known.peak_bytes = status.peak_memory_bytes or 0
+        return known.is_sampled(now_s) and known.growth is not None and task not in self._noted
 
 
 def growth_of(samples: Samples) -> float | None:
@@ -155,12 +143,12 @@ class _Limit:
 
 
 def _limits(
-    status: TaskStatus, memory: _Memory, beside: Sequence[tuple[_Memory, int]], reserved_bytes: int
+    status: TaskStatus, memory: _Memory, beside: Collection[_Memory], reserved_bytes: int
 ) -> Iterator[_Limit]:
     """Yields the limits of a task that grows: its host's, shared by the tasks there, and its reservation."""
     if status.memory_limit_bytes is not None:
-        room = status.memory_limit_bytes - sum(peak for _, peak in beside)
-        growth = sum(one.growth or 0.0 for one, _ in beside)
+        room = status.memory_limit_bytes - sum(one.peak_bytes for one in beside)
+        growth = sum(one.growth or 0.0 for one in beside)
         shared = f", which {len(beside)} tasks share," if len(beside) > 1 else ""
         name = f"the host's {write_bytes(status.memory_limit_bytes)}{shared}"
         yield _Limit(name=name, reached_in_s=max(0.0, room) / growth)

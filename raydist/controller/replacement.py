@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.controller.attempt import Attempt
@@ -63,11 +64,17 @@ class Death:
         return f"{self.task} died ({where}): {self.failure.message}; {self.outcome}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Deaths:
-    """The deaths that the run's attempts outlived, the oldest first. Immutable."""
+    """The deaths that the run's attempts outlived, the oldest first.
 
-    all: tuple[Death, ...] = ()
+    Attributes:
+      told: Those of which there is more to report than the death itself, in the order in which it came.
+    """
+
+    all: list[Death] = field(default_factory=list)
+    told: list[Death] = field(default_factory=list)
+    _places: defaultdict[TaskId, list[int]] = field(default_factory=lambda: defaultdict(list))  # in `all`
 
     def judge(self, failure: TaskFailure, attempt: Attempt, *, at_s: float) -> Verdict:
         """Decides what becomes of the task that died so.
@@ -82,26 +89,24 @@ class Deaths:
         # back while that one is away (cluster_coordinator.py, `_preemption_handler` waits for all workers).
         return Verdict.GIVE_UP if task.task_type is TaskType.EVALUATOR else Verdict.FATAL
 
-    def with_death(self, death: Death) -> Deaths:
-        before = self._awaited(death.task, attempt=death.attempt)
-        known = self._with(before, outcome="its replacement died too") if before else self
-        return Deaths((*known.all, death))
+    def add(self, death: Death) -> None:
+        """Takes in a death whose task is replaced."""
+        self._end(death.task, attempt=death.attempt, outcome="its replacement died too")
+        self._places[death.task].append(len(self.all))
+        self.all.append(death)
 
-    def with_given_up(self, death: Death) -> Deaths:
+    def give_up(self, death: Death) -> None:
+        """Takes in a death whose task is not replaced any more."""
         outcome = f"given up, as its last {MAX_QUICK_DEATHS} replacements died within {QUICK_S:g} s"
-        return self.with_death(dataclasses.replace(death, outcome=outcome, is_given_up=True))
+        death = dataclasses.replace(death, outcome=outcome, is_given_up=True)
+        self.add(death)
+        self.told.append(death)
 
-    def updated(self, before: Attempt, after: Attempt, *, at_s: float) -> Deaths:
-        """Returns them with the returns of tasks that were absent before."""
-        deaths = self
-        for task in before.absent.keys() - after.absent.keys():
-            awaited = deaths._awaited(task, attempt=after.number)
-            if awaited is not None:
-                seconds = max(0.0, at_s - awaited.at_s)
-                where = "at another address" if task in after.moved else "in service"
-                outcome = f"back {where} after {seconds:.1f} s"
-                deaths = deaths._with(awaited, outcome=outcome, back_after_s=seconds)
-        return deaths
+    def end(self, tasks: Iterable[TaskId], attempt: Attempt, *, at_s: float) -> None:
+        """Takes in that `tasks` are back."""
+        for task in tasks:
+            where = "at another address" if task in attempt.moved else "in service"
+            self._end(task, attempt=attempt.number, outcome=f"back {where}", back_at_s=at_s)
 
     def sentences(self) -> tuple[str, ...]:
         """Returns a sentence for each death; one about all the rest where they are many."""
@@ -112,20 +117,18 @@ class Deaths:
         counts = Counter(death.task for death in rest)
         named = ", ".join(f"{task}: {counts[task]}" for task in sorted(counts, key=str))
         num_back = sum(death.back_after_s is not None for death in rest)
-        given_up = "".join(f"; {task} was given up" for task in counts if task in self.given_up)
+        all_given_up = {death.task for death in self.all if death.is_given_up}
+        given_up = "".join(f"; {task} was given up" for task in counts if task in all_given_up)
         return (
             *sentences,
             f"tasks died {len(rest)} more times ({named}) and came back {num_back} times{given_up}",
         )
 
-    @property
-    def given_up(self) -> frozenset[TaskId]:
-        return frozenset(death.task for death in self.all if death.is_given_up)
-
     def _num_quick(self, task: TaskId, *, attempt: int, at_s: float) -> int:
         """How many deaths in a row came soon after the task was back, one at `at_s` included."""
         num_quick = 0
-        for death in reversed([death for death in self.all if death.task == task]):
+        for place in reversed(self._places[task]):
+            death = self.all[place]
             if death.back_after_s is None:
                 is_quick = death.attempt == attempt  # the next process died before it was back
             else:
@@ -136,21 +139,25 @@ class Deaths:
             attempt, at_s = death.attempt, death.at_s
         return num_quick
 
-    def _awaited(self, task: TaskId, *, attempt: int) -> Death | None:
-        """The task's last death in that attempt, unless it is over and done with."""
-        last = next((d for d in reversed(self.all) if (d.task, d.attempt) == (task, attempt)), None)
-        is_open = last is not None and last.back_after_s is None and not last.is_given_up
-        return last if is_open else None
+    def _end(self, task: TaskId, *, attempt: int, outcome: str, back_at_s: float | None = None) -> None:
+        """Notes what became of the task's last death in that attempt, unless it is over and done with."""
+        if not self._places[task]:
+            return
+        place = self._places[task][-1]
+        last = self.all[place]
+        if last.attempt != attempt or last.is_told:
+            return
+        changes: dict[str, Any] = {"outcome": outcome}
+        if back_at_s is not None:
+            seconds = max(0.0, back_at_s - last.at_s)
+            changes = {"outcome": f"{outcome} after {seconds:.1f} s", "back_after_s": seconds}
+        self.all[place] = last = dataclasses.replace(last, **changes)
+        if last.is_told:
+            self.told.append(last)
 
-    def _with(self, death: Death, **changes: Any) -> Deaths:
-        changed = dataclasses.replace(death, **changes)
-        return Deaths(tuple(changed if known is death else known for known in self.all))
 
-
-def replace_dead(
-    attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: float
-) -> tuple[Attempt, Deaths, tuple[TaskId, ...]]:
-    """Returns attempt and deaths as they continue, and the tasks to be replaced.
+def replace_dead(attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: float) -> tuple[TaskId, ...]:
+    """Returns the tasks to be replaced, as `attempt` and `deaths` have it then.
 
     What stays among the attempt's failures ends it; then nothing is replaced.
 
@@ -159,17 +166,19 @@ def replace_dead(
     """
     failures = attempt.failures
     if not failures or not all(is_outlived(one, strategy=strategy, attempt=attempt) for one in failures):
-        return attempt, deaths, ()
-    replaced, step = [], attempt.step
+        return ()
+    replaced = []
     for failure in failures:
-        death = Death(failure=failure, attempt=attempt.number, step=step, at_s=at_s)
+        death = Death(failure=failure, attempt=attempt.number, step=attempt.step, at_s=at_s)
         match deaths.judge(failure, attempt, at_s=at_s):
             case Verdict.REPLACE:
-                attempt, deaths = attempt.replaced(failure), deaths.with_death(death)
+                attempt.await_replacement(failure)
+                deaths.add(death)
                 replaced.append(failure.task)
             case Verdict.GIVE_UP:
-                attempt, deaths = attempt.without([failure.task]), deaths.with_given_up(death)
-    return attempt, deaths, tuple(replaced)
+                attempt.dismiss([failure.task])
+                deaths.give_up(death)
+    return tuple(replaced)
 
 
 def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -> bool:

@@ -23,7 +23,7 @@ class Reached:
       checkpoint: URI of the newest checkpoint that the chief committed; None before the first.
       evaluation: The evaluator's last result; None before the first, and without an evaluator.
       repeated: Steps that were applied twice, by attempt.
-      notes: What the tasks chose on the user's behalf, each sentence once.
+      notes: What the tasks chose on the user's behalf: a dict of sentences, as each is told once.
     """
 
     steps: int = 0
@@ -32,7 +32,7 @@ class Reached:
     checkpoint: str | None = None
     evaluation: Evaluation | None = None
     repeated: Mapping[int, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: Mapping[str, None] = field(default_factory=dict)
 
     @property
     def steps_repeated(self) -> int:
@@ -47,11 +47,9 @@ class Reached:
           keep_best: As in the job.
         """
         steps = max((status.step for status in statuses), default=0)
-        notes = dict.fromkeys(self.notes)
-        for status in statuses:
-            for note in status.notes:
-                notes[note] = None
-        reached = dataclasses.replace(self, steps=max(self.steps, steps), notes=tuple(notes))
+        new = [note for status in statuses for note in status.notes if note not in self.notes]
+        notes = {**self.notes, **dict.fromkeys(new)} if new else self.notes
+        reached = dataclasses.replace(self, steps=max(self.steps, steps), notes=notes)
         for status in statuses:
             if status.task.task_type not in (chief.task_type, TaskType.EVALUATOR):
                 continue

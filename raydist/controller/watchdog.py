@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from raydist.controller.attempt import Attempt
@@ -19,9 +19,9 @@ SUSPICIOUS_S = 5.0
 _LONGEST_LOOK_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Watchdog:
-    """When each task sent its last heartbeat, and when any of them made progress last. Immutable.
+    """When each task sent its last heartbeat, and when any of them made progress last.
 
     Times are seconds of watching.
 
@@ -29,63 +29,60 @@ class Watchdog:
       stall_timeout_s: How long training may stand still.
       looked_at_s: The clock at the last look; None before the first.
       watched_s: For how long the attempt has been watched.
-      heartbeat_at_s: When each training task sent its last heartbeat.
+      heartbeat_at_s: When each training task sent its last heartbeat, the oldest first.
       moved_at_s: When a training task last made progress.
       progress: The training tasks, each with the status that told of its last step or beat.
       awaiting: The training tasks that have said that steps follow.
-      dismissed: The tasks of the attempt that are not looked at.
+      num_dismissed: How many tasks of the attempt are not looked at.
     """
 
     stall_timeout_s: float
     looked_at_s: float | None = None
     watched_s: float = 0.0
-    heartbeat_at_s: Mapping[TaskId, float] = field(default_factory=dict)
+    heartbeat_at_s: OrderedDict[TaskId, float] = field(default_factory=OrderedDict)
     moved_at_s: float = 0.0
-    progress: Mapping[TaskId, TaskStatus] = field(default_factory=dict)
-    awaiting: frozenset[TaskId] = frozenset()
-    dismissed: frozenset[TaskId] = frozenset()
+    progress: dict[TaskId, TaskStatus] = field(default_factory=dict)
+    awaiting: set[TaskId] = field(default_factory=set)
+    num_dismissed: int = 0
 
-    def updated(self, attempt: Attempt, news: Sequence[TaskStatus], *, now_s: float) -> Watchdog:
-        """Returns it with what is new at `now_s` of a steady clock.
+    def look(self, attempt: Attempt, news: Sequence[TaskStatus], *, now_s: float) -> None:
+        """Takes in what is new at `now_s` of a steady clock.
 
         Args:
           news: The newest status of each task that has sent one since, or has another state in `attempt`.
         """
         since_s = 0.0 if self.looked_at_s is None else now_s - self.looked_at_s
-        watched_s = self.watched_s + min(since_s, _LONGEST_LOOK_S)
-        heartbeat_at_s, progress = dict(self.heartbeat_at_s), dict(self.progress)
-        awaiting, has_moved = set(self.awaiting), False
-        ended = list(attempt.dismissed - self.dismissed)
+        self.looked_at_s = now_s
+        self.watched_s += min(since_s, _LONGEST_LOOK_S)
+        has_moved = False
+        ended = list(attempt.dismissed) if len(attempt.dismissed) > self.num_dismissed else []
+        self.num_dismissed = len(attempt.dismissed)
         for status in news:
-            task = status.task
-            if status.state is not TaskState.RUNNING or task in attempt.dismissed:
-                ended.append(task)
-                continue
-            if status.is_joining:  # TensorFlow itself ends that by --start-timeout
-                heartbeat_at_s.pop(task, None)
+            if status.state is TaskState.RUNNING and status.task not in attempt.dismissed:
+                has_moved |= self._listen(status)
             else:
-                heartbeat_at_s[task] = watched_s
-            known = progress.get(task)
-            if known is None or known.step != status.step or known.beats != status.beats:
-                progress[task], has_moved = status, True
-            if _awaits_steps(status):
-                awaiting.add(task)
-            else:
-                awaiting.discard(task)
+                ended.append(status.task)
         for task in ended:
-            heartbeat_at_s.pop(task, None)
-            awaiting.discard(task)
-            has_moved |= progress.pop(task, None) is not None
-        return dataclasses.replace(
-            self,
-            looked_at_s=now_s,
-            watched_s=watched_s,
-            heartbeat_at_s=heartbeat_at_s,
-            moved_at_s=watched_s if has_moved or not awaiting else self.moved_at_s,
-            progress=progress,
-            awaiting=frozenset(awaiting),
-            dismissed=attempt.dismissed,
-        )
+            self.heartbeat_at_s.pop(task, None)
+            self.awaiting.discard(task)
+            has_moved |= self.progress.pop(task, None) is not None
+        if has_moved or not self.awaiting:
+            self.moved_at_s = self.watched_s
+
+    def _listen(self, status: TaskStatus) -> bool:
+        """Takes in what a training task says; returns whether it made progress."""
+        task = status.task
+        if status.is_joining:  # TensorFlow itself ends that by --start-timeout
+            self.heartbeat_at_s.pop(task, None)
+        else:
+            self.heartbeat_at_s[task] = self.watched_s
+            self.heartbeat_at_s.move_to_end(task)
+        (self.awaiting.add if _awaits_steps(status) else self.awaiting.discard)(task)
+        known = self.progress.get(task)
+        if known is not None and (known.step, known.beats) == (status.step, status.beats):
+            return False
+        self.progress[task] = status
+        return True
 
     def silent(self) -> TaskFailure | None:
         """Returns the failure of the task whose last heartbeat is oldest, if it is too old."""
@@ -101,11 +98,10 @@ class Watchdog:
         return self.watched_s - self.moved_at_s >= self.stall_timeout_s
 
     def _silent_for(self, limit_s: float) -> TaskFailure | None:
-        oldest_s = min(self.heartbeat_at_s.values(), default=self.watched_s)
-        silence_s = self.watched_s - oldest_s
-        if silence_s < limit_s:
+        task = next(iter(self.heartbeat_at_s), None)
+        if task is None or self.watched_s - self.heartbeat_at_s[task] < limit_s:
             return None
-        task = next(task for task, at_s in self.heartbeat_at_s.items() if at_s == oldest_s)
+        silence_s = self.watched_s - self.heartbeat_at_s[task]
         return TaskFailure(
             task=task,
             kind=FailureKind.LOST,

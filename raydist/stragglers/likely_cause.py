@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from raydist.outcome.result import StragglerCause
-from raydist.stragglers.step_times import LIMIT, StepTimes
+from raydist.stragglers.step_times import LIMIT, StepTimes, median_without
 
 # A cause has to explain so much of the time that a task takes more than the others.
 _EXPLAINS = 0.5
@@ -34,10 +33,27 @@ class LikelyCause:
     reason: str
 
 
-def likely_cause(slow: StepTimes, others: Sequence[StepTimes]) -> LikelyCause:
-    """Returns why `slow` takes longer than `others`, of which there is at least one."""
-    cause = _cause(slow, others)
-    return LikelyCause(cause=cause, reason=f"{_reading(cause, slow, others)}; {_REMEDIES[cause]}")
+_Part = Callable[[StepTimes], float | None]
+
+
+class Peers:
+    """What steps take the tasks that are compared: each part of it is sorted once, for all that are slow."""
+
+    def __init__(self, times: Iterable[StepTimes]) -> None:
+        self._times = tuple(times)
+        self._sorted: dict[_Part, list[float]] = {}
+
+    def median_besides(self, one: StepTimes, part: _Part) -> float:
+        """Returns the lower median of that part of the others' steps; 0 where there are none."""
+        if part not in self._sorted:
+            self._sorted[part] = sorted(part(each) or 0.0 for each in self._times)
+        return median_without(self._sorted[part], [part(one) or 0.0]) or 0.0
+
+
+def likely_cause(slow: StepTimes, peers: Peers) -> LikelyCause:
+    """Returns why `slow`, which is one of `peers`, takes longer than the others."""
+    cause = _cause(slow, peers)
+    return LikelyCause(cause=cause, reason=f"{_reading(cause, slow, peers)}; {_REMEDIES[cause]}")
 
 
 def seconds_text(seconds: float) -> str:
@@ -45,15 +61,15 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-def _cause(slow: StepTimes, others: Sequence[StepTimes]) -> StragglerCause:
-    def more(of: Callable[[StepTimes], float | None]) -> float:
-        return (of(slow) or 0.0) - _median(of, others)
+def _cause(slow: StepTimes, peers: Peers) -> StragglerCause:
+    def more(part: _Part) -> float:
+        return (part(slow) or 0.0) - peers.median_besides(slow, part)
 
-    explained_s = _EXPLAINS * more(lambda one: one.own_s)
+    explained_s = _EXPLAINS * more(_own_s)
     cpu_s, delay_s = more(_cpu_s), more(_delay_s)
     # On a busy host each second of CPU time brings its delay with it, so that both belong to the task's own
     # computation where its CPU time is longer, too.
-    has_more_work = slow.cpu_s > LIMIT * _median(_cpu_s, others) or cpu_s > delay_s
+    has_more_work = slow.cpu_s > LIMIT * peers.median_besides(slow, _cpu_s) or cpu_s > delay_s
     is_computing = has_more_work and cpu_s + max(0.0, delay_s) >= explained_s
     if slow.run_delay_s is None:
         is_delayed = (slow.other_cpus or 0.0) >= _BUSY_HOST
@@ -67,10 +83,10 @@ def _cause(slow: StepTimes, others: Sequence[StepTimes]) -> StragglerCause:
     return StragglerCause.COMPUTE if is_computing else StragglerCause.UNKNOWN
 
 
-def _reading(cause: StragglerCause, slow: StepTimes, others: Sequence[StepTimes]) -> str:
-    def compared(of: Callable[[StepTimes], float | None]) -> str:
-        median_s = seconds_text(_median(of, others))
-        return f"{seconds_text(of(slow) or 0.0)} of each step (median of the others {median_s})"
+def _reading(cause: StragglerCause, slow: StepTimes, peers: Peers) -> str:
+    def compared(part: _Part) -> str:
+        median_s = seconds_text(peers.median_besides(slow, part))
+        return f"{seconds_text(part(slow) or 0.0)} of each step (median of the others {median_s})"
 
     match cause:
         case StragglerCause.HOST if slow.run_delay_s is None:
@@ -87,8 +103,8 @@ def _reading(cause: StragglerCause, slow: StepTimes, others: Sequence[StepTimes]
             return "it does not wait for its input, takes no more CPU time, and nothing keeps it from a CPU"
 
 
-def _median(of: Callable[[StepTimes], float | None], others: Sequence[StepTimes]) -> float:
-    return statistics.median_low([of(one) or 0.0 for one in others])
+def _own_s(one: StepTimes) -> float:
+    return one.own_s
 
 
 def _cpu_s(one: StepTimes) -> float:

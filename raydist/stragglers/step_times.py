@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -95,3 +96,20 @@ def find_stragglers(own_s: Mapping[Task, float], step_s: Mapping[Task, float]) -
         for task, seconds in own_s.items()
         if median and seconds > LIMIT * median and seconds - median >= MIN_SHARE * step_s[task]
     }
+
+
+def median_without(ordered: Sequence[float], own: Iterable[float]) -> float | None:
+    """Returns the lower median of ascending values without some of them; None where none is left.
+
+    It does not look at each of them.
+    """
+    places: list[int] = []
+    for value in sorted(own):
+        place = bisect.bisect_left(ordered, value)
+        places.append(max(place, places[-1] + 1) if places else place)
+    left = len(ordered) - len(places)
+    middle = (left - 1) // 2
+    for place in places:
+        if place <= middle:
+            middle += 1
+    return ordered[middle] if left else None

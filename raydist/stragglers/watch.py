@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
 import statistics
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from raydist.outcome.result import Straggler, StragglerCause
 from raydist.outcome.status import TaskLink, TaskPace, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
-from raydist.stragglers.likely_cause import likely_cause, seconds_text
-from raydist.stragglers.step_times import StepTimes, find_stragglers, step_times
+from raydist.stragglers.likely_cause import Peers, likely_cause, seconds_text
+from raydist.stragglers.step_times import StepTimes, find_stragglers, median_without, step_times
 
 # All tasks have to wait for so much of each step in collectives: else nobody gains by faster links.
 MIN_COLLECTIVE_WAIT = 0.3
@@ -116,20 +115,6 @@ class _Sorted(NamedTuple):
         )
 
 
-def median_without(ordered: Sequence[float], own: Iterable[float]) -> float | None:
-    """Returns the lower median of ascending values without some of them; None where none is left."""
-    places: list[int] = []
-    for value in sorted(own):
-        place = bisect.bisect_left(ordered, value)
-        places.append(max(place, places[-1] + 1) if places else place)
-    left = len(ordered) - len(places)
-    middle = (left - 1) // 2
-    for place in places:
-        if place <= middle:
-            middle += 1
-    return ordered[middle] if left else None
-
-
 def _host_link(seen: Sequence[tuple[TaskLink, TaskLink | None]]) -> HostLink:
     # A connection that was closed takes its part of a sum with it.
     sent = sum(max(0, link.sent - (before.sent if before else 0)) for link, before in seen)
@@ -175,94 +160,91 @@ MIN_STEPS = 3
 _Paces = Mapping[TaskId, TaskPace]
 
 
-@dataclass(frozen=True, kw_only=True)
 class StragglerWatch:
-    """What is known of the tasks' pace. Immutable, so that another thread may read it.
+    """What is known of the tasks' pace.
 
     Attributes:
       stragglers: The tasks that were named in this attempt, in that order.
       noted: Each task and cause when it was named first, over all attempts.
-      marks: The paces at the samples' ends, the oldest first, and before them the beginning.
+      marks: The paces at the samples' ends, the oldest first, and before them the beginning. The last one
+        has only those that have changed since, so that no end of a sample copies them all.
       latest: The newest paces of the tasks that train.
     """
 
-    sample_s: float = SAMPLE_S
-    stragglers: tuple[Straggler, ...] = ()
-    noted: tuple[Straggler, ...] = ()
-    marks: tuple[_Paces, ...] = ()
-    latest: _Paces = field(default_factory=dict)
-    _incarnations: Mapping[TaskId, int] = field(default_factory=dict)  # of the tasks that train
-    _paced: Mapping[TaskId, int] = field(default_factory=dict)  # of those that have a pace
-    _short: tuple[TaskId, ...] = ()  # tasks whose part of the sample is too short yet
+    def __init__(self, *, sample_s: float = SAMPLE_S, noted: tuple[Straggler, ...] = ()) -> None:
+        self.sample_s = sample_s
+        self.stragglers: tuple[Straggler, ...] = ()
+        self.noted = noted
+        self.marks: deque[dict[TaskId, TaskPace]] = deque([{}], maxlen=NUM_SAMPLES + 1)
+        self.latest: dict[TaskId, TaskPace] = {}
+        self._incarnations: dict[TaskId, int] = {}  # of the tasks that train
+        self._paced: dict[TaskId, int] = {}  # of those that have a pace
+        self._long: set[TaskId] = set()  # the tasks whose part of the sample is long enough
+        self._samples: deque[_Sample] = deque(maxlen=NUM_SAMPLES)
 
-    def updated(self, statuses: Iterable[TaskStatus]) -> StragglerWatch:
+    def take(self, statuses: Iterable[TaskStatus]) -> None:
         """Takes the newest status of each task that has sent one, or has another state than before."""
-        incarnations, latest, paced = dict(self._incarnations), dict(self.latest), dict(self._paced)
         # Other tasks or processes, or the next `fit` under parameter servers: their sums start over.
         begins_anew = False
         paces: list[tuple[TaskId, TaskPace]] = []
         for one in statuses:
             task = one.task
             if one.state is not TaskState.RUNNING:
-                incarnations.pop(task, None)
-                latest.pop(task, None)
-                begins_anew |= paced.pop(task, None) is not None
+                self._incarnations.pop(task, None)
+                self.latest.pop(task, None)
+                begins_anew |= self._paced.pop(task, None) is not None
                 continue
-            incarnations[task] = one.incarnation
+            self._incarnations[task] = one.incarnation
             if one.pace is not None:
                 paces.append((task, one.pace))
             for index, pace in enumerate(one.worker_paces):
                 paces.append((TaskId(task_type=TaskType.WORKER, index=index), pace))
         for task, pace in paces:
-            incarnation = incarnations.get(task)
-            if incarnation is None:
-                continue  # a worker that does not train
-            if paced.get(task) != incarnation or pace.steps < latest[task].steps:
-                begins_anew, paced[task] = True, incarnation
-            latest[task] = pace
-        seen = dataclasses.replace(self, latest=latest, _incarnations=incarnations, _paced=paced)
+            if task in self._incarnations:  # else it is a worker that does not train
+                begins_anew |= not self._continues(task, pace)
+                self.latest[task] = pace
         if begins_anew:
-            return dataclasses.replace(seen, marks=(latest,), _short=tuple(latest))
-        if not self.marks:
-            return seen
-        short = self._still_short(latest)
-        if short:
-            return dataclasses.replace(seen, _short=short)
-        marks = (*self.marks, latest)[-NUM_SAMPLES - 1 :]
-        return dataclasses.replace(seen, marks=marks, _short=tuple(latest))._judged()
+            self.marks.clear()
+            self._samples.clear()
+        elif self.latest and len(self._long) == len(self.latest):
+            self._samples.append(_Sample.between(self.marks[-1], self.latest))
+        else:
+            return
+        self.marks.append({})
+        self._long.clear()
+        if len(self._samples) == NUM_SAMPLES:
+            self._judge()
 
     def restarted(self) -> StragglerWatch:
-        """Returns the watch as it is at the beginning of the next attempt."""
+        """Returns the watch of the next attempt."""
         return StragglerWatch(sample_s=self.sample_s, noted=self.noted)
 
     def times(self) -> dict[TaskId, StepTimes]:
         """Returns what a step takes each task of late; of those that have completed one."""
-        return _times(self.marks[0], self.latest) if self.marks else {}
+        return _times(self.marks[0], self.latest)
 
-    def _still_short(self, latest: _Paces) -> tuple[TaskId, ...]:
-        """Returns tasks that the sample waits for: who has been long enough in it is not looked at again."""
-        begun = self.marks[-1]
-        for number, task in enumerate(self._short):
-            pace, before = latest[task], begun[task]
-            if pace.at_s - before.at_s < self.sample_s or pace.steps - before.steps < MIN_STEPS:
-                return self._short[number:]
-        return ()
+    def _continues(self, task: TaskId, pace: TaskPace) -> bool:
+        """Returns whether `pace` adds to what the sample has of the task, and takes it in then."""
+        incarnation = self._incarnations[task]
+        if self._paced.get(task) != incarnation or pace.steps < self.latest[task].steps:
+            self._paced[task] = incarnation
+            return False
+        begun = self.marks[-1].setdefault(task, self.latest[task])
+        if pace.at_s - begun.at_s >= self.sample_s and pace.steps - begun.steps >= MIN_STEPS:
+            self._long.add(task)
+        return True
 
-    def _judged(self) -> StragglerWatch:
-        if len(self.marks) <= NUM_SAMPLES:
-            return self
-        pairs = list(zip(self.marks[:-1], self.marks[1:], strict=True))
-        slow = [set(_slow(*pair)) for pair in pairs]
-        on_slow_links = [set(_on_slow_links(*pair)) for pair in pairs]
+    def _judge(self) -> None:
+        whole = _Sample.between(self.marks[0], self.latest)
 
-        def samples_of(straggler: Straggler) -> list[bool]:
-            is_network = straggler.cause is StragglerCause.NETWORK
-            return [straggler.task in sample for sample in (on_slow_links if is_network else slow)]
+        def samples_of(task: TaskId, cause: StragglerCause) -> list[bool]:
+            is_network = cause is StragglerCause.NETWORK
+            return [task in (one.on_slow_links if is_network else one.slow) for one in self._samples]
 
         found = {one.task: one for one in self.stragglers}
         noted = {(one.task, one.cause): one for one in self.noted}
-        for straggler in _stragglers(self.marks[0], self.marks[-1]):
-            if not all(samples_of(straggler)):
+        for straggler in whole.stragglers():
+            if not all(samples_of(straggler.task, straggler.cause)):
                 continue
             known = found.get(straggler.task)
             if known is not None and known.cause is straggler.cause and not known.is_over:
@@ -270,74 +252,88 @@ class StragglerWatch:
             found[straggler.task] = straggler
             noted.setdefault((straggler.task, straggler.cause), straggler)
         for task, known in found.items():
-            if not any(samples_of(known)):
+            if not any(samples_of(task, known.cause)):
                 found[task] = dataclasses.replace(known, is_over=True)
-        return dataclasses.replace(self, stragglers=tuple(found.values()), noted=tuple(noted.values()))
+        self.stragglers, self.noted = tuple(found.values()), tuple(noted.values())
 
 
-def _stragglers(begun: _Paces, ended: _Paces) -> list[Straggler]:
-    times, slow = _times(begun, ended), _slow(begun, ended)
-    on_slow_links = _on_slow_links(begun, ended)
-    return [
-        *(_straggler(task, times_slower, times) for task, times_slower in slow.items()),
-        *(
-            _on_slow_link(task, links, on_slow_links, times)
-            for task, links in on_slow_links.items()
-            if task not in slow
-        ),
-    ]
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """What steps took between two moments.
+
+    Attributes:
+      slow: The tasks that were slower than the others, with their own time over the median.
+      on_slow_links: Those whose hosts' links are slow, if all tasks wait for the network.
+    """
+
+    times: Mapping[TaskId, StepTimes]
+    slow: Mapping[TaskId, float]
+    on_slow_links: Mapping[TaskId, SlowLinks]
+
+    @classmethod
+    def between(cls, begun: _Paces, ended: _Paces) -> _Sample:
+        times = _times(begun, ended)
+        links = host_links(begun, ended) if is_network_bound(times.values()) else {}
+        by_host = {host: slow for slow in find_slow_links(links) for host in slow.hosts}
+        on_slow_links = {
+            task: by_host[pace.host] for task, pace in ended.items() if pace.host and pace.host in by_host
+        }
+        return cls(times=times, slow=_slow(times), on_slow_links=on_slow_links)
+
+    def stragglers(self) -> Iterator[Straggler]:
+        peers = Peers(_compared(self.times).values())
+        for task, times_slower in self.slow.items():
+            yield _straggler(task, self.times[task], peers, times_slower=times_slower)
+        yield from self._on_slow_links()
+
+    def _on_slow_links(self) -> Iterator[Straggler]:
+        if not self.on_slow_links:
+            return
+        # One sentence for all tasks that the links belong to, which the run's notes have once.
+        affected: defaultdict[SlowLinks, list[str]] = defaultdict(list)
+        for task, links in self.on_slow_links.items():
+            affected[links].append(str(task))
+        wait = min(one.collective_wait or 0.0 for one in self.times.values())
+        median_s = statistics.median_low([one.own_s for one in self.times.values()])
+        messages = {
+            links: f"the network of {' and '.join(names)} is slow: {links.reading}; every task waits in "
+            f"collectives for at least {wait:.0%} of each step. Likely cause: "
+            f"{StragglerCause.NETWORK.value}: {REMEDY}"
+            for links, names in affected.items()
+        }
+        for task, links in self.on_slow_links.items():
+            if task not in self.slow:
+                yield Straggler(
+                    task=task,
+                    cause=StragglerCause.NETWORK,
+                    times_slower=self.times[task].own_s / median_s if median_s else 1.0,
+                    message=messages[links],
+                )
 
 
 def _times(begun: _Paces, ended: _Paces) -> dict[TaskId, StepTimes]:
-    both = {task: step_times(begun[task], ended[task]) for task in begun if task in ended}
+    both = {task: step_times(begun[task], pace) for task, pace in ended.items() if task in begun}
     return {task: one for task, one in both.items() if one is not None}
 
 
-def _slow(begun: _Paces, ended: _Paces) -> dict[TaskId, float]:
+def _compared(times: Mapping[TaskId, StepTimes]) -> dict[TaskId, StepTimes]:
     # The steps of a chief of parameter servers are those of all workers.
-    times = {task: one for task, one in _times(begun, ended).items() if task.task_type is not TaskType.CHIEF}
+    return {task: one for task, one in times.items() if task.task_type is not TaskType.CHIEF}
+
+
+def _slow(times: Mapping[TaskId, StepTimes]) -> dict[TaskId, float]:
+    compared = _compared(times)
     return find_stragglers(
-        {task: one.own_s for task, one in times.items()}, {task: one.step_s for task, one in times.items()}
+        {task: one.own_s for task, one in compared.items()},
+        {task: one.step_s for task, one in compared.items()},
     )
 
 
-def _on_slow_links(begun: _Paces, ended: _Paces) -> dict[TaskId, SlowLinks]:
-    if not is_network_bound(_times(begun, ended).values()):
-        return {}
-    return {
-        task: links
-        for links in find_slow_links(host_links(begun, ended))
-        for task, pace in ended.items()
-        if pace.host in links.hosts
-    }
-
-
-def _straggler(task: TaskId, times_slower: float, times: Mapping[TaskId, StepTimes]) -> Straggler:
-    slow = times[task]
-    workers = {other: one for other, one in times.items() if other.task_type is not TaskType.CHIEF}
-    found = likely_cause(slow, [one for other, one in workers.items() if other != task])
+def _straggler(task: TaskId, slow: StepTimes, peers: Peers, *, times_slower: float) -> Straggler:
+    found = likely_cause(slow, peers)
     message = (
         f"{task} is {times_slower:.1f} times slower than the median of the tasks: of each step it takes "
         f"{seconds_text(slow.own_s)} by itself, median {seconds_text(slow.own_s / times_slower)}. Likely "
         f"cause: {found.cause.value}: {found.reason}"
     )
     return Straggler(task=task, cause=found.cause, times_slower=times_slower, message=message)
-
-
-def _on_slow_link(
-    task: TaskId, links: SlowLinks, all_links: Mapping[TaskId, SlowLinks], times: Mapping[TaskId, StepTimes]
-) -> Straggler:
-    # One sentence for all tasks that the links belong to, which the run's notes have once.
-    affected = [str(one) for one, found in all_links.items() if found == links]
-    wait = min(one.collective_wait or 0.0 for one in times.values())
-    median_s = statistics.median_low([one.own_s for one in times.values()])
-    message = (
-        f"the network of {' and '.join(affected)} is slow: {links.reading}; every task waits in collectives "
-        f"for at least {wait:.0%} of each step. Likely cause: {StragglerCause.NETWORK.value}: {REMEDY}"
-    )
-    return Straggler(
-        task=task,
-        cause=StragglerCause.NETWORK,
-        times_slower=times[task].own_s / median_s if median_s else 1.0,
-        message=message,
-    )

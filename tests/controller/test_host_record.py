@@ -4,13 +4,10 @@ import pytest
 
 from raydist.controller.attempt import Attempt
 from raydist.controller.lost_attempts import WITHIN_S, HostRecord
-from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import FailureKind, TaskFailure
-from tests.support.fakes import make_failure, make_status, task
+from tests.support.fakes import attempt_of, make_failure, make_status, task
 
-ATTEMPT = Attempt.begun(0, (task("worker/0"), task("worker/1"))).updated(
-    GroupUpdate(statuses=(make_status("worker/0"), make_status("worker/1")))
-)
+ATTEMPT = attempt_of((task("worker/0"), task("worker/1")), make_status("worker/0"), make_status("worker/1"))
 
 
 def record(*failures: tuple[str, float], kind: FailureKind = FailureKind.LOST) -> HostRecord:

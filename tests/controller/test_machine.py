@@ -285,7 +285,7 @@ def test_what_the_run_reached_outlives_the_attempt() -> None:
     assert machine.reached.steps == 55
     assert machine.reached.metrics == {"loss": 0.5}
     assert machine.reached.checkpoint == "s3://r/step-50-a0"
-    assert machine.reached.notes == ("a", "b")
+    assert tuple(machine.reached.notes) == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -354,4 +354,4 @@ def test_note_about_an_extra_role_is_told_once() -> None:
 def test_notes_of_a_task_that_failed_are_taken_when_it_is_gone() -> None:
     last = make_status("worker/1", TaskState.FAILED, failure=make_failure("worker/1"), notes=("it is kept",))
     machine = machine_after(TRAINING, failed("worker/1"), GroupStopped(statuses=(last,)))
-    assert machine.reached.notes == ("it is kept",)
+    assert tuple(machine.reached.notes) == ("it is kept",)

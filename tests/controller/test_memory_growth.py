@@ -67,10 +67,8 @@ class Watch:
         for _ in range(int(for_s)):
             self.now_s += 1
             statuses = [self.status(name, peak, **fields) for name, peak in tasks]
-            self.watch = self.watch.updated(
-                statuses, now_s=self.now_s, left_s=left_s, reserved_bytes=lambda task: reserved
-            )
-        return self.watch.notes
+            self.watch.take(statuses, now_s=self.now_s, left_s=left_s, reserved_bytes=lambda task: reserved)
+        return tuple(self.watch.notes)
 
     def status(self, name: str, peak: Peak, **fields: object) -> TaskStatus:
         known = {"peak_memory_bytes": int(peak(self.now_s) * GIB), "memory_limit_bytes": 24 * GIB}
@@ -86,7 +84,7 @@ def test_task_that_would_reach_the_hosts_memory_before_the_end_is_named_once() -
         "before the run's end in about 5 h"
     )
     assert watch.look(*tasks, left_s=5 * HOUR_S) == (note,)
-    watch.watch = watch.watch.restarted()
+    watch.watch.restart()
     assert watch.look(*tasks, left_s=5 * HOUR_S) == (note,)
 
 
@@ -122,9 +120,7 @@ def test_watch_of_days_keeps_few_samples() -> None:
     for _ in range(500):
         watch.now_s += 600
         status = watch.status("worker/1", leak(0.001))
-        watch.watch = watch.watch.updated(
-            [status], now_s=watch.now_s, left_s=None, reserved_bytes=lambda task: 0
-        )
+        watch.watch.take([status], now_s=watch.now_s, left_s=None, reserved_bytes=lambda task: 0)
     [memory] = watch.watch.memories.values()
     assert len(memory.samples) <= 2 * NUM_SAMPLES
     assert memory.growth is not None

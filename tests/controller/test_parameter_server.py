@@ -136,7 +136,7 @@ def test_worker_that_dies_before_the_addresses_are_known_costs_an_attempt() -> N
     died = make_status("worker/1", TaskState.FAILED, failure=failure)
     assert machine.handle(news(died, all_addressed=False)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
-    assert machine.deaths.all == ()
+    assert machine.deaths.all == []
 
 
 def test_all_workers_may_die_at_once() -> None:

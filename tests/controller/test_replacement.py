@@ -28,7 +28,8 @@ def make_attempt(*, workers: int = 2, is_addressed: bool = True) -> Attempt:
     plan: Plan = make_plan(workers=workers, strategy=PARAMETER_SERVER, is_evaluated=True)
     attempt = Attempt.begun(0, plan.tasks)
     statuses = tuple(make_status(str(each)) for each in plan.tasks)
-    return attempt.updated(GroupUpdate(statuses=statuses, all_placed=True, all_addressed=is_addressed))
+    attempt.take(GroupUpdate(statuses=statuses, all_placed=True, all_addressed=is_addressed))
+    return attempt
 
 
 def lost(name: str, *, incarnation: int = 0) -> TaskStatus:
@@ -47,9 +48,7 @@ class Story:
         """Returns whether the task is replaced."""
         incarnation = self.attempt.statuses[task(name)].incarnation
         self._take(lost(name, incarnation=incarnation), at_s=at_s)
-        self.attempt, self.deaths, tasks = replace_dead(
-            self.attempt, self.deaths, strategy=PARAMETER_SERVER, at_s=at_s
-        )
+        tasks = replace_dead(self.attempt, self.deaths, strategy=PARAMETER_SERVER, at_s=at_s)
         return tasks == (task(name),)
 
     def come_back(self, name: str, *, at_s: float, **fields: object) -> None:
@@ -63,9 +62,8 @@ class Story:
             self.come_back(name, at_s=at_s + 4)
 
     def _take(self, status: TaskStatus, *, at_s: float) -> None:
-        before = self.attempt
-        self.attempt = before.updated(GroupUpdate(statuses=(status,)))
-        self.deaths = self.deaths.updated(before, self.attempt, at_s=at_s)
+        back = self.attempt.take(GroupUpdate(statuses=(status,)))
+        self.deaths.end(back, self.attempt, at_s=at_s)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,7 @@ def test_evaluator_is_replaced_beside_workers_that_train_together() -> None:
 
 def test_death_tells_task_attempt_step_cause_and_how_long_it_was_missed() -> None:
     story = Story()
-    story.attempt = story.attempt.updated(GroupUpdate(statuses=(make_status("chief/0", step=120),)))
+    story.attempt.take(GroupUpdate(statuses=(make_status("chief/0", step=120),)))
     assert story.die("worker/1", at_s=100.0)
     told = "worker/1 died (attempt 0, step 120): killed by SIGKILL; "
     assert story.deaths.sentences() == (f"{told}not back in service",)
@@ -205,13 +203,16 @@ def test_training_goes_on_without_an_evaluator_that_keeps_dying() -> None:
 
 
 def test_other_failure_of_the_same_moment_leaves_the_dead_unreplaced() -> None:
-    attempt = make_attempt().updated(GroupUpdate(statuses=(lost("worker/0"), lost("ps/0"))))
-    assert replace_dead(attempt, Deaths(), strategy=PARAMETER_SERVER, at_s=0) == (attempt, Deaths(), ())
+    attempt, deaths = make_attempt(), Deaths()
+    attempt.take(GroupUpdate(statuses=(lost("worker/0"), lost("ps/0"))))
+    assert replace_dead(attempt, deaths, strategy=PARAMETER_SERVER, at_s=0) == ()
+    assert (len(attempt.failures), deaths.all) == (2, [])
 
 
 def test_several_that_die_at_once_are_all_replaced() -> None:
-    attempt = make_attempt().updated(GroupUpdate(statuses=(lost("worker/0"), lost("worker/1"))))
-    attempt, deaths, tasks = replace_dead(attempt, Deaths(), strategy=PARAMETER_SERVER, at_s=0)
+    attempt, deaths = make_attempt(), Deaths()
+    attempt.take(GroupUpdate(statuses=(lost("worker/0"), lost("worker/1"))))
+    tasks = replace_dead(attempt, deaths, strategy=PARAMETER_SERVER, at_s=0)
     assert tasks == (task("worker/0"), task("worker/1"))
     assert [attempt.state_of(each) for each in tasks] == [TaskState.PENDING] * 2
     assert len(deaths.all) == 2
@@ -231,9 +232,10 @@ def test_many_deaths_are_told_by_their_number() -> None:
     for index in range(MAX_TOLD_DEATHS + 3):
         failure = make_failure(f"worker/{index % 2}", FailureKind.LOST)
         death = Death(failure=failure, attempt=index, step=index, at_s=float(index), back_after_s=4.0)
-        deaths = deaths.with_death(death)
+        deaths.add(death)
     death = Death(failure=make_failure("worker/1", FailureKind.LOST), attempt=99, step=9, at_s=99.0)
-    *told, rest = deaths.with_given_up(death).sentences()
+    deaths.give_up(death)
+    *told, rest = deaths.sentences()
     assert len(told) == MAX_TOLD_DEATHS
     assert rest == (
         "tasks died 4 more times (worker/0: 2, worker/1: 2) and came back 3 times; worker/1 was given up"

@@ -8,7 +8,7 @@ from raydist.controller.attempt import Attempt
 from raydist.controller.root_cause import find_root_cause, kind_of
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import FailureKind, TaskFailure, TaskState
-from tests.support.fakes import make_failure, make_status, task
+from tests.support.fakes import attempt_of, make_failure, make_status, task
 
 USER, LOST, COLLATERAL = FailureKind.USER, FailureKind.LOST, FailureKind.COLLATERAL
 
@@ -26,12 +26,11 @@ _WRAPPED = f"Input has an error, the original exception is {{}}, error message i
 
 
 def attempt_with(*failures: TaskFailure, num_workers: int = 3) -> Attempt:
-    attempt = Attempt.begun(0, tuple(task(f"worker/{index}") for index in range(num_workers)))
-    statuses = tuple(
+    statuses = (
         make_status(str(failure.task), TaskState.FAILED, failure=failure, step=failure.step)
         for failure in failures
     )
-    return attempt.updated(GroupUpdate(statuses=statuses))
+    return attempt_of((task(f"worker/{index}") for index in range(num_workers)), *statuses)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_barrier_timeout_names_the_task_that_did_not_come() -> None:
     )
     waiting = make_failure("worker/0", USER, error_type="DeadlineExceededError", message=text, traceback="…")
     attempt = attempt_with(waiting, num_workers=2)
-    attempt = attempt.updated(GroupUpdate(statuses=(make_status("worker/1", TaskState.STARTING),)))
+    attempt.take(GroupUpdate(statuses=(make_status("worker/1", TaskState.STARTING),)))
     failure = find_root_cause(attempt).failure
     assert (failure.task, failure.kind, failure.traceback) == (task("worker/1"), FailureKind.START, None)
     assert failure.message == (
@@ -176,21 +175,25 @@ def test_task_that_was_taken_for_lost_may_still_say_why_it_failed_but_not_the_ot
     lost = make_status("worker/0", TaskState.FAILED, failure=make_failure("worker/0", LOST))
     raised = make_status("worker/0", TaskState.FAILED, failure=make_failure("worker/0", USER))
     for first, second in ((lost, raised), (raised, lost)):
-        attempt = attempt_with().updated(GroupUpdate(statuses=(first,)))
-        attempt = attempt.updated(GroupUpdate(statuses=(second,)))
+        attempt = attempt_with()
+        attempt.take(GroupUpdate(statuses=(first,)))
+        attempt.take(GroupUpdate(statuses=(second,)))
         assert attempt.failures == (raised.failure,)
 
 
 def test_task_that_finished_is_not_lost_when_its_process_goes_away() -> None:
-    attempt = attempt_with().updated(GroupUpdate(statuses=(make_status("worker/0", TaskState.FINISHED),)))
+    attempt = attempt_with()
+    attempt.take(GroupUpdate(statuses=(make_status("worker/0", TaskState.FINISHED),)))
     lost = make_status("worker/0", TaskState.FAILED, failure=make_failure("worker/0", LOST))
-    assert attempt.updated(GroupUpdate(statuses=(lost,))).failures == ()
+    attempt.take(GroupUpdate(statuses=(lost,)))
+    assert attempt.failures == ()
 
 
 @pytest.mark.parametrize(("kind", "root"), [(COLLATERAL, "worker/2"), (USER, "worker/0")])
 def test_task_that_is_being_replaced_explains_a_consequence_only(kind: FailureKind, root: str) -> None:
     attempt = attempt_with(make_failure("worker/2", LOST, at_s=1))
-    attempt = attempt.replaced(attempt.failures[0])
+    attempt.await_replacement(attempt.failures[0])
     failure = make_failure("worker/0", kind, at_s=2)
     failed = make_status("worker/0", TaskState.FAILED, failure=failure)
-    assert find_root_cause(attempt.updated(GroupUpdate(statuses=(failed,)))).failure.task == task(root)
+    attempt.take(GroupUpdate(statuses=(failed,)))
+    assert find_root_cause(attempt).failure.task == task(root)

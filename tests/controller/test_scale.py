@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from raydist.controller.controller import record_every_s
 from raydist.controller.events import GroupStopped, StopGroup
 from raydist.controller.machine import RunMachine
+from raydist.controller.memory_growth import NUM_SAMPLES, SAMPLE_S, MemoryWatch
 from raydist.controller.result import result_of
 from raydist.outcome.status import FailureKind, RunState, TaskState, TaskStatus
+from raydist.spec.job import Strategy
 from raydist.storage.claims import LIVES_WITHIN_S
-from tests.support.counting import num_calls
+from tests.support.counting import Call, num_calls, work_of
 from tests.support.fakes import PLACES, make_failure
 from tests.support.large_runs import TASKS_PER_HOST, large_machine, statuses_at, take, updated
 
@@ -39,16 +42,69 @@ def finished(status: TaskStatus) -> TaskStatus:
     return dataclasses.replace(status, state=TaskState.FINISHED)
 
 
-@pytest.mark.parametrize("change", [with_progress, told_to_leave, finished])
+def with_a_note(status: TaskStatus) -> TaskStatus:
+    return dataclasses.replace(status, notes=(f"a choice of {status.task}",))
+
+
+def dead(status: TaskStatus) -> TaskStatus:
+    failure = make_failure(str(status.task), FailureKind.LOST)
+    return dataclasses.replace(status, state=TaskState.FAILED, failure=failure)
+
+
+def back(status: TaskStatus) -> TaskStatus:
+    return dataclasses.replace(status, incarnation=1)
+
+
+def growing(status: TaskStatus) -> TaskStatus:
+    return dataclasses.replace(status, peak_memory_bytes=(4 << 30) + (status.step << 22))
+
+
+def news_of_few(machine: RunMachine, change: Change, *, step: int = 2, at_s: float = 2.0) -> list[Call]:
+    """Returns calls that each give the machine news of one task."""
+    changed = map(change, statuses_at(machine, step)[7:28])
+    return [functools.partial(take, machine, updated((one,), at_s=at_s)) for one in changed]
+
+
+def assert_same_work(prepare: Callable[[int], list[Call]]) -> None:
+    """Compares what one call does that `prepare` returns for runs of 1,000 and of 2,000 tasks."""
+    small, large = (work_of(functools.partial(prepare, num_tasks)) for num_tasks in (1000, 2000))
+    assert large.instructions <= 1.02 * small.instructions
+    assert large.entries <= small.entries < 100
+    assert large.num_bytes <= 1.1 * small.num_bytes
+
+
+@pytest.mark.parametrize("change", [with_progress, told_to_leave, finished, with_a_note])
 def test_news_of_one_task_costs_the_same_in_any_run(change: Change) -> None:
-    counts = []
-    for num_tasks in (1000, 2000):
-        machine = training(num_tasks)
-        news = updated((change(statuses_at(machine, 2)[7]),), at_s=2.0)
-        counts.append(num_calls(lambda machine=machine, news=news: take(machine, news)))
-    small, large = counts
-    assert large <= small + 20
-    assert large < 700
+    assert_same_work(lambda num_tasks: news_of_few(training(num_tasks), change))
+
+
+@pytest.mark.parametrize("changes", [[dead], [dead, back]], ids=["death", "return"])
+def test_death_and_return_of_one_worker_cost_the_same_in_any_run(changes: list[Change]) -> None:
+    def prepare(num_tasks: int) -> list[Call]:
+        machine = training(num_tasks, strategy=Strategy.PARAMETER_SERVER)
+        *before, now = changes
+        for change in before:
+            [call() for call in news_of_few(machine, change)]
+        return news_of_few(machine, now)
+
+    assert_same_work(prepare)
+
+
+def test_memory_of_one_task_that_grows_costs_the_same_in_any_run() -> None:
+    watches = []
+
+    def prepare(num_tasks: int) -> list[Call]:
+        machine, watch = large_machine(num_tasks), MemoryWatch()
+        watches.append(watch)
+        look = functools.partial(watch.take, left_s=1e9, reserved_bytes=lambda task: 0)
+        look(map(growing, statuses_at(machine, 0)), now_s=0.0)
+        for sample in range(1, NUM_SAMPLES - 1):
+            look(map(growing, statuses_at(machine, sample)[:32]), now_s=sample * SAMPLE_S)
+        now_s, news = NUM_SAMPLES * SAMPLE_S, map(growing, statuses_at(machine, NUM_SAMPLES)[7:28])
+        return [functools.partial(look, (one,), now_s=now_s) for one in news]
+
+    assert_same_work(prepare)
+    assert {len(watch.notes) for watch in watches} == {21}
 
 
 def assert_proportional(prepare: Callable[[int], Callable[[], object]]) -> None:

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.attempt import Attempt
 from raydist.controller.root_cause import standstill_cause
-from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import CodePlace
-from tests.support.fakes import make_status, task
+from tests.support.fakes import attempt_of, make_status, task
 
 FIT = CodePlace(where="prog.py:24 (train)", is_waiting=True)
 SYNC = CodePlace(where="prog.py:40 (on_epoch_end)", is_waiting=True)
@@ -55,8 +53,7 @@ def test_task_that_the_others_wait_for_is_named(
     places: list[CodePlace | None], blamed: str, said: str
 ) -> None:
     statuses = [make_status(f"worker/{index}", place=place) for index, place in enumerate(places)]
-    attempt = Attempt.begun(0, tuple(status.task for status in statuses))
-    attempt = attempt.updated(GroupUpdate(statuses=tuple(statuses)))
+    attempt = attempt_of((status.task for status in statuses), *statuses)
     cause = standstill_cause(attempt, chief=task("worker/0"), stall_timeout_s=6.0)
     assert str(cause.failure.task) == blamed
     assert f"(--stall-timeout): {said}; the stacks of all tasks" in cause.failure.message

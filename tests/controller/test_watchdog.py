@@ -21,8 +21,8 @@ class Watch:
         self.now_s = 1000.0
 
     def look(self, *news: TaskStatus) -> None:
-        self.attempt = self.attempt.updated(GroupUpdate(statuses=news))
-        self.watchdog = self.watchdog.updated(self.attempt, news, now_s=self.now_s)
+        self.attempt.take(GroupUpdate(statuses=news))
+        self.watchdog.look(self.attempt, news, now_s=self.now_s)
 
     def pass_time(self, seconds: float, *, speaking: Sequence[str] = (), **fields: Any) -> None:
         for _ in range(int(seconds)):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raydist.outcome.result import StragglerCause
-from raydist.stragglers.likely_cause import likely_cause
+from raydist.stragglers.likely_cause import Peers, likely_cause
 from raydist.stragglers.step_times import StepTimes
 
 DATA, COMPUTE, HOST, UNKNOWN = (
@@ -40,15 +40,18 @@ SLOW: dict[str, Any] = {**FAST, "collective_wait_s": 0.0, "run_delay_s": 0.0}
     ],
 )
 def test_cause_is_what_explains_half_of_the_difference(slow: dict[str, Any], cause: StragglerCause) -> None:
+    one = StepTimes(**{**SLOW, **slow})
     others = [StepTimes(**FAST, run_delay_s=0.0), StepTimes(**FAST, run_delay_s=0.05)]
-    assert likely_cause(StepTimes(**{**SLOW, **slow}), others).cause is cause
+    assert likely_cause(one, Peers([one, *others])).cause is cause
 
 
 def test_reason_has_the_figures_and_what_to_do() -> None:
-    found = likely_cause(StepTimes(**{**SLOW, "input_wait_s": 0.8}), [StepTimes(**FAST)])
+    waiting = StepTimes(**{**SLOW, "input_wait_s": 0.8})
+    found = likely_cause(waiting, Peers([waiting, StepTimes(**FAST)]))
     assert found.reason == (
         "it waits for its input 800 ms of each step (median of the others 0 ms); balance the files or rows "
         "of the workers, cache what does not change, or make its maps cheaper"
     )
-    found = likely_cause(StepTimes(**{**SLOW, "run_delay_s": None, "other_cpus": 0.62}), [StepTimes(**FAST)])
+    delayed = StepTimes(**{**SLOW, "run_delay_s": None, "other_cpus": 0.62})
+    found = likely_cause(delayed, Peers([delayed, StepTimes(**FAST)]))
     assert found.reason.startswith("other processes take 62% of its host's CPU time; see what else runs")

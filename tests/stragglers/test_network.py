@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 
 from raydist.outcome.status import TaskLink, TaskPace
-from raydist.stragglers.step_times import StepTimes
-from raydist.stragglers.watch import (
-    HostLink,
-    find_slow_links,
-    host_links,
-    is_network_bound,
-    median_without,
-)
+from raydist.stragglers.step_times import StepTimes, median_without
+from raydist.stragglers.watch import HostLink, find_slow_links, host_links, is_network_bound
 
 FAST = 0.0002
 Links = Mapping[str, float]  # by their two ends, such as `AB`

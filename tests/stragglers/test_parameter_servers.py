@@ -41,7 +41,7 @@ class Workers:
         own = TaskPace(at_s=paces[0].at_s, steps=sum(one.steps for one in paces), cpu_s=1.0)
         workers = [make_status(name, **fields) for name, fields in self.fields.items()]
         chief = make_status("chief/0", pace=own, worker_paces=paces)
-        self.watch = self.watch.updated([chief, make_status("ps/0"), *workers])
+        self.watch.take([chief, make_status("ps/0"), *workers])
 
     @property
     def told(self) -> list[tuple[str, StragglerCause, bool]]:

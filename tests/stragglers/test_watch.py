@@ -9,6 +9,7 @@ import pytest
 from raydist.outcome.result import StragglerCause
 from raydist.outcome.status import TaskLink, TaskPace, TaskState
 from raydist.stragglers.watch import NUM_SAMPLES, SAMPLE_S, StragglerWatch
+from tests.support.counting import num_calls
 from tests.support.fakes import make_status, task
 
 STEP_S = 0.5
@@ -42,7 +43,7 @@ class Tasks:
         statuses = [
             make_status(name, **{"pace": self._paces[name], **fields}) for name, fields in self.states.items()
         ]
-        self.watch = self.watch.updated(statuses)
+        self.watch.take(statuses)
 
     @property
     def told(self) -> list[tuple[str, StragglerCause, bool]]:
@@ -66,6 +67,13 @@ def test_task_is_named_once_it_was_slow_for_three_samples() -> None:
         "worker/1 is 4.0 times slower than the median of the tasks: of each step it takes 400 ms by itself, "
         "median 100 ms. Likely cause: data: it waits for its input 300 ms of each step "
     )
+
+
+def test_figures_are_those_of_the_samples_in_which_it_was_slow() -> None:
+    tasks = Tasks()
+    tasks.train(2, {})
+    tasks.train(NUM_SAMPLES, SLOW)
+    assert tasks.watch.stragglers[0].times_slower == pytest.approx(4.0)
 
 
 def test_task_that_was_slow_for_a_moment_is_not_named() -> None:
@@ -137,6 +145,18 @@ def test_recent_times_are_known_before_anybody_can_be_named() -> None:
     slow = tasks.watch.times()[task("worker/1")]
     assert (slow.step_s, slow.own_s) == (pytest.approx(0.5), pytest.approx(0.4))
     assert (slow.input_wait, slow.collective_wait) == (pytest.approx(0.6), pytest.approx(0.2))
+
+
+def test_many_slow_tasks_cost_the_same_for_each() -> None:
+    def calls_of_each(num_tasks: int) -> float:
+        tasks = Tasks(num_tasks)
+        slow = {f"worker/{index}": 0.4 for index in range(0, num_tasks, 3)}
+        tasks.train(NUM_SAMPLES - 1, slow)
+        number = num_calls(lambda: tasks.train(1, slow))
+        assert len(tasks.told) == len(slow)
+        return number / num_tasks
+
+    assert calls_of_each(300) <= 1.05 * calls_of_each(150)
 
 
 class Hosts(Tasks):

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from raydist.controller.attempt import Attempt
 from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
@@ -72,6 +73,13 @@ def make_failure(name: str, kind: FailureKind = FailureKind.USER, **fields: Any)
     if kind is FailureKind.COLLATERAL:
         texts = {"error_type": "UnavailableError", "message": "Collective ops is aborted by: peer"}
     return TaskFailure(task=task(name), kind=kind, **{**texts, **fields})
+
+
+def attempt_of(tasks: Iterable[TaskId], *statuses: TaskStatus) -> Attempt:
+    """Returns the first attempt of `tasks`, which have sent these statuses."""
+    attempt = Attempt.begun(0, tuple(tasks))
+    attempt.take(GroupUpdate(statuses=statuses))
+    return attempt
 
 
 class FakeClock:

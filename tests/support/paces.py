@@ -20,7 +20,7 @@ def stragglers(paces: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[Stragg
     watch = StragglerWatch(sample_s=2.0)
     for moment in zip(*paces.values(), strict=False):
         statuses = [make_status(name, pace=_pace(told)) for name, told in zip(paces, moment, strict=True)]
-        watch = watch.updated(statuses)
+        watch.take(statuses)
     return watch.stragglers
 
 
@@ -39,5 +39,5 @@ def worker_stragglers(told: Sequence[Sequence[tuple[float, int]]]) -> tuple[Stra
         paces = tuple(TaskPace(at_s=seconds, steps=steps) for seconds, steps in sums)
         own = TaskPace(at_s=sum(one.at_s for one in paces), steps=sum(one.steps for one in paces))
         chief = make_status("chief/0", pace=own, worker_paces=paces)
-        watch = watch.updated([chief, *(make_status(f"worker/{index}") for index in range(len(paces)))])
+        watch.take([chief, *(make_status(f"worker/{index}") for index in range(len(paces)))])
     return watch.stragglers
