@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 
 from raydist.errors import ClusterError
 from raydist.outcome.status import Command, FailureKind, TaskState
@@ -42,6 +46,41 @@ def test_group_runs_every_task_to_its_end(start: Start, wait_until: WaitUntil) -
     assert drive.update.all_addressed
     timings = dict(drive.update.timings)
     assert 0 < timings["placement"] <= timings["tasks_ready"]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls by which this thread has waited for an answer of Ray's."""
+    seen: list[str] = []
+
+    def spied(name: str, call: Callable[..., Any], is_wait: Callable[..., bool]) -> Callable[..., Any]:
+        def counting(*args: Any, **options: Any) -> Any:
+            if threading.current_thread() is threading.main_thread() and is_wait(*args):
+                seen.append(name)
+            return call(*args, **options)
+
+        return counting
+
+    for name in ("get", "wait"):
+        monkeypatch.setattr(ray, name, spied(name, getattr(ray, name), lambda *args: True))
+    result = spied("result", Future.result, lambda future, *args: not future.done())
+    monkeypatch.setattr(Future, "result", result)
+    return seen
+
+
+def test_driver_waits_for_many_tasks_as_often_as_for_few(
+    start: Start, wait_until: WaitUntil, waits: list[str]
+) -> None:
+    numbers = []
+    for num_tasks in (4, 8):
+        waits.clear()
+        plan = make_plan(num_tasks, num_cpus=0.1, steps=100_000)
+        drive = start(plan)
+        tasks = [str(task) for task in plan.tasks]
+        wait_until(lambda drive=drive, tasks=tasks: drive.all_in(TaskState.RUNNING, *tasks), timeout_s=120)
+        numbers.append(len(waits))
+        drive.group.stop()
+    assert numbers[0] == numbers[1], waits
 
 
 def test_tasks_get_the_cluster_of_their_leased_addresses(start: Start, wait_until: WaitUntil) -> None:
