@@ -37,6 +37,9 @@ COLUMNS = pa.schema(
 )
 
 
+Choose = Callable[[Collection[TaskId]], Collection[TaskId]]
+
+
 def read_columns(
     storage: RunStorage, *, scope: Scope, on_damage: Callable[[StorageError], object] | None = None
 ) -> pa.Table:
@@ -57,19 +60,21 @@ def read_scopes(
     storage: RunStorage,
     *,
     scopes: Collection[Scope] = tuple(Scope),
+    choose: Choose = lambda tasks: tasks,
     on_damage: Callable[[StorageError], object] | None = None,
 ) -> dict[Scope, pa.Table]:
     """Returns the same for several scopes, each file read once.
 
     Args:
+      choose: Returns those of the tasks whose files are to be read.
       on_damage: Takes the error of each damaged file, which is left out; None raises it.
     """
     for _ in range(_LISTINGS - 1):
         try:
-            return _read_listed(storage, scopes, on_damage)
+            return _read_listed(storage, scopes, choose, on_damage)
         except _GoneError:  # joined with others since it was listed
             pass
-    return _read_listed(storage, scopes, on_damage)
+    return _read_listed(storage, scopes, choose, on_damage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +140,18 @@ class _DamagedFileError(StorageError):
 
 
 def _read_listed(
-    storage: RunStorage, scopes: Collection[Scope], on_damage: Callable[[StorageError], object] | None
+    storage: RunStorage,
+    scopes: Collection[Scope],
+    choose: Choose,
+    on_damage: Callable[[StorageError], object] | None,
 ) -> dict[Scope, pa.Table]:
-    names = storage.list_names(storage.metrics)
-    keys = [f"{storage.metrics}/{name}" for name in names if name.endswith(".parquet")]
+    files = {
+        name: storage.parse_metrics(name)
+        for name in storage.list_names(storage.metrics)
+        if name.endswith(".parquet")
+    }
+    chosen = {None, *choose({task for task in files.values() if task is not None})}
+    keys = [f"{storage.metrics}/{name}" for name, task in files.items() if task in chosen]
     size = max(1, min(_GROUP_FILES, len(keys) // (4 * _THREADS)))
     groups = [keys[start : start + size] for start in range(0, len(keys), size)]
     readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-metrics")

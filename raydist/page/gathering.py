@@ -16,12 +16,15 @@ from raydist.outcome.status import RunState, Scope
 from raydist.page.curves import attempt_starts, later_trainings, pack_curves, with_step_times, workers
 from raydist.page.failures import failures_of, with_log_ends
 from raydist.page.timeline import timeline
+from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_record import decode_record, read_record
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import read_events
 
 MAX_POINTS = 1_000_000
+# Nobody tells more lines of a chart apart, and each task has files of its own.
+MAX_TASKS = 100
 
 _OVER = tuple(state.value for state in RunState if state.is_terminal)
 
@@ -72,19 +75,44 @@ def gather_facts(storage: RunStorage, problems: Problems, *, now_s: float) -> di
 def gather_curves(
     storage: RunStorage,
     problems: Problems,
+    record: Mapping[str, Any],
     *,
     num_points: int = MAX_POINTS,
     scopes: Collection[Scope] = tuple(Scope),
 ) -> dict[str, Any]:
-    """Returns the curves, packed, and what they say of each worker; as `gather_facts` does."""
-    rows = read_scopes(storage, scopes=scopes, on_damage=problems.add)
+    """Returns the curves, packed, and what they say of each worker; as `gather_facts` does.
+
+    Of a run with many tasks only those of some: of the chief, the evaluator and stragglers first.
+
+    Args:
+      record: The run's, as `gather_facts` returns it.
+    """
+    stragglers, num_left_out = {one["task"] for one in record["stragglers"]}, 0
+
+    def choose(tasks: Collection[TaskId]) -> Collection[TaskId]:
+        nonlocal num_left_out
+        num_left_out = max(0, len(tasks) - MAX_TASKS)
+        return _by_interest(tasks, stragglers)[:MAX_TASKS]
+
+    rows = read_scopes(storage, scopes=scopes, choose=choose, on_damage=problems.add)
     series = [one for scope, table in rows.items() for one in series_of(table, scope=scope)]
     series = with_step_times(series)
     return {
         **pack_curves(series, num_points=num_points),
         "attempts": attempt_starts(series),
         "workers": workers(series),
+        "tasks_left_out": num_left_out,
     }
+
+
+def _by_interest(tasks: Collection[TaskId], stragglers: Collection[str]) -> list[TaskId]:
+    chief = chief_of([task.task_type for task in tasks])
+
+    def rank(task: TaskId) -> tuple[Any, ...]:
+        is_of_run = task == chief or task.task_type is TaskType.EVALUATOR
+        return not is_of_run, str(task) not in stragglers, task.index, task.task_type.value
+
+    return sorted(tasks, key=rank)
 
 
 def _record(storage: RunStorage, problems: Problems, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

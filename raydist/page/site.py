@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -96,7 +96,7 @@ class Site:
         check_run_name(name)
         storage, problems = RunStorage(self._storage, run=name), Problems()
         facts = gather_facts(storage, problems, now_s=self._clock())
-        curves = self._curves(storage, problems, is_compared="compared" in query)
+        curves = self._curves(storage, problems, facts["record"], is_compared="compared" in query)
         facts |= {
             "raydist": self._version,
             "problems": problems.sentences,
@@ -105,7 +105,9 @@ class Site:
         is_known = curves.version in query.get("have", ())
         return _json(page_json(facts, None if is_known else curves.packed))
 
-    def _curves(self, storage: RunStorage, problems: Problems, *, is_compared: bool) -> _Curves:
+    def _curves(
+        self, storage: RunStorage, problems: Problems, record: Mapping[str, Any], *, is_compared: bool
+    ) -> _Curves:
         key = (storage.run, is_compared)
         version = _version(storage.list_names(storage.metrics))
         with self._lock:
@@ -114,9 +116,9 @@ class Site:
             return kept
         own = Problems()
         packed = (
-            gather_curves(storage, own, num_points=_COMPARED_POINTS, scopes=(Scope.GLOBAL,))
+            gather_curves(storage, own, record, num_points=_COMPARED_POINTS, scopes=(Scope.GLOBAL,))
             if is_compared
-            else gather_curves(storage, own)
+            else gather_curves(storage, own, record)
         )
         for sentence in own.sentences:
             problems.add(StorageError(sentence))

@@ -9,6 +9,7 @@ from raydist.spec.tasks import AnyTask, TaskId, parse_any_task
 
 _CHECKPOINT_PATTERN = re.compile(r"step-(\d+)-a(\d+)")
 _COMMIT_MARKER = "_COMMITTED"
+_METRICS_PATTERN = re.compile(r"\d+-(.+)-(\d+)-\d+\.parquet")
 _CLAIM_PATTERN = re.compile(r"(\d+)\.json")
 # The folder of the claims, below that of the run.
 CLAIMS = "claims"
@@ -142,6 +143,15 @@ class RunLayout:
 
     def metrics_segment(self, task: TaskId, *, attempt: int, seq: int) -> str:
         return f"{self.metrics}/{self.metrics_prefix(task, attempt=attempt)}{seq:06d}.parquet"
+
+    @staticmethod
+    def parse_metrics(name: str) -> TaskId | None:
+        """Returns the task whose metrics a file has, by its name, or None for any other name."""
+        match = _METRICS_PATTERN.fullmatch(name)
+        try:
+            return TaskId.parse(f"{match[1]}/{match[2]}") if match else None
+        except SpecError:
+            return None
 
     @staticmethod
     def parse_seq(name: str, *, prefix: str = "") -> int | None:

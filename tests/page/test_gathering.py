@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from raydist.errors import MistakeError
-from raydist.page.gathering import Problems, gather_curves, gather_facts
+from raydist.page.gathering import MAX_TASKS, Problems, gather_curves, gather_facts
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage, open_run
-from tests.support.page_runs import BEGUN_S, DEATH, store_run
+from tests.support.page_runs import BEGUN_S, DEATH, store_metrics, store_record, store_run
 
 
 def gathered(run: RunStorage) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     problems = Problems()
     facts = gather_facts(run, problems, now_s=BEGUN_S + 99)
-    return facts, gather_curves(run, problems), problems.sentences
+    return facts, gather_curves(run, problems, facts["record"]), problems.sentences
 
 
 def names_of(curves: dict[str, Any]) -> set[tuple[str, str, str]]:
@@ -43,6 +43,17 @@ def test_whole_run_is_gathered(run: RunStorage) -> None:
         ("worker/0", 0.1),
         ("worker/1", 0.1),
     ]
+
+
+def test_curves_of_a_large_run_are_those_of_the_chief_stragglers_and_first_tasks(tmp_path: Path) -> None:
+    run = open_run(str(tmp_path), run="large")
+    tasks = [f"worker/{index}" for index in range(MAX_TASKS + 20)]
+    straggler = {"task": tasks[-1], "cause": "data", "times_slower": 2.0, "message": "it is slow"}
+    store_record(run, stragglers=[straggler])
+    store_metrics(run, steps=range(1, 3), attempt=0, tasks=tasks)
+    _, curves, problems = gathered(run)
+    assert {one["task"] for one in curves["series"]} == {*tasks[: MAX_TASKS - 1], tasks[-1]}
+    assert (curves["tasks_left_out"], problems) == (20, [])
 
 
 def test_excerpt_of_a_log_has_no_control_sequences(run: RunStorage) -> None:

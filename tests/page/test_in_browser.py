@@ -58,7 +58,7 @@ def write_report(run: RunStorage, file: Path, *, curves: dict[str, Any] | None =
     """Writes a run's report and returns the address to open."""
     problems = Problems()
     facts = gather_facts(run, problems, now_s=BEGUN_S + 99)
-    curves = curves or gather_curves(run, problems)
+    curves = curves or gather_curves(run, problems, facts["record"])
     file.write_text(report_html({**facts, "raydist": "1.2.3", "problems": problems.sentences}, curves))
     return file.as_uri()
 
@@ -130,6 +130,14 @@ class TestReport:
         brightness = sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(",")))
         assert (brightness < 200) == is_dark
         assert painted(page) > 1000
+
+    def test_tasks_without_curves_are_counted(
+        self, browser: Browser, run: RunStorage, tmp_path: Path
+    ) -> None:
+        record = gather_facts(run, Problems(), now_s=BEGUN_S)["record"]
+        curves = {**gather_curves(run, Problems(), record), "tasks_left_out": 900}
+        page = opened(browser, write_report(run, tmp_path / "large.html", curves=curves))
+        assert "points; without those of 900 more tasks" in page.inner_text("main")
 
     def test_nothing_is_fetched(self, browser: Browser, report: str) -> None:
         opened(browser, report)

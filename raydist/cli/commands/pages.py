@@ -54,7 +54,7 @@ def report(run: str, path: Path | None, storage: str, is_json: bool) -> None:
     opened = open_named(storage, run)
     problems = Problems()
     facts = gather_facts(opened, problems, now_s=time.time())
-    curves = gather_curves(opened, problems)
+    curves = gather_curves(opened, problems, facts["record"])
     facts |= {"raydist": __version__, "problems": problems.sentences}
     target = path or Path(f"{opened.run}.html")
     size_bytes = _write(target, report_html(facts, curves))

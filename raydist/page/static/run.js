@@ -54,7 +54,9 @@ class RunView {
     const [whole, own] = [charts("global"), charts("local")];
     const total = data.curves.points;
     const held = data.curves.series.reduce((sum, one) => sum + one.step.n, 0);
-    const hint = held < total ? `${formatNumber(total)} points, thinned to ${formatNumber(held)}; each peak is kept` : `${formatNumber(total)} points`;
+    const points = held < total ? `${formatNumber(total)} points, thinned to ${formatNumber(held)}; each peak is kept` : `${formatNumber(total)} points`;
+    const leftOut = data.curves.tasks_left_out;
+    const hint = leftOut ? `${points}; without those of ${formatNumber(leftOut)} more tasks` : points;
     this.put("curves", !curves.length ? section("Curves", "no metrics are stored yet") : section("Curves", hint, this.board.toolbar(),
       h("div", { className: "key" }, data.checkpoints.length ? h("span", {}, h("i", { className: "triangle" }), "checkpoint") : null,
         marks.attempts.length ? h("span", {}, h("i", { className: "dash" }), "a new attempt begins") : null,
