@@ -228,6 +228,13 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_plain_fit.py": ("plain_fit_is_counted", "plain_fit_of"),
     "training/test_plain_keras.py": ALL,
     "training/test_ps_messages.py": ("one_worker_trains", "stale_weights", "messages_of"),
+    "training/test_ps_staleness.py": (
+        *("a_resumed_run", "several_workers"),
+        *(
+            f"one_worker_trains_what_stale_gradients_train[{case}"
+            for case in ("fit-dense sgd", "fit-dense adam-unrolled", "fit-embedding", "train_steps")
+        ),
+    ),
     "training/test_recipes.py": (
         "training_is_that_of_one_device[parquet",
         *("steps_of", "evaluator", "workers_with", "training_that", "with_deterministic", "workers_that_map"),

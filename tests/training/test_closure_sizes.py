@@ -55,6 +55,25 @@ def test_turn_has_whole_readings_of_the_weights(staleness: int, unroll: int) -> 
     assert after(0.001, staleness=staleness).wanted_unroll(trace_s=0.1) == unroll
 
 
+def test_steps_share_readings_as_long_as_there_are_enough_whatever_the_clock_says() -> None:
+    for sizes in (after(0.001, num_workers=1, staleness=2), after(0.2, num_workers=1, staleness=2)):
+        for unroll in {3, sizes.wanted_unroll(trace_s=0.1)}:
+            sizes.unrolled(unroll)
+        left, shared = 23, 0
+        while left:
+            turns, unroll = sizes.next(left)
+            left -= turns * unroll
+            shared += turns * unroll if unroll > 1 else 0
+            assert unroll % 3 == 0 or left < 3
+        assert shared == 21
+
+
+def test_calls_of_a_size_that_the_user_chose_have_whole_readings() -> None:
+    sizes = ClosureSizes(num_workers=2, total=1000, staleness=3, fixed=10)
+    sizes.unrolled(sizes.wanted_unroll(trace_s=0.0))
+    assert sizes.next(1000) == (2, 4)
+
+
 def test_a_size_that_the_user_chose_is_kept() -> None:
     sizes = ClosureSizes(num_workers=2, total=1000, fixed=20)
     assert sizes.next(1000) == (20, 1)

@@ -82,7 +82,7 @@ class ClosureSizes:
         self._fixed = fixed
         self._clock = clock
         self._least_unroll = min(staleness + 1, fixed or staleness + 1)
-        self._unroll = 1
+        self._unrolls = {1}  # how many steps a turn may have, of the closures that there are
         self._steps = float(fixed or 1)
         self._began_at_s: float | None = None
         self._completed = 0
@@ -95,15 +95,16 @@ class ClosureSizes:
     def next(self, left: int) -> tuple[int, int]:
         """Returns (turns, unroll) of the next closure, together at most `left` steps.
 
-        Towards the end closures get smaller, so that the workers end at about the same time.
+        Towards the end closures get smaller, so that the workers end at about the same time. But as long as
+        there are enough steps to share a reading of the weights, they do: which ones do depends on no clock.
         """
         if self._began_at_s is None:
             self._began_at_s = self._clock()
         even = -(-left // (2 * self._num_workers)) if self._fixed is None else left
         # A turn of the unrolled loop is the least that is worth a closure.
-        count = max(1, min(max(int(self._steps), self._unroll), even, left))
-        turns = count // self._unroll
-        return (turns, self._unroll) if turns else (count, 1)
+        count = max(1, min(max(int(self._steps), *self._unrolls), max(even, self._least_unroll), left))
+        unroll = max(one for one in self._unrolls if one <= count)
+        return count // unroll, unroll
 
     def completed(self, count: int) -> None:
         """Notes that a closure of `count` steps is done."""
@@ -126,7 +127,7 @@ class ClosureSizes:
         Args:
           trace_s: Seconds that tracing one step takes.
         """
-        now = max(self._unroll, self._least_unroll)
+        now = max(*self._unrolls, self._least_unroll)
         if now > self._least_unroll or self._step_s is None or self._step_s > _SHORT_STEP_S:
             return now
         # Whole readings of the weights: what is left of a turn would read them for itself.
@@ -137,6 +138,6 @@ class ClosureSizes:
 
     def unrolled(self, unroll: int) -> None:
         """Says that closures with `unroll` steps a turn exist. Tracing them is not part of a step's time."""
-        if unroll != self._unroll:
-            self._unroll = unroll
+        if unroll not in self._unrolls:
+            self._unrolls.add(unroll)
             self.begin()
