@@ -45,6 +45,7 @@ from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.chief import ParameterServerTrainer
 from raydist.training.parameter_server.sources import SharedSources
+from raydist.training.parameter_server.staleness import note_unused
 from raydist.training.replicas import all_reduce, gradients, loss_rules
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.profiler import Profiler, XlaDump
@@ -208,6 +209,7 @@ def _opened(
         try:
             yield run
             checkpoints.finish()
+            note_unused(run)
             if board is not None:
                 board.succeeded()
                 _note_histograms(assignment, board)

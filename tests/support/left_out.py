@@ -229,7 +229,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_plain_keras.py": ALL,
     "training/test_ps_messages.py": ("one_worker_trains", "stale_weights", "messages_of"),
     "training/test_ps_staleness.py": (
-        *("a_resumed_run", "several_workers"),
+        *("a_resumed_run", "several_workers", "notes_say", "loop_of_the_users_own"),
         *(
             f"one_worker_trains_what_stale_gradients_train[{case}"
             for case in ("fit-dense sgd", "fit-dense adam-unrolled", "fit-embedding", "train_steps")

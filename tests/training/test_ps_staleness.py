@@ -130,3 +130,43 @@ def test_several_workers_count_each_step_and_example_and_learn_as_without_stalen
         losses[staleness] = values["loss"]
     # 1.01 times in one run; asynchronous training differs from run to run.
     assert losses[4] < 1.25 * losses[0]
+
+
+def test_notes_say_where_fewer_steps_share_a_reading_than_was_asked() -> None:
+    asked = options(ps_staleness="4")
+    [chief] = run_function(f"{FUNCTIONS}:inert", one_worker("3"), job_options=asked)
+    nothing = (
+        "ps_staleness has no effect on these steps, which read every weight anew: steps share a weight if a "
+        "gradient tape records it outside of tf.function, loops and conditions, and if only an optimizer "
+        "updates it"
+    )
+    assert chief.values == {
+        "whole": [],
+        "one step a call": [
+            "ps_staleness 4 has no effect in this train_steps: steps_per_call=1 allows at most 1 step per "
+            "reading of the weights"
+        ],
+        "short calls": [
+            "ps_staleness 4 acts as 2 in this train_steps: steps_per_call=3 allows at most 3 steps per "
+            "reading of the weights"
+        ],
+        "assigned by hand": [nothing],
+        "in a tf.function": [nothing],
+        "epochs of one step": [
+            "ps_staleness 4 has no effect in this fit: steps_per_epoch=1 allows at most 1 step per reading "
+            "of the weights"
+        ],
+        "short epochs": [
+            "ps_staleness 4 acts as 3 in this fit: steps_per_epoch=4 allows at most 4 steps per reading of "
+            "the weights"
+        ],
+    }
+
+
+@pytest.mark.parametrize(("staleness", "is_noted"), [("4", True), ("0", False)])
+def test_loop_of_the_users_own_is_told_that_it_reads_the_weights_in_each_step(
+    staleness: str, is_noted: bool
+) -> None:
+    asked = options(ps_staleness=staleness)
+    [chief] = run_function(f"{FUNCTIONS}:own_loop", one_worker("3"), job_options=asked)
+    assert ("ps_staleness 4 has no effect: job.py:train called neither ctx.fit" in chief.printed) is is_noted

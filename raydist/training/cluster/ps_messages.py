@@ -29,11 +29,16 @@ _LARGEST_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class _Held:
-    """A variable's value in the graph, and how many operations had written the variable before."""
+    """A variable's value in the graph, and how many operations had written the variable before.
+
+    Attributes:
+      is_shared: Whether an earlier step has read it.
+    """
 
     variable: Any
     value: tf.Tensor
     writes: tf_private.Writes
+    is_shared: bool = False
 
 
 class StepReads:
@@ -42,6 +47,9 @@ class StepReads:
     Args:
       variables: Variables that the steps are likely to read, of TensorFlow or Keras.
       staleness: How many of a worker's own updates may be missing from the weights that it reads.
+
+    Attributes:
+      num_shared: How often a step has taken what an earlier one had read of a weight.
     """
 
     def __init__(self, variables: Sequence[Any], *, staleness: int = 0) -> None:
@@ -51,6 +59,7 @@ class StepReads:
         self._values: dict[int, _Held] = {}
         self._scalars: dict[int, _Held] = {}
         self._num_steps = 0
+        self.num_shared = 0
         self._has_joined = False
 
     @contextlib.contextmanager
@@ -86,6 +95,7 @@ class StepReads:
         held = self._values.get(id(variable.handle))
         writes = tf_private.num_writes(variable, self._graph)
         if held is not None and held.writes == writes:
+            self.num_shared += held.is_shared
             return tf_private.recorded_read(variable, held.value)
         value = read()
         self._values[id(variable.handle)] = _Held(variable, value, writes)
@@ -94,7 +104,7 @@ class StepReads:
     def _forgiven(self, held: _Held) -> _Held | None:
         """Returns what the next step may read in spite of updates; None if the steps assign it otherwise."""
         writes = tf_private.num_writes(held.variable, self._graph)
-        return None if writes.others else _Held(held.variable, held.value, writes)
+        return None if writes.others else _Held(held.variable, held.value, writes, is_shared=True)
 
     def _scalar(self, variable: Any, read: tf_private.Read) -> tf.Tensor:
         held, writes = self._scalars.get(id(variable.handle)), tf_private.num_writes(variable, self._graph)

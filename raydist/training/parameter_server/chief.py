@@ -14,6 +14,7 @@ from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSi
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
 from raydist.training.parameter_server.returned_values import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
+from raydist.training.parameter_server.staleness import shared_updates
 from raydist.training.reporting.logs import LoopReports, checked_scalars
 from raydist.training.trainers import custom_loop
 from raydist.training.trainers.base import (
@@ -38,7 +39,7 @@ def run_steps(
     scalars = ReturnedScalars(run.strategy, lambda batch: checked_scalars(converted(batch)))
     traced = scalars.probe(feed.element_spec)
     run.note_unsaved(tf_private.changed_variables(traced))
-    staleness = run.assignment.job.ps_staleness
+    staleness = shared_updates(run, "train_steps", limits=_limits(run, request))
     steps = PackedSteps(
         run.strategy,
         run.coordinator,
@@ -84,6 +85,12 @@ def run_steps(
     return reports.metrics
 
 
+def _limits(run: TaskRun, request: LoopRequest) -> dict[str, int]:
+    """Returns after how many steps weights are read anew, the same for a resumed loop."""
+    limits = {"steps_per_call": request.steps_per_call, "num_steps": request.num_steps}
+    return {**limits, "checkpoint_every": run.steps_to_checkpoint(0)}
+
+
 class ParameterServerTrainer:
     """Trains by closures that the coordinator schedules on the workers.
 
@@ -105,6 +112,7 @@ class ParameterServerTrainer:
         return evaluation.predict(request)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
+        self._run.follows_staleness = True
         span = custom_loop.begin(self._run, request)
         if span is None:
             return {}

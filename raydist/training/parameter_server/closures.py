@@ -20,6 +20,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import StepReads
 from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
+from raydist.training.parameter_server.staleness import note_nothing_shared
 from raydist.training.parameter_server.train_input import Feed
 
 Step = Callable[[Any, Any], Any]
@@ -66,6 +67,7 @@ class PackedSteps:
         self._feed = feed
         self._functions: dict[int, Any] = {}
         self._shapes: list[tuple[int, ...]] = []
+        self._num_shared = 0
         with strategy.scope():
             self.applied = tf.Variable(0, dtype=tf.int64, trainable=False, name="raydist_steps_applied")
         self.trace_s = 0.0
@@ -84,6 +86,8 @@ class PackedSteps:
         with tf_private.traced_for_workers(self._strategy):
             concrete = function.get_concrete_function(*specs)
         check_variables(concrete.variables)
+        if self._staleness and unroll > 1 and not self._num_shared:
+            note_nothing_shared()
         # The function itself is kept too: it owns what the concrete one calls.
         self._functions[unroll] = function
         self.trace_s = (time.perf_counter() - began_at_s) / unroll
@@ -116,6 +120,7 @@ class PackedSteps:
                         state = self._step(next(iterator), state)
                     with tf.device(self.applied.device):  # the number, too, or each step would send it
                         self.applied.assign_add(1)
+                self._num_shared = reads.num_shared
                 return (index + 1, *state)
 
             zeros = self._zeros()

@@ -27,6 +27,7 @@ from raydist.training.parameter_server.closures import PackedSteps, StepSchedule
 from raydist.training.parameter_server.evaluation import WorkerEvaluation
 from raydist.training.parameter_server.returned_values import LocalMetrics, ReturnedScalars, Tally
 from raydist.training.parameter_server.sources import SharedSources
+from raydist.training.parameter_server.staleness import shared_updates
 from raydist.training.parameter_server.train_input import Feed
 from raydist.training.replicas import own_logs
 from raydist.training.reporting.logs import floats
@@ -74,6 +75,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
         )
     first = position.first_epoch(epochs)
     num_steps = (epochs - first) * steps_per_epoch - position.step_in_epoch
+    limits = {"steps_per_epoch": steps_per_epoch, "checkpoint_every": run.schedule.steps_left(0)}
     training = _Training(
         run,
         model,
@@ -84,6 +86,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
         calls=calls,
         save=after.save,
         num_steps=num_steps,
+        staleness=shared_updates(run, "fit", limits=limits),
     )
     for epoch in range(first, epochs):
         logs = training.run_epoch(epoch, steps_per_epoch)
@@ -152,6 +155,7 @@ class _Training:
         calls: CallbackCalls,
         save: Callable[[], None],
         num_steps: int,
+        staleness: int,
     ) -> None:
         """Takes what `fit` has made; `num_steps` are left in all, from `first_step` of the data on."""
         self._run = run
@@ -170,11 +174,9 @@ class _Training:
             feed=feed,
             zeros=self._zeros,
             variables=model.trainable_variables,
-            staleness=run.assignment.job.ps_staleness,
+            staleness=staleness,
         )
-        sizes = ClosureSizes(
-            num_workers=run.assignment.num_workers, total=num_steps, staleness=run.assignment.job.ps_staleness
-        )
+        sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps, staleness=staleness)
         self._scheduler = StepScheduler(
             run.coordinator,
             steps,

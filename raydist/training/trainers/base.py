@@ -128,6 +128,7 @@ class TaskRun:
       fit_lengths: How long each `fit` was, by number, those before a resume included.
       ended: Trainings that have ended, as far as the shuffles of later ones depend on them.
       steps_repeated: Steps applied twice, by trainings that are done; under parameter_server.
+      follows_staleness: Whether there was a training that --ps-staleness is about.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class TaskRun:
         self.fit_lengths: dict[int, FitLength] = {}
         self.ended = EndedTrainings(reporter.note)
         self.steps_repeated = 0
+        self.follows_staleness = False
         self._fingerprint: int | None = None  # what SavedState.data is to be
         self._registered: dict[str, Any] = {}
 
