@@ -1,12 +1,14 @@
-"""The gauges of a run for Prometheus, each with its labels. `GAUGES` is all that there can be."""
+"""The gauges of a run for Prometheus, each with its labels, and when they are published."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from raydist.controller.machine import RunMachine
+from raydist.controller.task_group import Clock
 from raydist.outcome.status import RunState, TaskState, TaskStatus
 from raydist.spec.tasks import TaskType
 from raydist.stragglers.step_times import StepTimes
@@ -14,6 +16,8 @@ from raydist.stragglers.step_times import StepTimes
 # Each time series costs memory in Prometheus: what a job reports under ever new names would be without bound.
 MAX_NAMES = 20
 MAX_TASKS_WITH_VALUES = 100
+# Ray takes the values less often.
+PUBLISH_EVERY_S = 5.0
 
 _RUN = ("run", "train_job")
 _TASK = (*_RUN, "task")
@@ -100,3 +104,38 @@ def _of_task(
     yield Sample("raydist_task_nonfinite_values", labels, len(values) - len(finite))
     for name in sorted(finite)[:MAX_NAMES] if with_values else ():
         yield Sample("raydist_task_value", {**labels, "name": name}, finite[name])
+
+
+class GaugeSink(Protocol):
+    """Where gauges go, as in raydist.runtime.cluster.ray_gauges."""
+
+    def declare(self, name: str, summary: str, *, labels: tuple[str, ...]) -> None: ...
+
+    def set(self, name: str, value: float, *, labels: dict[str, str]) -> None: ...
+
+
+class RunGauges:
+    """Publishes the gauges of one run, in the process that drives it, so that steps cost no more."""
+
+    def __init__(self, machine: RunMachine, sink: GaugeSink, *, clock: Clock) -> None:
+        self._machine = machine
+        self._sink = sink
+        self._clock = clock
+        self._published_s: float | None = None
+        self._state: RunState | None = None
+        self._checkpoint = machine.reached.checkpoint
+        self._checkpoint_at_s: float | None = None
+        for gauge in GAUGES:
+            sink.declare(gauge.name, gauge.summary, labels=gauge.labels)
+
+    def publish(self) -> None:
+        """Publishes the gauges as they are now, at a change of state and every 5 s."""
+        if self._machine.reached.checkpoint != self._checkpoint:
+            self._checkpoint, self._checkpoint_at_s = self._machine.reached.checkpoint, self._clock.unix()
+        now_s, state = self._clock.now(), self._machine.state
+        is_due = self._published_s is None or now_s - self._published_s >= PUBLISH_EVERY_S
+        if state is self._state and not is_due:
+            return
+        self._published_s, self._state = now_s, state
+        for sample in samples(self._machine, checkpoint_at_s=self._checkpoint_at_s):
+            self._sink.set(sample.gauge, sample.value, labels=dict(sample.labels))

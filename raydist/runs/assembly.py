@@ -10,6 +10,7 @@ from typing import Any
 
 from raydist.controller.controller import Controller
 from raydist.controller.events import StoredCheckpoint
+from raydist.controller.gauges import RunGauges
 from raydist.controller.journal import PROGRESS, REPORT
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import RunPlaces
@@ -20,7 +21,6 @@ from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runs.evidence import Evidence
 from raydist.runs.hooks import end_hook
-from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raydist.controller.events import GroupUpdated
+from raydist.controller.gauges import RunGauges
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate, SystemClock
 from raydist.outcome.status import TaskPace
-from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.host.software import has_metrics_agent
 from tests.conftest import WaitUntil

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raydist.controller.events import GroupUpdated
-from raydist.controller.gauges import GAUGES
+from raydist.controller.gauges import GAUGES, PUBLISH_EVERY_S, RunGauges
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate
-from raydist.runs.prometheus import PUBLISH_EVERY_S, RunGauges
 from tests.support.fakes import FakeClock, make_plan, make_status
 
 
