@@ -9,7 +9,7 @@ import contextlib
 import enum
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -376,6 +376,12 @@ def is_in_update() -> bool:
     return distribute_lib.get_update_replica_id() is not None
 
 
+def updated_device() -> str:
+    """Returns the device of the variable that ParameterServerStrategy updates (`_update`)."""
+    device: str = distribute_lib.get_update_replica_id()
+    return device
+
+
 def local_value(variable: Any) -> tf.Tensor:
     """Returns the value of a `tf.Variable` in this process, in any scope.
 
@@ -627,10 +633,9 @@ class Writes(NamedTuple):
 
 def num_writes(variable: Any, graph: Any) -> Writes:
     """Returns how many operations of a function's graph write a variable so far, or may do so."""
-    handle = graph.capture(variable.handle)
-    writers = [op for op in handle.consumers() if auto_control_deps_utils._op_writes_to_resource(handle, op)]
+    writers = writers_of(variable, graph)
     # An update is colocated with its variable (parameter_server_strategy.py, `_update`).
-    own = f"loc:@{handle.op.name}".encode()
+    own = f"loc:@{graph.capture(variable.handle).op.name}".encode()
     updates = sum(own in op.colocation_groups() for op in writers)
     return Writes(updates, len(writers) - updates)
 
@@ -639,6 +644,23 @@ def ids_of(variables: Sequence[Any]) -> set[int]:
     """Returns what identifies variables, also those of Keras 3, among those of a traced function."""
     plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
     return {id(distributed(one)) for one in plain if isinstance(one, tf.Variable)}
+
+
+def writers_of(variable: Any, graph: Any) -> list[tf.Operation]:
+    """Returns the operations of a function's graph so far that write a variable, or may do so."""
+    handle = graph.capture(variable.handle)
+    return [op for op in handle.consumers() if auto_control_deps_utils._op_writes_to_resource(handle, op)]
+
+
+def added_number(writers: Iterable[tf.Operation]) -> int | None:
+    """Returns what these operations add to an integer variable; None if they do anything else."""
+    added = 0
+    for op in writers:
+        number = tf.get_static_value(op.inputs[1]) if op.type == "AssignAddVariableOp" else None
+        if number is None or not op.inputs[1].dtype.is_integer:
+            return None
+        added += int(number)
+    return added
 
 
 def parts_of(variable: Any) -> list[Any]:

@@ -127,16 +127,17 @@ def _flat(model: Any) -> np.ndarray:
     return np.concatenate([one.reshape(-1) for one in model.get_weights()])
 
 
-def messages(ctx: Any) -> dict[str, Any]:
-    """Returns how many tensors cross between tasks in a step, for models of 2 and 6 layers.
+def messages(ctx: Any, *, unroll: int = 1) -> dict[str, Any]:
+    """Returns how many tensors cross between tasks in a turn of `unroll` steps, for models of 2 and 6 layers.
 
     A tensor crosses once for each task that uses it, as TensorFlow cuts graphs (graph_partition.cc).
     """
     import tensorflow as tf
 
     from raydist.training import tf_private
-    from raydist.training.parameter_server import closures
+    from raydist.training.parameter_server import closure_sizes, closures
 
+    closure_sizes.UNROLL, closure_sizes._SAVED = unroll, 1e9
     x, y = _data("dense")
     found: dict[str, Any] = {}
     make = closures.StepReads
@@ -155,7 +156,7 @@ def messages(ctx: Any) -> dict[str, Any]:
             model,
             lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE),
             epochs=1,
-            steps_per_epoch=1,
+            steps_per_epoch=1 if unroll == 1 else STEPS,
             verbose=0,
         )
         closures.StepReads = make

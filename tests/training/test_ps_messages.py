@@ -43,6 +43,14 @@ def test_messages_of_a_step_do_not_grow_with_the_number_of_layers(keras: str) ->
 
 
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_steps_of_a_turn_ask_once_for_rate_and_number(keras: str) -> None:
+    where = Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)
+    [chief] = run_function(f"{PROGRAMS}:messages", where, unroll=10)
+    # Weights from each ps and gradients to each in each step, the number and the rate once.
+    assert chief.values["6"] == {"3": 10 * 4 + 2, "legacy": 10 * 5 + 3}[keras]
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_stale_weights_are_those_of_the_first_step_that_shares_them(keras: str) -> None:
     cluster = Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)
     [chief] = run_function(f"{PROGRAMS}:stale", cluster, staleness=2, job_options={"ps_staleness": 2})

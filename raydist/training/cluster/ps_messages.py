@@ -6,8 +6,9 @@ and their gradients go back as one. What an update reads of another ps, such as 
 once.
 
 A worker reads what it would read without this: reads come after its own updates and assignments. It sees the
-updates of other workers once per step; without this it may see them at any time. What an update reads is read
-once per turn of the loop, unless the steps write it. Where the user allows staleness, what a gradient tape
+updates of other workers once per step; without this it may see them at any time. What an update reads, such
+as the learning rate, is read once per turn of the loop, unless the steps write it. So is the number of the
+step, to which a worker adds what its own steps add. Where the user allows staleness, what a gradient tape
 records is read once for several steps, in spite of what the worker's optimizers update in between.
 """
 
@@ -41,6 +42,14 @@ class _Held:
     is_shared: bool = False
 
 
+@dataclass(frozen=True)
+class _HeldScalar:
+    """A scalar variable's value in the graph, and the names of the operations that had written it before."""
+
+    value: tf.Tensor
+    writers: frozenset[str]
+
+
 class StepReads:
     """What the steps in one graph, the body of a closure's loop, read of the ps.
 
@@ -57,7 +66,7 @@ class StepReads:
         self._staleness = staleness
         self._variables = [part for one in variables for part in tf_private.parts_of(one)]
         self._values: dict[int, _Held] = {}
-        self._scalars: dict[int, _Held] = {}
+        self._scalars: dict[int, _HeldScalar] = {}
         self._num_steps = 0
         self.num_shared = 0
         self._has_joined = False
@@ -107,9 +116,16 @@ class StepReads:
         return None if writes.others else _Held(held.variable, held.value, writes, is_shared=True)
 
     def _scalar(self, variable: Any, read: tf_private.Read) -> tf.Tensor:
-        held, writes = self._scalars.get(id(variable.handle)), tf_private.num_writes(variable, self._graph)
-        if held is None or held.writes != writes:
-            held = self._scalars[id(variable.handle)] = _Held(variable, read(), writes)
+        writers = {op.name: op for op in tf_private.writers_of(variable, self._graph)}
+        held = self._scalars.get(id(variable.handle))
+        if held is not None:
+            added = tf_private.added_number(writers[name] for name in writers.keys() - held.writers)
+            if added == 0:
+                return held.value
+            if added is not None:
+                with tf.device(tf_private.updated_device()):  # or each sum would be a message
+                    return held.value + tf.constant(added, held.value.dtype)
+        held = self._scalars[id(variable.handle)] = _HeldScalar(read(), frozenset(writers))
         return held.value
 
     def _join(self) -> None:

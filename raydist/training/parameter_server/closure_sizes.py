@@ -51,8 +51,10 @@ _FIRST_LOOK_S = 0.05
 # Unrolling pays where a step takes about as long as the messages of a turn of the loop.
 UNROLL = 10
 _SHORT_STEP_S = 0.05
-# What unrolling saves of a short step, about; tracing has to be earned back by that.
-_SAVED = 0.25
+# What unrolling saves of a step as short as this, about, and of a longer one as much; tracing has to be
+# earned back by that. (On 2 cores with 3 workers, 2 ps and a small model 12 ms became 5.)
+_SAVED = 0.5
+_MESSAGES_S = 0.012
 
 
 class ClosureSizes:
@@ -101,8 +103,11 @@ class ClosureSizes:
         if self._began_at_s is None:
             self._began_at_s = self._clock()
         even = -(-left // (2 * self._num_workers)) if self._fixed is None else left
-        # A turn of the unrolled loop is the least that is worth a closure.
-        count = max(1, min(max(int(self._steps), *self._unrolls), max(even, self._least_unroll), left))
+        turns = [one for one in self._unrolls if one <= left]
+        # A turn of short steps takes as long as a few single ones.
+        is_short = self._step_s is not None and self._step_s <= _MESSAGES_S
+        least = max(one for one in turns if is_short or one <= self._least_unroll)
+        count = min(max(int(self._steps), max(turns)), max(even, least), left)
         unroll = max(one for one in self._unrolls if one <= count)
         return count // unroll, unroll
 
@@ -133,7 +138,7 @@ class ClosureSizes:
         # Whole readings of the weights: what is left of a turn would read them for itself.
         readings = min(UNROLL, self._fixed or UNROLL) // self._least_unroll
         unroll = max(now, readings * self._least_unroll)
-        saved_s = _SAVED * self._total_left * self._step_s / self._num_workers
+        saved_s = _SAVED * self._total_left * min(self._step_s, _MESSAGES_S) / self._num_workers
         return unroll if trace_s * unroll < saved_s else now
 
     def unrolled(self, unroll: int) -> None:
