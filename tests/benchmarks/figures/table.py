@@ -41,7 +41,7 @@ class Benchmark:
 BENCHMARKS = (
     Benchmark("import_time", minutes=0.1),
     Benchmark("steps", "--rounds 1", quick="--rounds 1 --steps 40", minutes=0.8),
-    Benchmark("parameter_server", "--rounds 2", quick="--rounds 1 --steps 200", minutes=1.4),
+    Benchmark("parameter_server", "--rounds 2 --steps 3000", quick="--rounds 1 --steps 200", minutes=1.4),
     Benchmark(
         "virtual_replicas",
         "--rounds 1 --models dense",
@@ -92,6 +92,13 @@ BENCHMARKS = (
     ),
     Benchmark("predict", "--rows 300000 --rounds 1", quick="--rows 20000 --rounds 1", minutes=0.6),
     # These are left to `--long`.
+    Benchmark(
+        "parameter_server",
+        "--keras legacy --rounds 3",
+        quick="--keras legacy --rounds 1 --steps 200",
+        minutes=2.8,
+        is_long=True,
+    ),
     Benchmark(
         "large_embedding",
         "--rounds 1",
