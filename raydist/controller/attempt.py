@@ -104,25 +104,30 @@ class Attempt:
         self.is_placed |= update.all_placed
         self.is_addressed |= update.all_addressed
         back = []
-        for status in filter(self._is_news, update.statuses):
-            self._put(status)
-            if status.task in self.absent and self._is_back(status):
-                del self.absent[status.task]
-                back.append(status.task)
+        for status in update.statuses:
+            task, known = status.task, self.statuses.get(status.task)
+            if known is not None and not _is_news(status, known):
+                continue
+            self._put(status, known)
+            if task in self.absent and self._is_back(status):
+                del self.absent[task]
+                back.append(task)
         return back
 
     def await_replacement(self, failure: TaskFailure) -> None:
         """Takes in that a new process is asked for in the place of the one that died."""
-        task = failure.task
-        incarnation = self.statuses[task].incarnation + 1
-        self._put(TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation))
+        task, dead = failure.task, self.statuses[failure.task]
+        awaited = TaskStatus(
+            task=task, state=TaskState.PENDING, pid=0, host="", incarnation=dead.incarnation + 1
+        )
+        self._put(awaited, dead)
         self.absent[task] = failure
 
     def declare_lost(self, failure: TaskFailure) -> None:
         """Takes in that one of the tasks is lost, whatever it says."""
         status = self.statuses[failure.task]
         failure = dataclasses.replace(failure, step=status.step)
-        self._put(dataclasses.replace(status, state=TaskState.FAILED, failure=failure))
+        self._put(dataclasses.replace(status, state=TaskState.FAILED, failure=failure), status)
 
     def dismiss(self, tasks: Iterable[TaskId]) -> None:
         for task in tasks:
@@ -134,17 +139,19 @@ class Attempt:
         """Takes in that the processes are gone."""
         for status in list(self.statuses.values()):
             if not status.state.is_terminal:
-                self._put(dataclasses.replace(status, state=TaskState.STOPPED))
+                self._put(dataclasses.replace(status, state=TaskState.STOPPED), status)
 
     def news_since(self, num_changes: int, senders: Iterable[TaskId] = ()) -> tuple[TaskStatus, ...]:
         """Returns the newest status of each task that sent one, or is among the later ones of `changes`."""
         tasks = dict.fromkeys([*senders, *self.changes[num_changes:]])
         return tuple(self.statuses[task] for task in tasks)
 
-    def _put(self, status: TaskStatus) -> None:
-        task, before = status.task, self.statuses.get(status.task)
+    def _put(self, status: TaskStatus, before: TaskStatus | None) -> None:
+        """Puts a status in the place of the one `before`."""
+        task = status.task
         self.statuses[task] = status
-        self.step = max(self.step, status.step)
+        if status.step > self.step:
+            self.step = status.step
         if before is not None and not _is_turn(before, status):
             return
         if status.address:
@@ -153,19 +160,6 @@ class Attempt:
             self.changes.append(task)
         has_moved, is_dismissed = self._has_moved(status), task in self.dismissed
         self.tally.change(before, status, has_moved=has_moved, is_dismissed=is_dismissed)
-
-    def _is_news(self, status: TaskStatus) -> bool:
-        # How a process ended does not change when it goes away afterwards, or when an older push arrives
-        # late; only of a process that was taken for lost more may become known.
-        known = self.statuses.get(status.task)
-        if known is None or status.incarnation > known.incarnation:
-            return True
-        if status.incarnation < known.incarnation:
-            return False
-        if known.state in _ALIVE:
-            return True
-        was_lost = known.failure is not None and known.failure.kind is FailureKind.LOST
-        return was_lost and status.failure is not None and status.failure.kind is not FailureKind.LOST
 
     def _is_back(self, status: TaskStatus) -> bool:
         """Whether a replacement serves, or has come up where its peers cannot reach it."""
@@ -266,6 +260,17 @@ class Attempt:
         status = self.statuses.get(task)
         place = status and (status.address or status.host)
         return f"{task}{f' at {place}' if place else ''} ({self.state_of(task).name})"
+
+
+def _is_news(status: TaskStatus, known: TaskStatus) -> bool:
+    # How a process ended does not change when it goes away afterwards, or when an older push arrives late;
+    # only of a process that was taken for lost more may become known.
+    if status.incarnation != known.incarnation:
+        return status.incarnation > known.incarnation
+    if known.state in _ALIVE:
+        return True
+    was_lost = known.failure is not None and known.failure.kind is FailureKind.LOST
+    return was_lost and status.failure is not None and status.failure.kind is not FailureKind.LOST
 
 
 def _stage(status: TaskStatus | None) -> tuple[int, TaskState]:

@@ -51,7 +51,7 @@ class Reached:
         notes = {**self.notes, **dict.fromkeys(new)} if new else self.notes
         reached = dataclasses.replace(self, steps=max(self.steps, steps), notes=notes)
         for status in statuses:
-            if status.task.task_type not in (chief.task_type, TaskType.EVALUATOR):
+            if status.task.index != chief.index:  # neither the chief nor the evaluator
                 continue
             if status.task == chief:
                 reached = reached._reported_by_chief(status, attempt, keep_best)

@@ -79,7 +79,7 @@ class Watchdog:
             self.heartbeat_at_s.move_to_end(task)
         (self.awaiting.add if _awaits_steps(status) else self.awaiting.discard)(task)
         known = self.progress.get(task)
-        if known is not None and (known.step, known.beats) == (status.step, status.beats):
+        if known is not None and known.step == status.step and known.beats == status.beats:
             return False
         self.progress[task] = status
         return True

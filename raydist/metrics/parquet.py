@@ -62,7 +62,7 @@ class MetricsWriter:
             SegmentWriter(
                 storage,
                 segment_key=lambda seq: storage.metrics_segment(task, attempt=attempt, seq=seq),
-                encode=_encode,
+                encode=lambda rows: file_of(pa.table(_columns(rows), schema=SCHEMA)),
                 item_bytes=lambda _: _ROW_BYTES,
                 first_seq=next_seq(
                     storage, storage.metrics, prefix=storage.metrics_prefix(task, attempt=attempt)
@@ -117,10 +117,10 @@ class MetricsWriter:
         )
 
 
-def _encode(rows: Sequence[MetricRow]) -> bytes:
-    table = pa.table(_columns(rows), schema=SCHEMA)
+def file_of(table: pa.Table) -> bytes:
+    """Returns the content of a file with these rows, whose columns are those of `SCHEMA`."""
     target = io.BytesIO()
-    is_large = len(rows) >= _COMPRESSED_FROM_ROWS
+    is_large = table.num_rows >= _COMPRESSED_FROM_ROWS
     pq.write_table(
         table,
         target,

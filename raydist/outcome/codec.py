@@ -53,6 +53,8 @@ def as_plain(value: Any) -> Any:
     match value:
         case enum.Enum():
             return value.value
+        case None | bool() | int() | float() | str():  # most are, and to be a Mapping takes long to rule out
+            return value
         case TaskId():
             return str(value)
         case Mapping():
@@ -60,11 +62,13 @@ def as_plain(value: Any) -> Any:
         case list() | tuple():
             return [as_plain(item) for item in value]
         case _ if dataclasses.is_dataclass(value):
-            return {key: as_plain(getattr(value, field.name)) for key, field in _kept(type(value))}
+            fields = _kept(type(value))  # type: ignore[arg-type]  # a class is hashable
+            return {key: as_plain(getattr(value, field.name)) for key, field in fields}
         case _:
             return value
 
 
+@functools.cache
 def _kept(dataclass: Any) -> list[tuple[str, dataclasses.Field[Any]]]:
     fields = dataclasses.fields(dataclass)
     return [

@@ -125,7 +125,7 @@ class GroupLoss:
 AttemptEnd = TaskFailure | GroupLoss
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TaskLink:
     """What Linux has measured on a task's TCP connections with the tasks of one other host.
 

@@ -27,6 +27,8 @@ else:
 
 # Before a record is read again. A live run replaces it every few seconds, and when its state changes.
 _PAUSES_S = (0.0, 0.1, 0.3)
+# A record of more tasks is one line: with indentation json takes Python's own encoder, three times as long.
+_MOST_INDENTED = 100
 _MAX_TIME_S = 2.5e11  # in the year 9892: what Python's calendar can show in any time zone
 
 
@@ -164,7 +166,8 @@ class RunRecordStore:
         if not self._is_indexed:
             storage.write_bytes(self._storage.index_entry(self._created_at_s), b"")
             self._is_indexed = True
-        storage.write_text(self._storage.record, dump_plain_json(as_plain(whole), indent=1))
+        indent = 1 if len(whole.tasks) <= _MOST_INDENTED else None
+        storage.write_text(self._storage.record, dump_plain_json(as_plain(whole), indent=indent))
         self.written_state = record.state
 
     def exists(self) -> bool:

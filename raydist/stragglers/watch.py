@@ -64,14 +64,13 @@ def host_links(
     begun: Mapping[Any, TaskPace], ended: Mapping[Any, TaskPace]
 ) -> dict[frozenset[str], HostLink]:
     """Returns the links between the hosts of tasks between two moments, by their two ends."""
-    earlier = {
-        (task, one.host): one for task, pace in begun.items() if pace.host is not None for one in pace.links
-    }
     seen: defaultdict[frozenset[str], list[tuple[TaskLink, TaskLink | None]]] = defaultdict(list)
     for task, pace in ended.items():
         if pace.host is not None:
+            before = begun.get(task)
+            earlier = {} if before is None or before.host is None else {one.host: one for one in before.links}
             for link in pace.links:
-                seen[frozenset({pace.host, link.host})].append((link, earlier.get((task, link.host))))
+                seen[frozenset({pace.host, link.host})].append((link, earlier.get(link.host)))
     return {ends: _host_link(links) for ends, links in seen.items()}
 
 
@@ -186,7 +185,7 @@ class StragglerWatch:
         """Takes the newest status of each task that has sent one, or has another state than before."""
         # Other tasks or processes, or the next `fit` under parameter servers: their sums start over.
         begins_anew = False
-        paces: list[tuple[TaskId, TaskPace]] = []
+        of_workers: list[tuple[TaskId, TaskPace]] = []
         for one in statuses:
             task = one.task
             if one.state is not TaskState.RUNNING:
@@ -196,13 +195,13 @@ class StragglerWatch:
                 continue
             self._incarnations[task] = one.incarnation
             if one.pace is not None:
-                paces.append((task, one.pace))
+                begins_anew |= not self._continues(task, one.incarnation, one.pace)
             for index, pace in enumerate(one.worker_paces):
-                paces.append((TaskId(task_type=TaskType.WORKER, index=index), pace))
-        for task, pace in paces:
-            if task in self._incarnations:  # else it is a worker that does not train
-                begins_anew |= not self._continues(task, pace)
-                self.latest[task] = pace
+                of_workers.append((TaskId(task_type=TaskType.WORKER, index=index), pace))
+        for task, pace in of_workers:
+            incarnation = self._incarnations.get(task)
+            if incarnation is not None:  # else it does not train
+                begins_anew |= not self._continues(task, incarnation, pace)
         if begins_anew:
             self.marks.clear()
             self._samples.clear()
@@ -223,13 +222,14 @@ class StragglerWatch:
         """Returns what a step takes each task of late; of those that have completed one."""
         return _times(self.marks[0], self.latest)
 
-    def _continues(self, task: TaskId, pace: TaskPace) -> bool:
-        """Returns whether `pace` adds to what the sample has of the task, and takes it in then."""
-        incarnation = self._incarnations[task]
-        if self._paced.get(task) != incarnation or pace.steps < self.latest[task].steps:
+    def _continues(self, task: TaskId, incarnation: int, pace: TaskPace) -> bool:
+        """Takes in a task's pace; returns whether it adds to what the sample has of the task."""
+        before = self.latest.get(task)
+        self.latest[task] = pace
+        if before is None or self._paced[task] != incarnation or pace.steps < before.steps:
             self._paced[task] = incarnation
             return False
-        begun = self.marks[-1].setdefault(task, self.latest[task])
+        begun = self.marks[-1].setdefault(task, before)
         if pace.at_s - begun.at_s >= self.sample_s and pace.steps - begun.steps >= MIN_STEPS:
             self._long.add(task)
         return True

@@ -8,6 +8,11 @@ time of a controller whose tasks tell their status twice a second, its record an
 (15% of a core for 1,000), what these write in an hour, and `raydist plan`, `status`, `list` and `report` as
 processes (1 s each).
 
+The controller's clock is simulated, and its tasks have trained for some minutes before it is measured, so
+that it looks for stragglers, slow links and growing memory as it does in a long run; --seconds are those of
+its clock. What it takes to describe the statuses is left out. The commands find the metrics of five and a
+half minutes and the log of each task on storage, but of no more than 1,000 tasks.
+
 With --agents N: a run of N agents of a real Ray on this machine, whose tasks count instead of training: the
 seconds until all run, the CPU time of the driver while they do, and the seconds to the end. With --nodes M
 they are on M nodes of that Ray, of which one is killed with its agents while another one has room for as
@@ -18,7 +23,6 @@ run again.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import os
 import pickle
@@ -27,19 +31,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from raydist.controller.controller import Controller, record_every_s
 from raydist.controller.journal import PROGRESS
+from raydist.controller.memory_growth import NUM_SAMPLES, SAMPLE_S
 from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import GroupUpdate, SystemClock
+from raydist.metrics.parquet import JOINED_AT, SCHEMA, file_of
 from raydist.outcome.result import RunResult
-from raydist.outcome.status import Command, RunState, TaskState, TaskStatus
+from raydist.outcome.status import Command, RunState, Scope, TaskState, TaskStatus
 from raydist.planning.assignment import make_assignments
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
@@ -47,14 +56,27 @@ from raydist.runtime.cluster.connection import Connection, connect
 from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.tasks import TaskId
+from raydist.storage.log_times import encode_marks
 from raydist.storage.run_record import RunRecord, RunRecordStore
-from raydist.storage.run_storage import open_run
-from raydist.storage.segments import EventWriter
+from raydist.storage.run_storage import RunStorage, open_run
+from raydist.storage.segments import SEGMENT_MAX_AGE_S, EventWriter
 from tests.benchmarks.figures.printing import figure
-from tests.support.large_runs import TASKS_PER_HOST, large_machine, statuses_at, take, updated
+from tests.support.fakes import FakeClock
+from tests.support.large_runs import (
+    STEPS_PER_S,
+    TASKS_PER_HOST,
+    at_step,
+    large_machine,
+    statuses_at,
+    take,
+    updated,
+)
 from tests.support.ray_heads import RayHead, ray_head, ray_node
 
 PROGRESS_S = 0.5
+# So long a driver waits for more news before it takes them.
+_GATHERED_S = 0.02
+_MOST_STORED = 1000  # of tasks
 _ROUNDS = 9
 _WATCH_S = 30.0
 _RUNNER = "tests.support.runners:IdlingRunner"
@@ -87,29 +109,44 @@ def measure_assignments(num_tasks: int) -> None:
 
 
 class _Group:
-    """A TaskGroup whose tasks tell their status twice a second, until the time is up."""
+    """A TaskGroup whose tasks tell their status twice a second of a simulated clock, until the time is up.
 
-    def __init__(self, plan: Plan, statuses: Sequence[TaskStatus], *, seconds: float) -> None:
+    They tell it one after the other, so that each poll finds a few. Before that time they tell it as seldom
+    as their memory is looked at.
+
+    Attributes:
+      has_begun: Whether that time has.
+      cpu_s: What was used of a CPU in it, but for making the statuses.
+    """
+
+    def __init__(self, statuses: Sequence[TaskStatus], clock: FakeClock, *, seconds: float) -> None:
         self._statuses = statuses
-        self._ends_at_s = time.monotonic() + seconds
-        self._step = 0
-        self._next_s = time.monotonic()
+        self._clock = clock
+        self._seconds = seconds
+        self._news = self._all_news()
+        self.has_begun = False
+        self.cpu_s = 0.0
 
     def poll(self, *, timeout_s: float) -> GroupUpdate:
-        time.sleep(max(0.0, min(timeout_s, self._next_s - time.monotonic())))
-        if time.monotonic() < self._next_s:
-            return GroupUpdate(all_placed=True, all_addressed=True)
-        self._next_s += PROGRESS_S
-        self._step += 1
-        state = TaskState.RUNNING if time.monotonic() < self._ends_at_s else TaskState.FINISHED
-        return GroupUpdate(
-            statuses=tuple(
-                dataclasses.replace(one, step=self._step, beats=self._step, state=state)
-                for one in self._statuses
-            ),
-            all_placed=True,
-            all_addressed=True,
-        )
+        return GroupUpdate(statuses=next(self._news), all_placed=True, all_addressed=True)
+
+    def _all_news(self) -> Iterator[tuple[TaskStatus, ...]]:
+        for _ in range(NUM_SAMPLES + 1):
+            yield self._told(self._statuses)
+            self._clock.advance(SAMPLE_S)
+        self.has_begun = True
+        num_parts = round(PROGRESS_S / _GATHERED_S)
+        for number in range(round(self._seconds / _GATHERED_S)):
+            news = self._told(self._statuses[number % num_parts :: num_parts])
+            self.cpu_s -= time.process_time()
+            yield news
+            self.cpu_s += time.process_time()
+            self._clock.advance(_GATHERED_S)
+        yield self._told(self._statuses, state=TaskState.FINISHED)
+
+    def _told(self, statuses: Sequence[TaskStatus], **changes: Any) -> tuple[TaskStatus, ...]:
+        step = 1 + round(self._clock.now() * STEPS_PER_S)
+        return tuple(at_step(one, step, **changes) for one in statuses)
 
     def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None: ...
 
@@ -139,8 +176,7 @@ class _Launcher:
 
 
 def time_controller(num_tasks: int, folder: Path, *, seconds: float) -> None:
-    machine = large_machine(num_tasks)
-    statuses = statuses_at(machine, 1)
+    machine, clock = large_machine(num_tasks), FakeClock()
     run = f"of-{num_tasks}"
     storage = open_run(str(folder), run=run)
     events, records = EventWriter.open(storage), RunRecordStore(storage)
@@ -148,6 +184,8 @@ def time_controller(num_tasks: int, folder: Path, *, seconds: float) -> None:
     written = {"records": 0, "bytes": 0}
 
     def record(result: RunResult) -> None:
+        if not group.has_begun:
+            return
         records.replace(RunRecord.of(result, **constants))
         written["records"] += 1
         written["bytes"] += (folder / run / "run.json").stat().st_size
@@ -158,26 +196,53 @@ def time_controller(num_tasks: int, folder: Path, *, seconds: float) -> None:
         else:
             events.append(event)
 
+    group = _Group(statuses_at(machine, 1), clock, seconds=seconds)
     controller = Controller(
         machine,
-        launcher=_Launcher(machine.plan, lambda: _Group(machine.plan, statuses, seconds=seconds)),
-        clock=SystemClock(),
+        launcher=_Launcher(machine.plan, lambda: group),
+        clock=clock,
         places=RunPlaces(storage=storage.uri, task_logs=lambda task, attempt: f"{attempt}/{task}"),
         record=record,
         on_event=on_event,
     )
-    began_at_s, cpu_s = time.perf_counter(), time.process_time()
-    assert controller.run().state.value == "SUCCEEDED"
-    took_s, cpu_s = time.perf_counter() - began_at_s, time.process_time() - cpu_s
+    result = controller.run()
+    assert (result.state, result.notes) == (RunState.SUCCEEDED, ("what was chosen for the user",))
     events.flush()
-    stored = sum(path.stat().st_size for path in (folder / run).rglob("*") if path.is_file())
     record = written["bytes"] / written["records"]
     an_hour = 3600 / record_every_s(num_tasks) * record
-    print(f"{num_tasks} tasks: {written['records']} records in {took_s:.0f} s, {stored / 1e6:.2f} MB stored")
-    figure(f"controller_{num_tasks}", 100 * cpu_s / took_s, "% of a core")
-    figure(f"cpu_a_minute_{num_tasks}", 60 * cpu_s / took_s, "s")
+    print(f"{num_tasks} tasks: {written['records']} records in {clock.now():.0f} s")
+    figure(f"controller_{num_tasks}", 100 * group.cpu_s / seconds, "% of a core")
+    figure(f"cpu_a_minute_{num_tasks}", 60 * group.cpu_s / seconds, "s")
     figure(f"record_{num_tasks}", record / 1e6, "MB")
     figure(f"stored_an_hour_{num_tasks}", an_hour / 1e6, "MB")
+    store_files(storage, machine.plan.tasks[:_MOST_STORED])
+
+
+def store_files(storage: RunStorage, tasks: Sequence[TaskId]) -> None:
+    """Stores metrics as tasks have stored them after a few minutes, the newest not joined yet, and logs."""
+    names = ("loss", "accuracy", "input_wait", "collective_wait")
+    steps_a_file = round(SEGMENT_MAX_AGE_S * STEPS_PER_S)
+    joined, num_steps = JOINED_AT * steps_a_file, (JOINED_AT + 2) * steps_a_file
+    segments = [(0, joined), (joined, joined + steps_a_file), (joined + steps_a_file, num_steps)]
+    step = np.repeat(np.arange(1, 1 + num_steps), len(names))
+    columns = {
+        "run": [storage.run] * len(step),
+        "attempt": np.zeros(len(step), np.int32),
+        "step": step,
+        "epoch": step // 1000,
+        "wall_time": 1.7e9 + step / STEPS_PER_S,
+        "scope": [Scope.LOCAL.value] * len(step),
+        "name": names * num_steps,
+        "value": np.random.default_rng(0).random(len(step)),
+    }
+    for task in tasks:
+        rows = pa.table({**columns, "task": [str(task)] * len(step)}).select(SCHEMA.names).cast(SCHEMA)
+        for seq, (begin, end) in enumerate(segments):
+            part = rows.slice(len(names) * begin, len(names) * (end - begin))
+            storage.write_bytes(storage.metrics_segment(task, attempt=0, seq=seq), file_of(part))
+        log = "".join(f"{task} says something, number {number}\n" for number in range(50))
+        storage.write_bytes(storage.log_times(task, attempt=0, seq=0), encode_marks([(1.7e9, len(log))]))
+        storage.write_text(storage.log_segment(task, attempt=0, seq=0), log)
 
 
 def time_commands(num_tasks: int, folder: Path) -> None:
@@ -301,7 +366,7 @@ def lose_node(watched: _Watched, node: ExitStack, *, num_tasks: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", type=int, nargs="*", default=[1000, 10_000])
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--agents", type=int, default=0)
     parser.add_argument("--nodes", type=int, default=1)
     arguments = parser.parse_args()

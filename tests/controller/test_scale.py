@@ -13,19 +13,28 @@ from raydist.controller.events import GroupStopped, StopGroup
 from raydist.controller.machine import RunMachine
 from raydist.controller.memory_growth import NUM_SAMPLES, SAMPLE_S, MemoryWatch
 from raydist.controller.result import result_of
+from raydist.outcome.result import StragglerCause
 from raydist.outcome.status import FailureKind, RunState, TaskState, TaskStatus
 from raydist.spec.job import Strategy
 from raydist.storage.claims import LIVES_WITHIN_S
+from raydist.stragglers.watch import NUM_SAMPLES as NUM_PACE_SAMPLES, SAMPLE_S as PACE_SAMPLE_S
 from tests.support.counting import Call, num_calls, work_of
 from tests.support.fakes import PLACES, make_failure
-from tests.support.large_runs import TASKS_PER_HOST, large_machine, statuses_at, take, updated
+from tests.support.large_runs import (
+    STEPS_PER_S,
+    TASKS_PER_HOST,
+    large_machine,
+    statuses_at,
+    take,
+    updated,
+)
 
 Change = Callable[[TaskStatus], TaskStatus]
 
 
-def training(num_tasks: int, **options: object) -> RunMachine:
+def training(num_tasks: int, *, tasks_per_host: int = TASKS_PER_HOST, **options: object) -> RunMachine:
     machine = large_machine(num_tasks, **options)
-    take(machine, updated(statuses_at(machine, 1), at_s=1.0))
+    take(machine, updated(statuses_at(machine, 1, tasks_per_host=tasks_per_host), at_s=1.0))
     assert machine.state is RunState.RUNNING
     return machine
 
@@ -94,13 +103,17 @@ def test_memory_of_one_task_that_grows_costs_the_same_in_any_run() -> None:
     watches = []
 
     def prepare(num_tasks: int) -> list[Call]:
-        machine, watch = large_machine(num_tasks), MemoryWatch()
+        statuses, watch = statuses_at(large_machine(num_tasks), 1), MemoryWatch()
         watches.append(watch)
         look = functools.partial(watch.take, left_s=1e9, reserved_bytes=lambda task: 0)
-        look(map(growing, statuses_at(machine, 0)), now_s=0.0)
+
+        def at(step: int, some: slice) -> list[TaskStatus]:
+            return [growing(dataclasses.replace(one, step=step)) for one in statuses[some]]
+
+        look(statuses, now_s=0.0)
         for sample in range(1, NUM_SAMPLES - 1):
-            look(map(growing, statuses_at(machine, sample)[:32]), now_s=sample * SAMPLE_S)
-        now_s, news = NUM_SAMPLES * SAMPLE_S, map(growing, statuses_at(machine, NUM_SAMPLES)[7:28])
+            look(at(sample, slice(32)), now_s=sample * SAMPLE_S)
+        now_s, news = NUM_SAMPLES * SAMPLE_S, at(NUM_SAMPLES, slice(7, 28))
         return [functools.partial(look, (one,), now_s=now_s) for one in news]
 
     assert_same_work(prepare)
@@ -142,12 +155,13 @@ def test_samples_of_the_pace_cost_the_same_for_each_task() -> None:
 
     def prepare(num_tasks: int) -> Callable[[], object]:
         machine = training(num_tasks)
-        rounds = [updated(statuses_at(machine, 2 + step), at_s=2.0 + step / 2) for step in range(60)]
+        steps = [round(sample * PACE_SAMPLE_S * STEPS_PER_S) for sample in range(1, 3 + NUM_PACE_SAMPLES)]
+        rounds = [updated(statuses_at(machine, 1 + step), at_s=1 + step / STEPS_PER_S) for step in steps]
         machines.append(machine)
         return lambda: [take(machine, event) for event in rounds]
 
     assert_proportional(prepare)
-    assert all(len(machine.pace.marks) > 1 for machine in machines)
+    assert all(len(machine.pace.marks) > NUM_PACE_SAMPLES for machine in machines)
 
 
 @pytest.mark.parametrize(("num_tasks", "every_s"), [(2, 1.0), (200, 1.0), (400, 2.0), (10_000, 3.0)])
@@ -164,18 +178,46 @@ def test_record_costs_the_same_for_each_task() -> None:
     assert_proportional(prepare)
 
 
-def test_death_of_a_host_with_many_tasks_is_one_decision() -> None:
-    machine = training(1000)
+def test_death_of_a_host_with_many_tasks_is_one_failure_one_attempt_and_one_decision() -> None:
+    machine = training(1024, tasks_per_host=64)
     failure = make_failure("worker/0", FailureKind.LOST, is_host_in_doubt=True)
-    dead = tuple(
+    statuses = statuses_at(machine, 2, tasks_per_host=64)
+    died = tuple(
         dataclasses.replace(
             status, state=TaskState.FAILED, failure=dataclasses.replace(failure, task=status.task)
         )
-        for status in statuses_at(machine, 2)[:TASKS_PER_HOST]
+        for status in statuses
+        if status.host == statuses[64].host
     )
-    event = updated(dead, at_s=2.0)
-    assert machine.handle(event) == [StopGroup(for_another=True)]
-    assert len(machine.interruptions) == len(machine.history) == 1
-    assert "and 991 more" in machine.interruptions[0]
-    (start,) = machine.handle(GroupStopped())
-    assert start.number == 1
+    assert len(died) == 64
+    assert machine.handle(updated(died, at_s=2.0)) == [StopGroup(for_another=True)]
+    assert [end.task for end in machine.history] == [statuses[64].task]
+    [interruption] = machine.interruptions
+    assert interruption.startswith("worker/64 failed first (attempt 0)")
+    assert "and 1015 more" in interruption
+    assert machine.deaths.all == []
+    [start] = machine.handle(GroupStopped())
+    assert (start.number, start.suspected) == (1, {statuses[64].host})
+
+
+def test_watches_find_what_is_wrong_with_one_host_of_many() -> None:
+    """So that the other tests and the benchmark, whose tasks are alike, have the watches at work too."""
+    machine = training(128)
+    slow_host, leaking = "10.1.0.3", statuses_at(machine, 1)[77].task
+
+    def with_troubles(status: TaskStatus) -> TaskStatus:
+        links = tuple(
+            dataclasses.replace(link, round_trip_s=0.04) if slow_host in (status.host, link.host) else link
+            for link in status.pace.links
+        )
+        status = dataclasses.replace(status, pace=dataclasses.replace(status.pace, links=links))
+        return growing(status) if status.task == leaking else status
+
+    for sample in range(1, 1 + NUM_SAMPLES):
+        step = round(sample * SAMPLE_S * STEPS_PER_S)
+        take(machine, updated(tuple(map(with_troubles, statuses_at(machine, step))), at_s=sample * SAMPLE_S))
+    assert [one.cause for one in machine.pace.stragglers] == [StragglerCause.NETWORK] * TASKS_PER_HOST
+    assert machine.pace.stragglers[0].message.startswith("the network of worker/24 and worker/25 and")
+    # The others on its host grow too, and share the memory.
+    named = [note.removeprefix("the memory of ").partition(" grows by ")[0] for note in machine.notes]
+    assert named == [f"worker/{number}" for number in range(72, 80)]
