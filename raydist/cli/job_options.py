@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -10,6 +12,7 @@ import click
 
 from raydist.errors import MistakeError, SpecError
 from raydist.spec.job import MODULE_FLAG
+from raydist.spec.params import ParamTexts
 from raydist.spec.quantities import parse_duration
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
@@ -18,6 +21,7 @@ from raydist.spec.text import suggest
 ARGS = find_option("args")  # see grouped_help.RunCommand
 _STORAGE = find_option("storage")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
 
 json_option = click.option(
     "--json", "is_json", is_flag=True, help="Print one JSON object to stdout, nothing else."
@@ -109,14 +113,49 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
     return add
 
 
-module_option = click.option(
+@dataclass(frozen=True, kw_only=True)
+class AskedJob:
+    """A job as a command line names it, and what is given for its run.
+
+    Attributes:
+      target: As `raydist.run` takes it.
+      options: Those that were given, as they were written.
+    """
+
+    target: str
+    config: Path | None
+    params: ParamTexts
+    options: Mapping[str, Any]
+
+    def given(self, **own: Any) -> dict[str, Any]:
+        """Returns what `raydist.run` takes beside the job, with options of its own above those given."""
+        return {"config": self.config, "params": self.params, **self.options, **own}
+
+
+_module_option = click.option(
     "-m", "is_module", is_flag=True, help="JOB is a module to run as a script, as `python -m` runs it."
 )
 
 
-def target_of(job: str, *, is_module: bool) -> str:
-    """Returns what was named, as `raydist.run` takes it."""
-    return f"{MODULE_FLAG}{job}" if is_module else job
+def takes_job(*, without: Iterable[str] = ()) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+    """Gives a command an `AskedJob`, made of JOB, `-m` and what `job_options` adds."""
+    of_runs = {"config", "param_texts", *(option.name for option in OPTIONS)}
+
+    def add(command: Callable[..., _Result]) -> Callable[..., _Result]:
+        @functools.wraps(command)
+        def function(job: str, is_module: bool, **given: Any) -> _Result:
+            asked = AskedJob(
+                target=f"{MODULE_FLAG}{job}" if is_module else job,
+                config=given["config"],
+                params=ParamTexts.parse(given["param_texts"]),
+                options=given_options(given),
+            )
+            return command(asked, **{name: given[name] for name in given.keys() - of_runs})
+
+        options = _module_option(job_options(without=without)(function))
+        return click.argument("job", metavar="JOB")(options)
+
+    return add
 
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,17 +15,13 @@ from raydist.errors import RunCancelledError
 
 if TYPE_CHECKING:
     from raydist import RunHandle
-    from raydist.entry.request import Config
-    from raydist.spec.params import ParamTexts
 
 
-def run_job(
-    job: str, *, config: Config, params: ParamTexts, options: Mapping[str, Any], is_json: bool
-) -> int:
+def run_job(job: str, *, is_json: bool, **given: Any) -> int:
     """Runs `job` to its end, or to its acceptance when detached, shows it, and returns the exit code.
 
     Args:
-      options: As they are written.
+      given: As `api.run` takes it.
 
     Raises RaydistError before it starts.
     """
@@ -35,14 +31,7 @@ def run_job(
     screen = sys.stderr if is_json else sys.stdout
     with output.stdout_kept_for_json(is_json), open_view(screen) as view, interrupts():
         shown = _Screen(view)
-        result = api.run(
-            job,
-            config=config,
-            params=params,
-            on_event=shown.take,
-            check=False,
-            **options,
-        )
+        result = api.run(job, on_event=shown.take, check=False, **given)
     if is_json:
         output.print_json(result.as_dict())
     if result.state.is_terminal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -60,7 +60,7 @@ class Space:
         return math.prod(len(choice.values) for choice in choices)
 
 
-def parse_space(written: Iterable[str], params: Mapping[str, Any]) -> Space:
+def parse_space(written: ParamTexts, params: Mapping[str, Any]) -> Space:
     """Reads `KEY=1e-4..1e-1`, `KEY=log:1e-4..1e-1`, `KEY=32,64,128` and, for all trials, `KEY=VALUE`.
 
     Args:
@@ -71,7 +71,7 @@ def parse_space(written: Iterable[str], params: Mapping[str, Any]) -> Space:
     """
     dimensions: dict[str, Dimension] = {}
     fixed: dict[str, Any] = {}
-    for key, text in ParamTexts.parse(written).items():
+    for key, text in written.items():
         default = params.get(key)
         known = params or {key: None}
         found = _dimension(key, text, known, default)

@@ -22,6 +22,7 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster.placement import group_of
 from raydist.spec.best import Direction
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
+from raydist.spec.params import ParamTexts
 from raydist.spec.secrecy import dump_plain_json
 from raydist.storage.claims import Claim, ClaimStore
 from raydist.storage.run_storage import open_run
@@ -41,7 +42,9 @@ def two_workers(inventory: Inventory, **fields: Any) -> Plan:
 
 
 def test_ranges_are_drawn_from_and_both_ends_of_whole_numbers_may_come() -> None:
-    space = param_space(parse_space(["rate=log:1e-4..1e-1", "units=1..3"], PARAMS), seeds=0, first_seed=0)
+    space = param_space(
+        parse_space(ParamTexts.parse(["rate=log:1e-4..1e-1", "units=1..3"]), PARAMS), seeds=0, first_seed=0
+    )
     rates = [space["rate"].sample() for _ in range(200)]
     assert all(1e-4 <= rate <= 1e-1 for rate in rates)
     # Of a range without a logarithm a tenth would be below a tenth of its end.
@@ -50,9 +53,11 @@ def test_ranges_are_drawn_from_and_both_ends_of_whole_numbers_may_come() -> None
 
 
 def test_values_alone_make_a_grid_and_beside_a_range_are_drawn_from() -> None:
-    grid = param_space(parse_space(["units=8,16"], PARAMS), seeds=2, first_seed=5)
+    grid = param_space(parse_space(ParamTexts.parse(["units=8,16"]), PARAMS), seeds=2, first_seed=5)
     assert grid == {"units": {"grid_search": [8, 16]}, SEED: {"grid_search": [5, 6]}}
-    drawn = param_space(parse_space(["units=8,16", "rate=0..1"], PARAMS), seeds=0, first_seed=0)
+    drawn = param_space(
+        parse_space(ParamTexts.parse(["units=8,16", "rate=0..1"]), PARAMS), seeds=0, first_seed=0
+    )
     assert {drawn["units"].sample() for _ in range(100)} == {8, 16}
 
 
@@ -96,7 +101,7 @@ def test_search_of_the_same_job_with_another_config_is_another_one() -> None:
         packed: Any = SimpleNamespace(request=SimpleNamespace(job=job))
         return Search(
             packed=packed,
-            space=parse_space(["rate=0..1"], PARAMS),
+            space=parse_space(ParamTexts.parse(["rate=0..1"]), PARAMS),
             num=3,
             metric="loss",
             direction=Direction.LOWEST,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from raydist.errors import SpecError
+from raydist.spec.params import ParamTexts
 from raydist.tune.space import Choice, Dimension, Range, Space, parse_space
 
 PARAMS: dict[str, Any] = {
@@ -38,7 +39,7 @@ PARAMS: dict[str, Any] = {
 )
 def test_range_or_values_are_read_by_the_type_of_the_default(written: str, dimension: Dimension) -> None:
     key = written.partition("=")[0]
-    assert parse_space([written], PARAMS) == Space(dimensions={key: dimension}, fixed={})
+    assert parse_space(ParamTexts.parse([written]), PARAMS) == Space(dimensions={key: dimension}, fixed={})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_range_or_values_are_read_by_the_type_of_the_default(written: str, dimen
 )
 def test_single_value_holds_for_all_trials(written: str, value: object) -> None:
     key = written.partition("=")[0]
-    assert parse_space([written], PARAMS) == Space(dimensions={}, fixed={key: value})
+    assert parse_space(ParamTexts.parse([written]), PARAMS) == Space(dimensions={}, fixed={key: value})
 
 
 @pytest.mark.parametrize(
@@ -79,12 +80,12 @@ def test_single_value_holds_for_all_trials(written: str, value: object) -> None:
 )
 def test_what_is_no_range_is_one_sentence(written: str, words: str) -> None:
     with pytest.raises(SpecError) as caught:
-        parse_space([written], PARAMS)
+        parse_space(ParamTexts.parse([written]), PARAMS)
     assert words in str(caught.value)
 
 
 def test_job_without_params_takes_any() -> None:
-    space = parse_space(["rate=log:1e-4..1e-1", "name=text"], {})
+    space = parse_space(ParamTexts.parse(["rate=log:1e-4..1e-1", "name=text"]), {})
     assert space == Space(
         dimensions={"rate": Range(low=1e-4, high=1e-1, is_log=True)}, fixed={"name": "text"}
     )
@@ -95,4 +96,4 @@ def test_job_without_params_takes_any() -> None:
     [([], 1), (["units=1,2,3", "bias=true,false"], 6), (["units=1,2,3", "rate=0..1"], None)],
 )
 def test_points_are_counted_where_they_end(written: list[str], num_points: int | None) -> None:
-    assert parse_space(written, PARAMS).num_points == num_points
+    assert parse_space(ParamTexts.parse(written), PARAMS).num_points == num_points

@@ -80,8 +80,8 @@ def resume(
         kept_job(run, record.spec, working_dir=working_dir),
         config=layer,
         params=params,
-        options={"working_dir": working_dir, **given, "name": run, "resume": True},
         is_json=is_json,
+        **{"working_dir": working_dir, **given, "name": run, "resume": True},
     )
 
 
@@ -185,8 +185,8 @@ def _run_again(
         kept_job(record.run, record.spec, working_dir=own.get("working_dir")),
         config=kept_settings(record.spec),
         params=ParamTexts(),
-        options=own,
         is_json=is_json,
+        **own,
     )
 
 

@@ -6,20 +6,17 @@ import csv
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import click
 
 from raydist.cli.job_options import (
     HEADINGS,
+    AskedJob,
     RunCommand,
     count_option,
-    given_options,
-    job_options,
     json_option,
-    module_option,
-    target_of,
+    takes_job,
 )
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import RaydistError, RunCancelledError, SpecError
@@ -45,8 +42,7 @@ class _SearchCommand(RunCommand):
 
 
 @click.command("search", cls=_SearchCommand, epilog="More: `raydist guide search`.")
-@click.argument("job", metavar="JOB")
-@module_option
+@takes_job(without=("name", "resume", "detach"))
 @count_option("--num", "Trials with random params.")
 @click.option("--metric", metavar="NAME", help="Metric by which trials are compared, such as val_accuracy.")
 @click.option(
@@ -76,12 +72,10 @@ class _SearchCommand(RunCommand):
     default=False,
     help="Continue the study that the same command began, the newest one or that of --study.",
 )
-@job_options(without=("name", "resume", "detach"))
 @json_option
 @click.option("--csv", "is_csv", is_flag=True, help="Print the trials as CSV to stdout, nothing else.")
 def command(
-    job: str,
-    is_module: bool,
+    job: AskedJob,
     num: int | None,
     metric: str | None,
     mode: str | None,
@@ -90,12 +84,8 @@ def command(
     parallel: int | None,
     seeds: int | None,
     is_resumed: bool,
-    config: Path | None,
-    param_texts: tuple[str, ...],
     is_json: bool,
     is_csv: bool,
-    study: str | None,
-    **options: object,
 ) -> int:
     """Train JOB with many params, and show which are best.
 
@@ -111,10 +101,8 @@ def command(
     from raydist import api
 
     check_installed()
-    given = given_options({**options, "study": study})
-    target = target_of(job, is_module=is_module)
-    packed = api.pack_job(target, config=config, params=None, options=given)
-    space = parse_space(param_texts, packed.request.job.params)
+    packed = api.pack_job(job.target, config=job.config, params=None, options=job.options)
+    space = parse_space(job.params, packed.request.job.params)
     direction = _direction(metric, mode)
     _check(space, num=num, metric=metric, scheduler=scheduler, seeds=seeds)
     standard_streams.tolerate_failures()

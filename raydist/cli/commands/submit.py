@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from raydist.cli import running
-from raydist.cli.job_options import (
-    RunCommand,
-    given_options,
-    job_options,
-    json_option,
-    module_option,
-    target_of,
-)
+from raydist.cli.job_options import AskedJob, RunCommand, json_option, takes_job
 from raydist.cli.screen import output
 from raydist.planning import describe
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.spec.job import Strategy
-from raydist.spec.params import ParamTexts
 from raydist.spec.secrecy import redact_arguments, without_secrets
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import counted
@@ -33,20 +24,10 @@ _MAX_ADDRESSES = 4
 
 
 @click.command("plan", cls=RunCommand, epilog="More: `raydist guide strategies`.")
-@click.argument("job", metavar="JOB")
-@module_option
-@job_options()
+@takes_job()
 @click.option("--tf-config", "task", metavar="TASK", help="Print TF_CONFIG of one task, such as worker/3.")
 @json_option
-def plan(
-    job: str,
-    is_module: bool,
-    task: str | None,
-    config: Path | None,
-    param_texts: tuple[str, ...],
-    is_json: bool,
-    **options: object,
-) -> None:
+def plan(job: AskedJob, task: str | None, is_json: bool) -> None:
     """Show what submit would launch, and why. Starts nothing.
 
     JOB is path/to/file.py[:function], package.module[:function], or a script.
@@ -58,8 +39,7 @@ def plan(
     from raydist import api
 
     asked = None if task is None else TaskId.parse(task)
-    target = target_of(job, is_module=is_module)
-    plan = api.plan(target, config=config, params=ParamTexts.parse(param_texts), **given_options(options))
+    plan = api.plan(job.target, **job.given())
     if asked is None:
         show(plan, is_json=is_json)
         return
@@ -161,20 +141,10 @@ def _inventory(plan: Plan) -> str:
 @click.command(
     "submit", cls=RunCommand, epilog="More: `raydist guide commands`, `raydist guide writing-a-job`."
 )
-@click.argument("job", metavar="JOB")
-@module_option
-@job_options()
+@takes_job()
 @click.option("--dry-run", is_flag=True, help="Show what would be launched, as `raydist plan` does.")
 @json_option
-def submit(
-    job: str,
-    is_module: bool,
-    dry_run: bool,
-    config: Path | None,
-    param_texts: tuple[str, ...],
-    is_json: bool,
-    **options: object,
-) -> int:
+def submit(job: AskedJob, dry_run: bool, is_json: bool) -> int:
     """Train JOB and wait until it ends.
 
     JOB is path/to/file.py[:function] or package.module[:function]. Without a job in it, it is a script: each
@@ -186,11 +156,9 @@ def submit(
       raydist submit jobs/cifar.py --workers 4 -p epochs=20 --timeout 2h
       raydist submit main.py --workers 2 -- --batch-size 64
     """
-    target = target_of(job, is_module=is_module)
-    params, given = ParamTexts.parse(param_texts), given_options(options)
-    if dry_run:
-        from raydist import api
+    from raydist import api
 
-        show(api.plan(target, config=config, params=params, **given), is_json=is_json)
+    if dry_run:
+        show(api.plan(job.target, **job.given()), is_json=is_json)
         return 0
-    return running.run_job(target, config=config, params=params, options=given, is_json=is_json)
+    return running.run_job(job.target, is_json=is_json, **job.given())

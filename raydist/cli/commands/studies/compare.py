@@ -52,7 +52,7 @@ def command(study: Study, strategies: str) -> int:
 def _case(runs: JobRuns, strategy: Strategy) -> Case:
     own: dict[str, Any] = {"strategy": strategy.value}
     if strategy is Strategy.PARAMETER_SERVER:
-        own["ps"] = runs.options.get("ps", 1)
+        own["ps"] = runs.asked.options.get("ps", 1)
     else:
         own |= {"ps": 0, "ps_staleness": 0}
     if strategy.is_single_host:

@@ -16,19 +16,10 @@ import click
 
 from raydist.cli import running
 from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun, study_of
-from raydist.cli.job_options import (
-    count_option,
-    given_options,
-    job_options,
-    json_option,
-    module_option,
-    target_of,
-)
+from raydist.cli.job_options import AskedJob, count_option, json_option, takes_job
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RaydistError, RunCancelledError, StorageError
-from raydist.spec.job import JobSpec
-from raydist.spec.params import ParamTexts
-from raydist.spec.settings.options import OPTIONS
+from raydist.spec.job import MODULE_FLAG, JobSpec
 from raydist.storage.filesystem import Storage
 from raydist.storage.studies import StudyStore
 
@@ -76,11 +67,9 @@ class Study:
     """What a command is to compare.
 
     Attributes:
-      job: As it was named.
       num_steps: After which each run is stopped.
     """
 
-    job: str
     runs: JobRuns
     num_steps: int
     files: ResultFiles
@@ -93,31 +82,21 @@ def study_options(*, without: Iterable[str] = ()) -> Callable[[Callable[..., int
     def add(command: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(command)
         def function(
-            job: str,
+            job: AskedJob,
             steps: int,
             csv_path: Path | None,
             plot_path: Path | None,
             is_json: bool,
-            is_module: bool,
-            config: Path | None,
-            param_texts: tuple[str, ...],
-            **options: object,
+            **own: object,
         ) -> int:
-            runs = JobRuns(
-                job=target_of(job, is_module=is_module),
-                config=config,
-                params=ParamTexts.parse(param_texts),
-                options=given_options(options),
-            )
             files = ResultFiles(csv=csv_path, plot=plot_path)
-            of_runs = {option.name for option in OPTIONS}
-            own = {name: value for name, value in options.items() if name not in of_runs}
-            return command(Study(job=job, runs=runs, num_steps=steps, files=files, is_json=is_json), **own)
+            return command(
+                Study(runs=JobRuns(asked=job), num_steps=steps, files=files, is_json=is_json), **own
+            )
 
         added: Callable[..., int] = function
         for one in (
             json_option,
-            job_options(without=[*SET_HERE, *without]),
             click.option(
                 "--plot",
                 "plot_path",
@@ -134,11 +113,9 @@ def study_options(*, without: Iterable[str] = ()) -> Callable[[Callable[..., int
                 metavar="STEPS",
                 default=200,
             ),
-            module_option,
-            click.argument("job", metavar="JOB"),
         ):
             added = one(added)
-        return added
+        return takes_job(without=[*SET_HERE, *without])(added)
 
     return add
 
@@ -163,7 +140,7 @@ def run_each(
         if not found:
             raise
         error = ended
-    comparison = compare(study.job, found)
+    comparison = compare(study.runs.asked.target.removeprefix(MODULE_FLAG), found)
     study.files.write(comparison)
     try:
         _keep_for_page(comparison, cases[0].plan.job)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raydist.cli.job_options import AskedJob
 from raydist.cli.running import stopped_at_end
 from raydist.cli.screen import output
 from raydist.errors import RunCancelledError
@@ -15,7 +15,6 @@ from raydist.outcome.status import RunState, Scope
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.runs.scaling import Measurement, TaskReadings, measured
 from raydist.runs.strategies_compared import LossCurve
-from raydist.spec.params import ParamTexts
 from raydist.spec.tasks import TaskType
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from raydist.outcome.result import RunResult
     from raydist.planning.plan import Plan
     from raydist.spec.job import JobSpec
-    from raydist.spec.params import ParamTexts
     from raydist.storage.run_storage import RunStorage
 
 # Options of a run that these commands set themselves.
@@ -67,24 +65,17 @@ class JobRuns:
     """The runs of one job that a command compares.
 
     Attributes:
-      options: Those that were given for all runs.
+      asked: What was given for all runs.
     """
 
-    job: str
-    config: Path | None
-    params: ParamTexts
-    options: Mapping[str, Any]
+    asked: AskedJob
 
     def case(self, name: str, **own: Any) -> Case:
         """Returns a run with options of its own; raises what a person has to fix."""
-        return Case(name=name, own=own, plan=self._plan(**own))
-
-    def _plan(self, **own: Any) -> Plan:
         from raydist import api
 
-        return api.plan(
-            self.job, config=self.config, params=self.params, **{**self.options, **_WITHOUT, **own}
-        )
+        plan = api.plan(self.asked.target, **self.asked.given(**{**_WITHOUT, **own}))
+        return Case(name=name, own=own, plan=plan)
 
     def measure(self, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
         """Runs the job until it has made `num_steps`, or ends before.
@@ -98,16 +89,14 @@ class JobRuns:
         from raydist import api
         from raydist.storage.run_storage import open_run
 
-        name, plan = case.name, case.plan
+        asked, name, plan = self.asked, case.name, case.plan
         run = f"{first.name}-{name.replace(' ', '-')}"
         output.show(f"{name}: run {run}", is_error=True)
         told = _Told()
         handle = api.submit(
-            self.job,
-            config=self.config,
-            params=self.params,
+            asked.target,
             on_event=told.take,
-            **{**self.options, **_WITHOUT, **case.own, "name": run, "study": study_of(first)},
+            **asked.given(**{**_WITHOUT, **case.own, "name": run, "study": study_of(first)}),
         )
         result = _stopped_after(handle, num_steps=num_steps)
         if result.state is RunState.SUCCEEDED:
