@@ -80,6 +80,29 @@ def changed(owner: Any, **attributes: Any) -> Iterator[None]:
             setattr(owner, name, value)
 
 
+_ABSENT = object()
+
+
+@contextlib.contextmanager
+def own_attributes(attributes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Gives instances attributes of their own inside the block, each as its owner, name and value.
+
+    It does so past __setattr__, by which both Kerases track what layers and metrics have.
+    """
+    given = list(attributes)
+    before = [vars(owner).get(name, _ABSENT) for owner, name, _ in given]
+    for owner, name, value in given:
+        vars(owner)[name] = value
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(given, before, strict=True):
+            if value is _ABSENT:
+                del vars(owner)[name]
+            else:
+                vars(owner)[name] = value
+
+
 def check_untouched() -> None:
     """Raises UnsupportedError when an op ran before the strategy exists.
 
@@ -223,11 +246,8 @@ def gather_sizes_in_loops() -> None:
             padded = tf.pad(flat, [[0, sizes[index] - tf.size(flat)]])
             with tf.device("CPU:0"):
                 key = _instance_keys(self)[index]
-            self._next_instance_key = lambda: key
-            try:
+            with own_attributes([(self, "_next_instance_key", lambda: key)]):
                 gathered = original(self, padded, *args, **kwargs)
-            finally:
-                del self._next_instance_key
             parts = tf.reshape(gathered, [self._group_size, sizes[index]])[:, : tf.size(flat)]
             result = tf.reshape(parts, tf.concat([[self._group_size * shape[0]], shape[1:]], axis=0))
             result.set_shape([None, *tensor.shape[1:]])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +125,7 @@ def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -
         with (
             tf_private.as_one_of(1),
             tf_private.constant_draws(lambda: None),
-            _observed(others, calls.append),
+            tf_private.own_attributes((one, "call", _observed_call(one, calls.append)) for one in others),
         ):
             outputs = _tensors(model(given, training=True))
         num_outputs = len(outputs)
@@ -154,9 +153,9 @@ def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -
     return innermost or [model], any(_CLEAR < one < _OTHER_SHAPE for one in own)
 
 
-def _observed_call(
-    layer: Any, call: Callable[..., Any], graph: tf.Graph, record: Callable[[_Call], None]
-) -> Callable[..., Any]:
+def _observed_call(layer: Any, record: Callable[[_Call], None]) -> Callable[..., Any]:
+    call, graph = layer.call, tf.compat.v1.get_default_graph()
+
     def observed(*args: Any, **kwargs: Any) -> Any:
         outputs = call(*args, **kwargs)
         # Not those inside of a loop or a condition, which nothing outside of it can read.
@@ -165,23 +164,6 @@ def _observed_call(
         return outputs
 
     return observed
-
-
-@contextlib.contextmanager
-def _observed(layers: Sequence[Any], record: Callable[[_Call], None]) -> Iterator[None]:
-    # Past __setattr__, by which both Kerases track what a layer has.
-    before = [vars(layer).get("call") for layer in layers]
-    for layer in layers:
-        observed = _observed_call(layer, layer.call, tf.compat.v1.get_default_graph(), record)
-        object.__setattr__(layer, "call", observed)
-    try:
-        yield
-    finally:
-        for layer, call in zip(layers, before, strict=True):
-            if call is None:
-                object.__delattr__(layer, "call")
-            else:
-                object.__setattr__(layer, "call", call)
 
 
 def _tensors(structure: Any) -> list[tf.Tensor]:

@@ -59,14 +59,9 @@ def slots_of(metric: Any) -> list[Slot]:
 def swapped(slots: Sequence[Slot], state: Sequence[tf.Tensor]) -> Iterator[list[Cell]]:
     """Has the metrics find cells in place of their variables inside the block, which begin with `state`."""
     cells = [Cell(slot.variable, value) for slot, value in zip(slots, state, strict=True)]
-    try:
-        # Past __setattr__, by which both Kerases track what is a variable.
-        for slot, cell in zip(slots, cells, strict=True):
-            vars(slot.holder)[slot.name] = cell
+    swaps = ((slot.holder, slot.name, cell) for slot, cell in zip(slots, cells, strict=True))
+    with tf_private.own_attributes(swaps):
         yield cells
-    finally:
-        for slot in slots:
-            vars(slot.holder)[slot.name] = slot.variable
 
 
 class Cell:
@@ -246,21 +241,13 @@ def _differences(
 def _recorded(metrics: Sequence[Any]) -> Iterator[list[list[_Call]]]:
     """Keeps what the metrics are updated with inside the block, which changes nothing."""
     calls: list[list[_Call]] = [[] for _ in metrics]
-    before = [vars(metric).get("update_state") for metric in metrics]
 
     def recorder(kept: list[_Call]) -> Callable[..., None]:
         return lambda *args, **kwargs: kept.append((args, kwargs))
 
-    try:
-        for metric, kept in zip(metrics, calls, strict=True):
-            vars(metric)["update_state"] = recorder(kept)
+    pairs = zip(metrics, calls, strict=True)
+    with tf_private.own_attributes((metric, "update_state", recorder(kept)) for metric, kept in pairs):
         yield calls
-    finally:
-        for metric, update_state in zip(metrics, before, strict=True):
-            if update_state is None:
-                del vars(metric)["update_state"]
-            else:
-                vars(metric)["update_state"] = update_state
 
 
 def _results(metric: Any, calls: Sequence[_Call]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -14,6 +14,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from raydist.known_versions import version_of
+from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
@@ -123,11 +124,8 @@ def _looked_at(adapter: Any) -> Iterator[list[Any]]:
         found.append(batch)
         return standardize(batch)
 
-    adapter._standardize_batch = noted
-    try:
+    with tf_private.own_attributes([(adapter, "_standardize_batch", noted)]):
         yield found
-    finally:
-        del adapter._standardize_batch
 
 
 def in_whole_calls(steps: int | None, steps_per_execution: int) -> int | None:
