@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from raydist.errors import ClusterError, MistakeError
+from raydist.errors import ClusterError
 from raydist.outcome.status import RunState
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.tasks import TaskId
@@ -92,11 +92,7 @@ def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> RunRecord:
     """Returns the run's record once it is that far and the task has a process."""
     while True:
         record = read_record(storage)
-        if record.state.is_terminal:
-            raise MistakeError(
-                f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; "
-                "only a live run can be disturbed"
-            )
+        record.check_is_live("can be disturbed")
         if record.tasks or record.state is not RunState.STARTING:  # else it was just submitted
             entry = record.entry_of(task)
             if record.steps >= at_step and entry.pid is not None:

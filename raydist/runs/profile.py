@@ -46,11 +46,7 @@ def profile_task(storage: RunStorage, task: TaskId | None, *, steps: int, timeou
       ClusterError: The task cannot be reached, is being profiled already, or takes no step in time.
     """
     record = read_record(storage)
-    if record.state.is_terminal:
-        raise MistakeError(
-            f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a live run "
-            "can be profiled"
-        )
+    record.check_is_live("can be profiled")
     entry = _entry_of(record, task or chief_of(entry.task.task_type for entry in record.tasks))
     if entry.pid is None or entry.state.is_terminal:
         raise ClusterError(f"{entry.task} of run {record.run} has no process now; ask again once it has")

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 
-from raydist.errors import ClusterError, MistakeError
+from raydist.errors import ClusterError
 from raydist.outcome.result import TaskRecord
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.tasks import TaskId
@@ -39,11 +39,7 @@ def dump_stacks(
       ClusterError: A task's process cannot be reached.
     """
     record = read_record(storage)
-    if record.state.is_terminal:
-        raise MistakeError(
-            f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a live run "
-            f"has stacks. `raydist logs {storage.run}` shows what its tasks printed"
-        )
+    record.check_is_live(f"has stacks. `raydist logs {storage.run}` shows what its tasks printed")
     entries = _entries(record, tasks)
     attempt = record.attempts - 1
     before = {task: len(read_log(storage, task=task, attempt=attempt)) for task in entries}
@@ -80,11 +76,7 @@ def _is_ours(thread: str) -> bool:
 
 def _entries(record: RunRecord, tasks: Sequence[TaskId]) -> dict[TaskId, TaskRecord]:
     """Returns the records of the tasks that are asked for, each with a process."""
-    known = {entry.task: entry for entry in record.tasks}
-    if unknown := [task for task in tasks if task not in known]:
-        names = ", ".join(map(str, known)) or "none"
-        raise MistakeError(f"run {record.run} has no task {unknown[0]}; it has {names}")
-    asked = {task: known[task] for task in tasks or known}
+    asked = {task: record.entry_of(task) for task in tasks} or {entry.task: entry for entry in record.tasks}
     if missing := [task for task in tasks if asked[task].pid is None]:
         raise ClusterError(f"{missing[0]} of run {record.run} has no process yet; ask again once it has")
     living = {task: entry for task, entry in asked.items() if entry.pid and not entry.state.is_terminal}

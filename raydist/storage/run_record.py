@@ -132,6 +132,14 @@ class RunRecord(RunResult):
             raise MistakeError(f"run {self.run} has no task {task}; it has {known}")
         return entries[task]
 
+    def check_is_live(self, purpose: str) -> None:
+        """Raises MistakeError once the run has ended; `purpose` is what only a live run has or can be."""
+        if self.state.is_terminal:
+            raise MistakeError(
+                f"run {self.run} has ended: {self.state.value} after {self.steps} steps; only a live run "
+                f"{purpose}"
+            )
+
     def result(self) -> RunResult:
         """Returns how far the run is, without the rest."""
         return RunResult(**{one.name: getattr(self, one.name) for one in fields(RunResult)})

@@ -7,7 +7,6 @@ import errno
 import socket
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from raydist.errors import ClusterError
 from raydist.spec.job import PortRange
@@ -94,9 +93,7 @@ class PortLease:
     def __enter__(self) -> PortLease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 
