@@ -273,6 +273,20 @@ def order_bundles(
     return {**first, **rest}
 
 
+def actor_options(resources: Resources, place: Any) -> dict[str, Any]:
+    """Returns Ray's options of an actor that is never restarted, but for its number of GPUs."""
+    own = ("CPU", "GPU", "memory")
+    others = {name: amount for name, amount in resources.amounts.items() if name not in own}
+    return {
+        "num_cpus": resources.num_cpus,
+        "memory": resources.memory_bytes or None,
+        "resources": others or None,
+        "scheduling_strategy": place,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+    }
+
+
 def _is_of(task: AnyTask, task_type: TaskType | None) -> bool:
     return isinstance(task, TaskId) and task.task_type is task_type
 

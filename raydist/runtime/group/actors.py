@@ -16,7 +16,7 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
 from raydist.runtime.cluster.inventory import is_node_alive
-from raydist.runtime.cluster.placement import Placement, spread_of
+from raydist.runtime.cluster.placement import Placement, actor_options, spread_of
 from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.extra_roles import ExtraActors
 from raydist.runtime.group.remains import Remains, Remnant
@@ -160,7 +160,7 @@ class ActorSet:
         for setup in setups:
             if setup.task not in self.handles:
                 self.handles[setup.task] = self._create_actor(setup, self._place_of(setup.task))
-        self.extras.create(self._placement, runtime_env=self._runtime_env, other_amounts=_other_amounts)
+        self.extras.create(self._placement, runtime_env=self._runtime_env)
 
     def home_addresses(self) -> set[str]:
         """Returns the address of the driver's host; none outside the cluster."""
@@ -360,13 +360,8 @@ class ActorSet:
     def _create_actor(self, setup: TaskSetup, place: Any) -> Any:
         """Asks for one actor. No runtime_env at all is best: its set-up takes a second."""
         actor = self._actor_class.options(
-            num_cpus=setup.resources.num_cpus,
+            **actor_options(setup.resources, place),
             num_gpus=setup.resources.num_gpus,
-            memory=setup.resources.memory_bytes or None,
-            resources=_other_amounts(setup.resources) or None,
-            scheduling_strategy=place,
-            max_restarts=0,
-            max_task_retries=0,
             max_concurrency=CONCURRENCY,
             runtime_env=self._runtime_env,
         )
@@ -376,9 +371,3 @@ class ActorSet:
 def _is_up(gcs_address: str) -> bool:
     host, port = split_address(gcs_address)
     return accepts_tcp(host, port, timeout_s=_LOOK_S)
-
-
-def _other_amounts(resources: Resources) -> dict[str, float]:
-    """Returns what Ray has no option of its own for."""
-    own = ("CPU", "GPU", "memory")
-    return {name: amount for name, amount in resources.amounts.items() if name not in own}

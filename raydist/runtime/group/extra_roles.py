@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from raydist.errors import SpecError, TaskFailedError
-from raydist.runtime.cluster.placement import Placement
+from raydist.runtime.cluster.placement import Placement, actor_options
 from raydist.runtime.group.ray_failures import describe_cause, raise_if_host_cannot
 from raydist.runtime.host.salvage import salvage, wait_until_gone
 from raydist.runtime.host.scratch import scratch_root
@@ -60,27 +60,15 @@ class ExtraActors:
             found.setdefault(setup.role.hosts_variable, []).append(self._hellos[task].host)
         return {name: ",".join(hosts) for name, hosts in found.items()}
 
-    def create(
-        self,
-        placement: Placement,
-        *,
-        runtime_env: Mapping[str, Any] | None,
-        other_amounts: Callable[[Resources], Mapping[str, float]],
-    ) -> None:
+    def create(self, placement: Placement, *, runtime_env: Mapping[str, Any] | None) -> None:
         """Asks Ray for every actor."""
         actor_class: Any = ray.remote(role_actor.RoleActor)
         for task, setup in self._setups.items():
-            asked = setup.role.resources
-            self._handles[task] = actor_class.options(
-                num_cpus=asked.num_cpus,
-                memory=asked.memory_bytes or None,
-                resources=other_amounts(asked) or None,
-                scheduling_strategy=placement.strategy_for(task, node_id=None),
-                max_restarts=0,
-                max_task_retries=0,
-                max_concurrency=role_actor.CONCURRENCY,
-                runtime_env=runtime_env,
-            ).remote()
+            options = actor_options(setup.role.resources, placement.strategy_for(task, node_id=None))
+            actor = actor_class.options(
+                **options, max_concurrency=role_actor.CONCURRENCY, runtime_env=runtime_env
+            )
+            self._handles[task] = actor.remote()
 
     def start(self, code: Any) -> None:
         """Has every actor start its command; takes the code as it travels, and waits for nothing."""
