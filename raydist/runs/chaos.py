@@ -6,7 +6,6 @@ import enum
 import signal
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from raydist.errors import ClusterError
 from raydist.outcome.status import RunState
@@ -43,16 +42,6 @@ class Disturbance:
     pid: int
     host: str
     step: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "task": str(self.task),
-            "fault": self.fault.value,
-            "pid": self.pid,
-            "host": self.host,
-            "step": self.step,
-        }
 
 
 def disturb(

@@ -172,10 +172,8 @@ def command(left: str, right: str, is_all: bool, storage: str, is_json: bool) ->
     names = [record.run for record in records]
     files, note = _files(opened, records)
     if is_json:
-        differences = [
-            {"section": one.section, "name": one.name, "left": one.left, "right": one.right} for one in found
-        ]
-        output.print_json({"runs": names, "differences": differences, "files": as_plain(files), "note": note})
+        told = {"differences": as_plain(found), "files": as_plain(files)}
+        output.print_json({"runs": names, **told, "note": note})
     elif found:
         rows = [[one.section, one.name, _text(one.left), _text(one.right)] for one in found]
         output.print_table(("section", "name", *names), rows)

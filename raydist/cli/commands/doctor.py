@@ -12,6 +12,7 @@ from raydist.cli.screen import output
 from raydist.entry.request import absolute_storage
 from raydist.errors import RaydistError, StorageError
 from raydist.known_versions import KNOWN
+from raydist.outcome.codec import as_plain
 from raydist.planning.this_machine import this_machine
 from raydist.runtime.doctor.findings import Finding, bad, findings_of_disks, too_old
 from raydist.runtime.doctor.probe import disks_here
@@ -50,8 +51,7 @@ def command(address: str | None, storage: str, is_json: bool) -> int:
     """
     found = _of_this_host(storage) if address is None else _of_hosts(address, storage)
     if is_json:
-        told = [each.as_dict() for each in found]
-        output.print_json({"is_ok": all(each.is_ok for each in found), "findings": told})
+        output.print_json({"is_ok": all(each.is_ok for each in found), "findings": as_plain(found)})
     else:
         width = max(len(each.host or "") for each in found)
         for each in found:

@@ -11,6 +11,7 @@ from raydist.cli.job_options import DurationType, count_option, reading_options,
 from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError, MistakeError, SpecError
+from raydist.outcome.codec import as_plain
 from raydist.runs.chaos import Fault, disturb
 from raydist.spec.settings.options import find_option
 from raydist.spec.tasks import TaskId
@@ -75,7 +76,7 @@ def chaos(
     run = open_named(storage, run, wait_s=wait_s).run
     done = disturb(run, task, fault, storage=storage, at_step=at_step, for_s=for_s, address=address)
     if is_json:
-        output.print_json(done.as_dict())
+        output.print_json(as_plain(done))
     else:
         output.show(
             f"{_DONE[fault]} {task} of run {run} (process {done.pid} on {done.host}) at step {done.step}"

@@ -18,6 +18,7 @@ from raydist.cli.kept_job import check_roles, kept_code, kept_job, kept_settings
 from raydist.cli.run_argument import checkpoint_of, open_named, run_argument
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError
+from raydist.outcome.codec import as_plain
 from raydist.outcome.status import RunState
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.job import Strategy, WorkerRange
@@ -26,7 +27,7 @@ from raydist.spec.tasks import TaskType
 from raydist.spec.text import counted
 
 if TYPE_CHECKING:
-    from raydist.runs.verification import Comparison, Difference
+    from raydist.runs.verification import Comparison
     from raydist.storage.checkpoint_marker import Checkpoint
     from raydist.storage.run_record import RunRecord
     from raydist.storage.run_storage import RunStorage
@@ -135,8 +136,8 @@ class _Verdict:
         return {
             "workers": self.workers,
             "equal": self.is_equal,
-            "repeats": _plain(self.repeats),
-            "checkpoints": _plain(self.run),
+            "repeats": as_plain(self.repeats),
+            "checkpoints": as_plain(self.run),
         }
 
     def lines(self) -> list[str]:
@@ -153,14 +154,6 @@ def _told(found: Comparison) -> str:
     if found.difference is None:
         return f"all bits are equal over {count}, {found.steps[0]} to {found.steps[-1]}"
     return f"the first difference is in {found.difference}; {count} before it are equal"
-
-
-def _plain(found: Comparison) -> dict[str, Any]:
-    difference: Difference | None = found.difference
-    return {
-        "steps": found.steps,
-        "difference": None if difference is None else dataclasses.asdict(difference),
-    }
 
 
 @dataclass(frozen=True, kw_only=True)

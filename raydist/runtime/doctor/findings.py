@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from raydist.known_versions import KNOWN
 from raydist.runtime.host.address import describe_proxies
@@ -129,9 +128,6 @@ class Finding:
     text: str
     is_ok: bool = True
     exit_code: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("host", "what", "text", "is_ok", "exit_code")}
 
 
 def bad(host: str | None, what: str, text: str, *, exit_code: int = 3) -> Finding:
