@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from raydist.errors import CheckpointError
-from raydist.outcome.status import RunState
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.layout import RunLayout
@@ -53,17 +52,7 @@ def inherit(uri: str, *, run: RunStorage) -> Checkpoint:
     if records.exists():
         record = records.read()
     else:
-        record = dataclasses.replace(
-            read_record(source),
-            run=run.run,
-            storage=run.uri(run.run),
-            state=RunState.CANCELLED,
-            attempts=0,
-            error=None,
-            failures=(),
-            driver=None,
-            claim=None,
-        )
+        record = dataclasses.replace(read_record(source).as_cancelled(run), attempts=0)
     # What the run has reported itself is not of these weights, of which nothing may be left to train.
     records.replace(dataclasses.replace(record, metrics=found.info.get("metrics", {})))
     # Newest means the highest attempt, and the run's next one has this number.

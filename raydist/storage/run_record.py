@@ -140,6 +140,19 @@ class RunRecord(RunResult):
                 f"{purpose}"
             )
 
+    def as_cancelled(self, run: RunStorage) -> RunRecord:
+        """Returns what another run of the same job, which nobody drives, continues from."""
+        return dataclasses.replace(
+            self,
+            run=run.run,
+            storage=run.uri(run.run),
+            state=RunState.CANCELLED,
+            error=None,
+            failures=(),
+            driver=None,
+            claim=None,
+        )
+
     def result(self) -> RunResult:
         """Returns how far the run is, without the rest."""
         return RunResult(**{one.name: getattr(self, one.name) for one in fields(RunResult)})

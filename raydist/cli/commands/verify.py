@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import tempfile
 import time
@@ -254,17 +253,7 @@ class _Repeats:
 
         files = CheckpointStore(self.run).read(start)
         CheckpointStore(place).commit(step=start.step, attempt=start.attempt, files=files, info=start.info)
-        ended = dataclasses.replace(
-            self.record,
-            run=place.run,
-            storage=place.uri(place.run),
-            state=RunState.CANCELLED,
-            error=None,
-            failures=(),
-            driver=None,
-            claim=None,
-        )
-        RunRecordStore(place).replace(ended)
+        RunRecordStore(place).replace(self.record.as_cancelled(place))
 
 
 def _remove(run: RunStorage, name: str) -> None:
