@@ -10,7 +10,7 @@ from raydist.errors import ClusterError, SpecError, UnsupportedError
 from raydist.planning.capacity import describe_roles, fits
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
-from raydist.planning.roles import with_workers
+from raydist.planning.roles import most_workers, with_workers
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.quantities import write_bytes
 from raydist.spec.tasks import AnyRole, Role, TaskType
@@ -27,13 +27,7 @@ def fitted(plan: Plan, free: Inventory) -> Plan:
     Where it has no room for the fewest, these are what is waited for. Hosts that the plan avoids count as
     full.
     """
-    workers, free = plan.job.workers, _without_avoided(plan, free)
-    more = range(workers.minimum + 1, workers.maximum + 1)
-    extras = plan.job.roles.values()
-    num_more = bisect.bisect(
-        more, False, key=lambda num: not fits(free, (*with_workers(plan.roles, num), *extras))
-    )
-    return resized(plan, workers.minimum + num_more)
+    return resized(plan, most_workers(plan.roles, plan.job, _without_avoided(plan, free)))
 
 
 def room_beside(plan: Plan, free: Inventory) -> int:

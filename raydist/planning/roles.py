@@ -9,7 +9,7 @@ from raydist.planning.capacity import describe_roles, fits
 from raydist.planning.inventory import Inventory
 from raydist.planning.strategy import most_gpus
 from raydist.spec.job import JobSpec, Strategy
-from raydist.spec.tasks import ACCELERATOR_SHARE, ACCELERATOR_TYPE, Resources, Role, TaskId, TaskType
+from raydist.spec.tasks import ACCELERATOR_SHARE, ACCELERATOR_TYPE, AnyRole, Resources, Role, TaskId, TaskType
 
 Roles = tuple[Role, ...]
 
@@ -72,20 +72,25 @@ def _resources(job: JobSpec, task_type: TaskType) -> Resources:
 
 def _with_most_workers(roles: Roles, job: JobSpec, inventory: Inventory, notes: list[str]) -> Roles:
     """Takes the most workers of the range that fit without sharing cores, at least the range's minimum."""
-    workers = job.workers
+    num_workers = most_workers(roles, job, inventory)
+    made = with_workers(roles, num_workers)
+    if num_workers < job.workers.maximum:
+        notes.append(f"{num_workers} of {job.workers} workers: {inventory.source} has no room for more")
+    asked: tuple[AnyRole, ...] = (*made, *job.roles.values())
+    if inventory.can_grow and not fits(inventory, asked):
+        notes.append(
+            f"{inventory.source} has no room for {describe_roles(asked)} yet: waits for its autoscaler"
+        )
+    return made
+
+
+def most_workers(roles: Roles, job: JobSpec, inventory: Inventory) -> int:
+    """Returns how many workers of the job's range there is room for; its minimum also where there is none."""
+    workers, extras = job.workers, job.roles.values()
     more = range(workers.minimum + 1, workers.maximum + 1)
-    extras = tuple(job.roles.values())
-    num_more = bisect.bisect(
+    return workers.minimum + bisect.bisect(
         more, False, key=lambda num: not fits(inventory, (*with_workers(roles, num), *extras))
     )
-    made = with_workers(roles, workers.minimum + num_more)
-    if num_more < len(more):
-        num_workers = workers.minimum + num_more
-        notes.append(f"{num_workers} of {workers} workers: {inventory.source} has no room for more")
-    if inventory.can_grow and not fits(inventory, (*made, *extras)):
-        asked = describe_roles((*made, *extras))
-        notes.append(f"{inventory.source} has no room for {asked} yet: waits for its autoscaler")
-    return made
 
 
 def with_workers(roles: Roles, num_workers: int) -> Roles:
