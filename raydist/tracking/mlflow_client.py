@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from raydist.errors import MistakeError, StorageError
+from raydist.errors import MistakeError
 from raydist.metrics.reading import read_new
 from raydist.outcome.status import RunState, Scope
 from raydist.spec.secrecy import redact, redact_text
@@ -57,15 +57,20 @@ class NewValues:
     def read(self) -> list[Value]:
         """Returns all values that are not taken, the oldest first; raises StorageError."""
         found = read_new(
-            self._storage, scope=Scope.GLOBAL, known=self._files, on_damage=lambda e: self._damaged(e)
+            self._storage,
+            scope=Scope.GLOBAL,
+            known=self._files,
+            on_damage=lambda error: self.damages.append(str(error)),
         )
         newest = dict(self.taken)
         for value in self._waiting:
             newest[value.source] = max(newest.get(value.source, 0.0), value.wall_time)
-        # Files are joined: what is older is there again.
-        new = [value for value in map(_value, found.rows) if value.wall_time > newest.get(value.source, 0.0)]
+        # Files are joined: what is older is there again, and a file and the one that took its place have the
+        # same.
+        read = dict.fromkeys(map(_value, found.rows))
+        new = [value for value in read if value.wall_time > newest.get(value.source, 0.0)]
         self._files = found.files
-        self._waiting = sorted([*self._waiting, *_once(new)], key=lambda value: value.wall_time)
+        self._waiting = sorted([*self._waiting, *new], key=lambda value: value.wall_time)
         return list(self._waiting)
 
     def take(self, count: int) -> None:
@@ -73,9 +78,6 @@ class NewValues:
         for value in self._waiting[:count]:
             self.taken[value.source] = max(self.taken.get(value.source, 0.0), value.wall_time)
         del self._waiting[:count]
-
-    def _damaged(self, error: StorageError) -> None:
-        self.damages.append(str(error))
 
 
 def _value(row: Mapping[str, object]) -> Value:
@@ -87,11 +89,6 @@ def _value(row: Mapping[str, object]) -> Value:
         step=int(row["step"]),  # type: ignore[call-overload]
         wall_time=float(row["wall_time"]),  # type: ignore[arg-type]
     )
-
-
-def _once(values: list[Value]) -> list[Value]:
-    """Returns the values without those that a file and the one that took its place both have."""
-    return list(dict.fromkeys(values))
 
 
 Result = TypeVar("Result")
