@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import UnsupportedError
+from raydist.training.replicas.code_names import keras_kinds
 
 # By class: those that a restore gives back. All else follows from how the callback was made.
 _KERAS_ATTRIBUTES = {
@@ -21,7 +22,6 @@ _KERAS_ATTRIBUTES = {
     "ReduceLROnPlateau": ("wait", "best", "cooldown_counter"),
     "ModelCheckpoint": ("best", "epochs_since_last_save"),
 }
-_KERAS_PACKAGES = ("keras", "tf_keras")
 _ARRAY = "raydist_array"
 
 
@@ -129,8 +129,4 @@ def _has_own_state(callback: Any) -> bool:
 
 
 def _kinds_of(callback: Any) -> list[str]:
-    return [
-        base.__name__
-        for base in type(callback).__mro__
-        if base.__name__ in _KERAS_ATTRIBUTES and base.__module__.partition(".")[0] in _KERAS_PACKAGES
-    ]
+    return [kind for kind in keras_kinds(callback) if kind in _KERAS_ATTRIBUTES]

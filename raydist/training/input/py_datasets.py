@@ -8,17 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raydist.training.input.resume import Start
+from raydist.training.replicas.code_names import keras_kinds
 
 
 def is_py_dataset(data: Any) -> bool:
     """Whether it is a PyDataset or Sequence of either Keras."""
-    return any(
-        base.__name__ in ("PyDataset", "Sequence") and base.__module__.partition(".")[0] in _KERAS_PACKAGES
-        for base in type(data).__mro__
-    )
+    return any(kind in ("PyDataset", "Sequence") for kind in keras_kinds(data))
 
 
-_KERAS_PACKAGES = ("keras", "tf_keras")
 # What Keras asks such an object for, besides its batches.
 _OPTIONS = ("workers", "use_multiprocessing", "max_queue_size")
 

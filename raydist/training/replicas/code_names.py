@@ -59,6 +59,11 @@ def is_keras(thing: Any) -> bool:
     return _is_of(thing, "keras", "tf_keras")
 
 
+def keras_kinds(thing: Any) -> list[str]:
+    """Returns the names of the classes of either Keras that an object is of."""
+    return [base.__name__ for base in type(thing).__mro__ if is_keras(base)]
+
+
 def _is_of(thing: Any, *packages: str) -> bool:
     """Whether a class or a function is defined in one of these packages."""
     return (getattr(thing, "__module__", None) or "").partition(".")[0] in packages

@@ -18,6 +18,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives
 from raydist.training.cluster.collectives import worker_names
+from raydist.training.replicas.code_names import is_keras, keras_kinds
 from raydist.training.reporting import reporter
 from raydist.training.stepping.model_access import may_reach_model
 from raydist.training.stepping.packing import watches_batches
@@ -83,7 +84,6 @@ class CallbackCalls:
             getattr(callback, hook)(*args)
 
 
-_KERAS_PACKAGES = ("keras", "tf_keras")
 # By class: the attributes that say where it writes. Those that read first get theirs once `fit` has begun.
 _WRITES = {"CSVLogger": ("filename",), "TensorBoard": ("log_dir",)}
 _READS_THEN_WRITES = {
@@ -113,7 +113,7 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
     if current is None or collectives.is_alone(strategy):
         return [one for one in callbacks if id(one) not in left_out]
     for one in users:
-        if "OrbaxCheckpoint" in _kinds_of(one):
+        if "OrbaxCheckpoint" in keras_kinds(one):
             raise UnsupportedError(
                 "OrbaxCheckpoint writes in every worker to one folder; use ModelCheckpoint, or ctx.fit's own "
                 "checkpoints"
@@ -124,7 +124,7 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
         scratch = CallbackScratch([one for one in users if id(one) not in left_out])
     kept = [one for one in callbacks if id(one) not in left_out]
     lockstep = type("RaydistLockstep", (_Lockstep, base), {"_supports_tf_logs": True})
-    backups = [one for one in users if "BackupAndRestore" in _kinds_of(one) and id(one) not in left_out]
+    backups = [one for one in users if "BackupAndRestore" in keras_kinds(one) and id(one) not in left_out]
     # A callback that only some workers have is one of all in what they have to agree on.
     own_needs = [any(_may_decide_at_batch(one, base) for one in users), bool(backups)]
     decides, has_backup = (any(column) for column in zip(*_gather(strategy, own_needs), strict=True))
@@ -171,7 +171,7 @@ class CallbackScratch:
     def _redirect(self, attributes: Mapping[str, tuple[str, ...]], folder: Path) -> None:
         for number, callback in enumerate(self._callbacks):
             place = folder / str(number)
-            for kind in _kinds_of(callback):
+            for kind in keras_kinds(callback):
                 for name in attributes.get(kind, ()):
                     if isinstance(value := getattr(callback, name, None), (str, Path)):
                         place.mkdir(parents=True, exist_ok=True)
@@ -280,7 +280,7 @@ def _restoring_twice(users: Sequence[Any], callbacks: Sequence[Any]) -> list[Any
     """Returns each BackupAndRestore where raydist restores, and notes it."""
     if not any(getattr(one, "raydist_place", 0) < 0 for one in callbacks):
         return []
-    found = [one for one in users if "BackupAndRestore" in _kinds_of(one)]
+    found = [one for one in users if "BackupAndRestore" in keras_kinds(one)]
     if found:
         reporter.note(
             "BackupAndRestore is left out: raydist's own callbacks restore the training, and it would set "
@@ -291,7 +291,7 @@ def _restoring_twice(users: Sequence[Any], callbacks: Sequence[Any]) -> list[Any
 
 def _is_of_chief_alone(callback: Any) -> bool:
     """Whether a callback runs in the chief only: a LambdaCallback that only prints or reports."""
-    if type(callback).__name__ != "LambdaCallback" or "LambdaCallback" not in _kinds_of(callback):
+    if type(callback).__name__ != "LambdaCallback" or "LambdaCallback" not in keras_kinds(callback):
         return False
     functions = [one for name, one in vars(callback).items() if name.startswith("on_") and callable(one)]
     return not any(may_reach_model(function) for function in functions)
@@ -300,26 +300,17 @@ def _is_of_chief_alone(callback: Any) -> bool:
 def _may_decide_at_batch(callback: Any, base: type) -> bool:
     if not watches_batches(callback, base):
         return False
-    return not any(kind in _UNDECIDED for kind in _kinds_of(callback)) or not _is_of_keras(type(callback))
+    return not any(kind in _UNDECIDED for kind in keras_kinds(callback)) or not is_keras(type(callback))
 
 
 def _has_keras_hook(callback: Any, kind: str, hook: str) -> bool:
     """Whether a callback of that kind has Keras's own hook, which no subclass has replaced."""
     return any(
         base.__name__ == kind
-        and _is_of_keras(base)
+        and is_keras(base)
         and getattr(type(callback), hook, None) is getattr(base, hook)
         for base in type(callback).__mro__
     )
-
-
-def _kinds_of(callback: Any) -> list[str]:
-    """Returns the names of the Keras classes that a callback is of."""
-    return [base.__name__ for base in type(callback).__mro__ if _is_of_keras(base)]
-
-
-def _is_of_keras(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _KERAS_PACKAGES
 
 
 def _rate_bits(model: Any) -> int:
