@@ -153,11 +153,21 @@ def verbosity(run: TaskRun, asked: int | str | None, *, default: int) -> int | s
 POLL_S = 0.5
 
 
-class EvaluatorTrainer:
-    """What an evaluator makes of the calls by which the others train."""
+class KerasEvaluation:
+    """The calls that Keras's own functions do, in every task that is no coordinator."""
 
     def __init__(self, run: TaskRun) -> None:
         self._run = run
+
+    def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
+        return evaluate(self._run, request)
+
+    def predict(self, request: PredictRequest) -> Any:
+        return predict(self._run, request)
+
+
+class EvaluatorTrainer(KerasEvaluation):
+    """What an evaluator makes of the calls by which the others train."""
 
     def fit(self, request: FitRequest) -> Any:
         """Evaluates the checkpoints of this `fit` until training is done; returns a Keras `History`.
@@ -196,12 +206,6 @@ class EvaluatorTrainer:
                 return history
             else:
                 run.commands.finish.wait(POLL_S)
-
-    def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
-        return evaluate(self._run, request)
-
-    def predict(self, request: PredictRequest) -> Any:
-        return predict(self._run, request)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")

@@ -15,7 +15,7 @@ from raydist.training.input import py_datasets, recipes, resume, train_data, wor
 from raydist.training.keras_patches import adapters
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.trainers import custom_loop, evaluation, fit_data, fit_position
-from raydist.training.trainers.base import EvaluateRequest, FitRequest, LoopRequest, PredictRequest, TaskRun
+from raydist.training.trainers.base import FitRequest, LoopRequest
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
 
@@ -45,11 +45,8 @@ class _TrainData:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class SynchronousTrainer:
+class SynchronousTrainer(evaluation.KerasEvaluation):
     """Trains under every strategy whose replicas take each step together."""
-
-    def __init__(self, run: TaskRun) -> None:
-        self._run = run
 
     def fit(self, request: FitRequest) -> Any:
         """Keras's own `fit`, with reports, checkpoints and restore around it."""
@@ -92,12 +89,6 @@ class SynchronousTrainer:
             spec = data.exported_spec or data.element_spec or position.element_spec
             run.export(model, fit=position.number, element_spec=spec)
         return history
-
-    def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
-        return evaluation.evaluate(self._run, request)
-
-    def predict(self, request: PredictRequest) -> Any:
-        return evaluation.predict(self._run, request)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """`strategy.run` in a loop of our own, several steps in each `tf.function`."""
