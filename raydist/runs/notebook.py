@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from raydist.outcome.result import RunResult
-from raydist.spec.text import facts_html, metrics_text
+from raydist.spec.text import facts_html, loss_first, metrics_text, of_total
 
 logger = logging.getLogger(__name__)
 
@@ -122,11 +122,11 @@ class LiveDisplay:
             return [] if self._is_over else [("progress", known["phase"])]
         epoch, rate = known["epoch"], known["steps_per_s"]
         parts = [
-            "" if epoch is None else f"epochs {_of(epoch, known['num_epochs'])}",
-            f"steps {_of(known['step'], known['num_steps'])}",
+            "" if epoch is None else f"epochs {of_total(epoch, known['num_epochs'])}",
+            f"steps {of_total(known['step'], known['num_steps'])}",
             "" if rate is None or self._is_over else f"{rate:.3g} steps/s",
         ]
-        metrics = dict(_ordered(known["metrics"])[:_MAX_CURVES])
+        metrics = dict(loss_first(known["metrics"])[:_MAX_CURVES])
         return [("progress", ", ".join(filter(None, parts))), ("metrics", metrics_text(metrics))]
 
     @property
@@ -145,15 +145,7 @@ class LiveDisplay:
                 del points[1:-1:2]
 
     def _ordered(self) -> list[tuple[str, list[tuple[int, float]]]]:
-        return [one for one in _ordered(self._curves) if len(one[1]) > 1][:_MAX_CURVES]
-
-
-def _ordered(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return sorted(values.items(), key=lambda item: item[0] != "loss")
-
-
-def _of(count: int, total: int | None) -> str:
-    return str(count) if total is None else f"{count}/{total}"
+        return [one for one in loss_first(self._curves) if len(one[1]) > 1][:_MAX_CURVES]
 
 
 def _curve(name: str, points: list[tuple[int, float]]) -> str:

@@ -10,12 +10,20 @@ import difflib
 import html
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+_Value = TypeVar("_Value")
 
 
 def counted(number: float, noun: str) -> str:
     """Returns `1 worker`, or `2 workers`."""
     shown = f"{number:g}" if isinstance(number, float) else str(number)
     return f"{shown} {noun}{'' if number == 1 else 's'}"
+
+
+def of_total(count: int, total: int | None) -> str:
+    """Returns `340/1200`; without a total that is known `340`."""
+    return str(count) if total is None else f"{count}/{total}"
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
@@ -96,6 +104,11 @@ def facts_html(title: str, facts: Iterable[tuple[str, object]]) -> str:
         if value not in (None, "", (), {})
     )
     return f"<div><b>{html.escape(title)}</b><table>{rows}</table></div>"
+
+
+def loss_first(values: Mapping[str, _Value]) -> list[tuple[str, _Value]]:
+    """Returns the values by name: behind the loss, as the train function reported them."""
+    return sorted(values.items(), key=lambda item: item[0] != "loss")
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:

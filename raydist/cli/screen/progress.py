@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from raydist.cli.screen import output
-from raydist.spec.text import escaped
+from raydist.spec.text import escaped, loss_first, of_total
 
 if TYPE_CHECKING:
     import rich.live
@@ -50,17 +50,17 @@ def progress_line(progress: Progress) -> str:
         hint = [progress.hint] if progress.hint else []
         return "  ".join([*parts, progress.phase, duration(progress.run_s), *hint])
     if progress.epoch is not None:
-        parts.append(f"epoch {_of(_epoch_in_work(progress), progress.num_epochs)}")
-    parts.append(f"step {_of(progress.step, progress.num_steps)}")
+        parts.append(f"epoch {of_total(_epoch_in_work(progress), progress.num_epochs)}")
+    parts.append(f"step {of_total(progress.step, progress.num_steps)}")
     if progress.steps_per_s is not None:
         parts.append(f"{rate(progress.steps_per_s)} steps/s")
-    parts += [f"{name} {value:.4g}" for name, value in _ordered(progress.metrics)[:_MAX_METRICS]]
+    parts += [f"{name} {value:.4g}" for name, value in loss_first(progress.metrics)[:_MAX_METRICS]]
     return "  ".join([*parts, duration(progress.run_s)])
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
     """Returns `loss 0.3112  accuracy 0.89  …`, the loss first."""
-    return "  ".join(f"{name} {value:.4g}" for name, value in _ordered(metrics))
+    return "  ".join(f"{name} {value:.4g}" for name, value in loss_first(metrics))
 
 
 def duration(seconds: float) -> str:
@@ -80,15 +80,6 @@ def rate(per_s: float) -> str:
 def _epoch_in_work(progress: Progress) -> int:
     completed = progress.epoch or 0
     return completed + 1 if progress.num_epochs is None else min(completed + 1, progress.num_epochs)
-
-
-def _of(count: int, total: int | None) -> str:
-    return str(count) if total is None else f"{count}/{total}"
-
-
-def _ordered(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    # Stable: behind the loss, the names stand as the train function reported them.
-    return sorted(metrics.items(), key=lambda item: item[0] != "loss")
 
 
 class ProgressView(Protocol):
