@@ -708,16 +708,18 @@ def reads_any(tensor: tf.Tensor, variables: Sequence[Any]) -> bool:
     """Whether a tensor of a graph depends on one of the variables, which may be distributed ones."""
     handles = _handles_of(variables)
     inside = {id(inner) for outer, inner in tensor.graph.captures if id(outer) in handles} | handles
-    ahead, seen = [tensor], set[int]()
+    return any(id(one) in inside for op in ops_behind(tensor) for one in op.inputs)
+
+
+def ops_behind(tensor: tf.Tensor) -> Iterator[tf.Operation]:
+    """Yields each operation that a tensor of a graph is computed by, once."""
+    ahead, seen = [tensor.op], set[int]()
     while ahead:
-        op = ahead.pop().op
-        if id(op) in seen:
-            continue
-        seen.add(id(op))
-        if any(id(one) in inside for one in op.inputs):
-            return True
-        ahead += op.inputs
-    return False
+        op = ahead.pop()
+        if id(op) not in seen:
+            seen.add(id(op))
+            yield op
+            ahead += [one.op for one in op.inputs]
 
 
 def computes_same(one: tf.Tensor, other: tf.Tensor) -> bool:

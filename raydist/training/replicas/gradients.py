@@ -125,14 +125,7 @@ def _may_be_of_batch(indices: tf.Tensor) -> bool:
         # Positions ascend, and what the examples look up seldom does.
         values = indices.numpy().reshape(-1)
         return len(values) > 1 and bool((values[1:] > values[:-1]).all())
-    ahead, seen = [indices.op], set[int]()
-    while ahead:
-        op = ahead.pop()
-        if "PartitionedCall" in op.type:
-            return True
-        seen.add(id(op))
-        ahead += [one.op for one in op.inputs if id(one.op) not in seen]
-    return False
+    return any("PartitionedCall" in op.type for op in tf_private.ops_behind(indices))
 
 
 def note_ignored_rate(optimizer: Any, rate: Any) -> None:
