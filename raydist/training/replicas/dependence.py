@@ -135,7 +135,7 @@ def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -
     run = tf_private.WithoutEffects(forward, spec)
     size = int(slices.num_rows(inputs)) // 2
     whole, first, second = (
-        run(_rows(inputs, start, count)) for start, count in ((0, 2 * size), (0, size), (size, size))
+        run(slices.rows(inputs, start, count)) for start, count in ((0, 2 * size), (0, size), (size, size))
     )
     changes = [_change(*(one.numpy() for one in values)) for values in zip(whole, first, second, strict=True)]
     own = changes[:num_outputs]
@@ -168,10 +168,6 @@ def _observed_call(layer: Any, record: Callable[[_Call], None]) -> Callable[...,
 
 def _tensors(structure: Any) -> list[tf.Tensor]:
     return [one for one in tf.nest.flatten(structure, expand_composites=True) if tf.is_tensor(one)]
-
-
-def _rows(batch: Any, start: int, size: int) -> Any:
-    return tf.nest.map_structure(lambda component: slices.rows(component, start, size), batch)
 
 
 def _change(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:

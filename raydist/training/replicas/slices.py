@@ -199,14 +199,18 @@ def num_rows(batch: Any) -> Any:
     return component.shape[0] if component.shape[0] is not None else tf.shape(component)[0]
 
 
-def rows(component: Any, start: Any, size: Any) -> Any:
-    """Returns `size` rows from `start` on of a dense, sparse or ragged tensor."""
-    if isinstance(component, tf.SparseTensor):
-        rank = tf.shape(component.dense_shape)[0]
-        begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros([rank - 1], tf.int64)], axis=0)
-        extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
-        return tf.sparse.slice(component, begin, extent)
-    return component[start : start + size]
+def rows(batch: Any, start: Any, size: Any) -> Any:
+    """Returns `size` rows from `start` on of each tensor of a batch, dense, sparse or ragged."""
+
+    def cut(component: Any) -> Any:
+        if isinstance(component, tf.SparseTensor):
+            rank = tf.shape(component.dense_shape)[0]
+            begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros([rank - 1], tf.int64)], axis=0)
+            extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
+            return tf.sparse.slice(component, begin, extent)
+        return component[start : start + size]
+
+    return tf.nest.map_structure(cut, batch)
 
 
 def own_rows_of(element: Any) -> Any:

@@ -188,8 +188,8 @@ class StepCheck:
     def _groupings(self, batch: Any) -> list[tf.Tensor]:
         size = slices.num_rows(batch) // 2
         parts = [
-            _rows(batch, 0, 2 * size),
-            *(_rows(batch, start, size) for start in (0, size)),
+            slices.rows(batch, 0, 2 * size),
+            *(slices.rows(batch, start, size) for start in (0, size)),
             *(
                 tf.nest.map_structure(lambda one, first=first: one[first : 2 * size : 2], batch)
                 for first in (0, 1)
@@ -224,13 +224,13 @@ class StepCheck:
             return [tf.constant([0.0])] * len(_Outputs._fields)
         # Parts of one size: a loss that divides by the number of replicas is right for them.
         size = slices.num_rows(batch) // 2
-        whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
+        whole = self._updates(slices.rows(batch, 0, 2 * size), num_replicas=1, share=None)
         of_whole, returned = self._probe, [self._returned]
         self.is_without_updates = not whole
         parts, of_parts = [], []
         for start in (0, size):
             self._probe = Probe(of_whole.strategy)
-            parts.append(self._updates(_rows(batch, start, size), num_replicas=2, share=scale))
+            parts.append(self._updates(slices.rows(batch, start, size), num_replicas=2, share=scale))
             of_parts.append(self._probe)
             returned.append(self._returned)
         probes = (of_whole, *of_parts)
@@ -330,10 +330,6 @@ def _tolerance_of(value: Any) -> float:
 
 def _zero() -> tf.Tensor:
     return tf.constant(0.0, tf.float64)
-
-
-def _rows(batch: Any, start: Any, size: Any) -> Any:
-    return tf.nest.map_structure(lambda component: slices.rows(component, start, size), batch)
 
 
 def _squared_difference(
