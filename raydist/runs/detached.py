@@ -53,53 +53,35 @@ class Launch:
     Attributes:
       code_digest: SHA-256 of the code that travels with the run, None without any; it comes by itself, and is
         kept on storage, where others may be able to replace it.
-      owner: Marks what belongs to this submit: its record, and what its tasks leave on their hosts.
       address: Where another shell finds the Ray that the run is in.
       submitted_at_s: Unix time.
-      versions: Of what has to be the same everywhere, on the submitter's host.
       traced: Where the code comes from.
       task_runner: See `LaunchSpec`.
       datasets: What `serialize` returned; unpickled by an incarnation that drives the run.
+      owner: Marks what belongs to this submit: its record, and what its tasks leave on their hosts.
+      versions: Of what has to be the same everywhere, on the submitter's host.
     """
 
     plan: Plan
     code_digest: str | None
-    owner: str
     address: str
     submitted_at_s: float
-    versions: Mapping[str, str]
     traced: CodeRecord | None = None
     task_runner: str | None = None
     datasets: Mapping[str, bytes] = field(default_factory=dict)
+    owner: str = field(default_factory=salvage.new_owner)
+    versions: Mapping[str, str] = field(default_factory=installed_versions)
 
 
-def hand_over(
-    plan: Plan,
-    *,
-    code: bytes | None,
-    traced: CodeRecord | None = None,
-    address: str,
-    submitted_at_s: float,
-    task_runner: str | None = None,
-    datasets: Mapping[str, bytes] | None = None,
-) -> None:
+def hand_over(plan: Plan, *, code: bytes | None, **facts: Any) -> None:
     """Gives the run to the connected Ray, and returns once it is accepted; raises as `launch` does.
 
     Args:
-      datasets: What `serialize` returned.
+      facts: Fields of `Launch`.
     """
-    launch = Launch(
-        plan=plan,
-        code_digest=None if code is None else hashlib.sha256(code).hexdigest(),
-        owner=salvage.new_owner(),
-        address=address,
-        submitted_at_s=submitted_at_s,
-        versions=installed_versions(),
-        traced=traced,
-        task_runner=task_runner,
-        datasets=datasets or {},
-    )
-    controller_actor.launch(plan.job.name, runner=_RUNNER, launch=pickle_by_value(launch), code=code)
+    digest = None if code is None else hashlib.sha256(code).hexdigest()
+    launch = pickle_by_value(Launch(plan=plan, code_digest=digest, **facts))
+    controller_actor.launch(plan.job.name, runner=_RUNNER, launch=launch, code=code)
 
 
 class DetachedController:
