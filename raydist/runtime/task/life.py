@@ -129,7 +129,7 @@ class TaskLife:
         assert self._held is not None
         self._held.parcels = parcels
         try:
-            self._process.run(self._prepared(assignment, code, kept))
+            self._process.send(self._prepared(assignment, code, kept))
         except BaseException as error:
             kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
             self._fail(
@@ -141,7 +141,7 @@ class TaskLife:
     def command(self, command: Command) -> None:
         """Passes a command to the process."""
         if self._process is not None:
-            self._process.command(command)
+            self._process.send(command)
 
     def status(self) -> TaskStatus:
         """Returns how the task stands."""

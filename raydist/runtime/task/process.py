@@ -45,6 +45,7 @@ class TaskProcess:
     Attributes:
       pid: None until it is forked.
       problem: Why it imports by itself what its server should have; None if it does not.
+      status: The newest status before the last, which `wait` returns; None before the first.
     """
 
     def __init__(
@@ -68,13 +69,13 @@ class TaskProcess:
         """
         self.pid: int | None = None
         self.problem: str | None = None
+        self.status: TaskStatus | None = None
         self._held = held
         self._on_change = on_change
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._code: int | None = None
         self._failure: TaskFailure | None = None
-        self._status: TaskStatus | None = None
         self._ended: TaskStatus | None = None
         self._has_said_all = False
         self._is_killed = False
@@ -96,9 +97,10 @@ class TaskProcess:
         ).start()
         threading.Thread(target=self._listen, name="raydist-link", daemon=True).start()
 
-    def run(self, run: Run) -> None:
-        """Has the process train, as soon as it is there."""
-        self._send(run)
+    def send(self, message: Run | Answer | Command) -> None:
+        """Sends what the process is to do, or has asked for; it gets that as soon as it is there."""
+        with self._sending, contextlib.suppress(OSError):  # it is gone, which its code says
+            self._link.send(message)
 
     def wait(self) -> TaskStatus | TaskFailure:
         """Waits for the task's last status, or for what has failed without one, and returns it.
@@ -113,23 +115,14 @@ class TaskProcess:
         return self._failure
 
     @property
-    def status(self) -> TaskStatus | None:
-        """The newest status before the last, which `wait` returns; None before the first."""
-        return self._status
-
-    @property
     def has_died(self) -> bool:
         """Whether it has ended by itself."""
         return self._code is not None and not self._is_killed
 
-    def command(self, command: Command) -> None:
-        """Sends a command."""
-        self._send(command)
-
     def stop(self, *, timeout_s: float) -> None:
         """Has the process do what it was told before, and say how it stands; then kills it."""
-        if self._status is not None and self._ended is None:
-            self._send(Command.STOP)
+        if self.status is not None and self._ended is None:
+            self.send(Command.STOP)
             with self._changed:
                 self._changed.wait_for(lambda: self._has_said_all, timeout_s)
         self.kill()
@@ -216,11 +209,11 @@ class TaskProcess:
                 case Failed(failure=failure):
                     self._note(_failure=failure)
                 case TaskStatus() if not message.state.is_terminal:  # else `Ended` follows, for `wait`
-                    self._note(_status=message)
+                    self._note(status=message)
                 case Ended(status=status):
                     self._note(_ended=status)
                 case Stopped(status=status):
-                    self._note(_status=status, _has_said_all=True)
+                    self._note(status=status, _has_said_all=True)
                 case Ask():
                     threading.Thread(
                         target=self._answer, args=(message,), name="raydist-ask", daemon=True
@@ -231,8 +224,4 @@ class TaskProcess:
             answer = Answer(number=ask.number, value=attrgetter(ask.name)(self._held)(*ask.args))
         except Exception as error:  # which the process raises
             answer = Answer(number=ask.number, error=error)
-        self._send(answer)
-
-    def _send(self, message: object) -> None:
-        with self._sending, contextlib.suppress(OSError):  # it is gone, which its code says
-            self._link.send(message)
+        self.send(answer)

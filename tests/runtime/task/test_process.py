@@ -95,7 +95,7 @@ def run_of(**params: Any) -> Run:
 
 def outcome(process: TaskProcess, **params: Any) -> TaskStatus | TaskFailure:
     """Has the process train, and returns what it has ended with."""
-    process.run(run_of(**params))
+    process.send(run_of(**params))
     return process.wait()
 
 
