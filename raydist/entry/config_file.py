@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from raydist.entry.environment import read_text
 from raydist.errors import SpecError
 from raydist.spec.settings.options import PARAMS
 from raydist.spec.settings.resolution import TypedOptions, typed_values
@@ -19,14 +20,11 @@ def read_config(path: Path) -> TypedOptions:
     Raises:
       SpecError: Names the file, the line and the key.
     """
+    text = read_text(path, what=f"config {path}", remedy="give a YAML file")
     try:
-        loader = Yaml12Loader(path.read_text(encoding="utf-8"))
+        loader = Yaml12Loader(text)
         node = loader.get_single_node()
         document = loader.construct_document(node) if node is not None else None
-    except OSError as error:
-        raise SpecError(f"cannot read the config {path}: {error.strerror}; give a YAML file") from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"the config {path} is not UTF-8 text; give a YAML file") from error
     except yaml.YAMLError as error:
         raise SpecError(_describe(path, error)) from error
     except RecursionError as error:

@@ -28,16 +28,9 @@ def read_env_file(path: Path) -> Variables:
     Raises:
       SpecError: Names the file and the line, and never repeats a value.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise SpecError(
-            f"cannot read the env_file {path}: {error.strerror}; give a file of KEY=VALUE lines"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"the env_file {path} is not UTF-8 text; give a file of KEY=VALUE lines") from error
+    text = read_text(path, what=f"env_file {path}", remedy="give a file of KEY=VALUE lines")
     variables: Variables = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where = f"{path}, line {number}: env_file"
@@ -160,11 +153,15 @@ _READERS = {"pip": _packages, "uv": _packages, "conda": _conda}
 
 
 def _text_of(name: str, file: str) -> str:
+    remedy = "give a text file that is there"
+    return read_text(Path(file).expanduser(), what=f"file {file} of {name}", remedy=remedy)
+
+
+def read_text(path: Path, *, what: str, remedy: str) -> str:
+    """Returns the text of a file that the user names; raises SpecError where it cannot be read."""
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise SpecError(
-            f"cannot read the file {file} of {name}: {error.strerror}; give one that is there"
-        ) from error
+        raise SpecError(f"cannot read the {what}: {error.strerror}; {remedy}") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"the file {file} of {name} is not UTF-8 text; give a text file") from error
+        raise SpecError(f"the {what} is not UTF-8 text; {remedy}") from error
