@@ -15,7 +15,7 @@ from raydist.training.input.resume import Start, Unread
 from raydist.training.input.train_data import NO_WEIGHT, classes_of
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.stepping.fit_session import FitSession
-from raydist.training.tf_private import ShardedVariable
+from raydist.training.tf_private import ShardedVariable, own_attributes
 
 
 @contextmanager
@@ -35,19 +35,14 @@ def serving(model: Any) -> Iterator[tuple[Callable[[Any], Any], list[Any], list[
     def serve(inputs: Any) -> Any:
         return model(inputs, training=False)
 
-    changed: list[tuple[dict[str, Any], str, Any]] = []
-    try:
-        for one in (model, *model.submodules):
-            attributes = vars(one)  # past tf_keras's tracking
-            for name, value in list(attributes.items()):
-                replaced = _replaced(value, plain)
-                if replaced is not value:
-                    changed.append((attributes, name, value))
-                    attributes[name] = replaced
+    replaced = [
+        (one, name, new)
+        for one in (model, *model.submodules)
+        for name, value in vars(one).items()
+        if (new := _replaced(value, plain)) is not value
+    ]
+    with own_attributes(replaced):
         yield serve, values, list(metrics.values())
-    finally:
-        for attributes, name, value in reversed(changed):
-            attributes[name] = value
 
 
 def _plain(variable: Any) -> tf.Variable:
