@@ -30,14 +30,6 @@ class _LocalResults(threading.local):
 _local_results = _LocalResults()
 
 
-class local_metric_results:
-    def __enter__(self) -> None:
-        _local_results.active = True
-
-    def __exit__(self, *exc_info: object) -> None:
-        _local_results.active = False
-
-
 def update_state_wrapper(
     original: Callable[..., Any], update_state_fn: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -108,7 +100,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     shown = own_logs.Results(model)
 
     def local_step(batch: Any) -> Any:
-        with local_metric_results():
+        with tf_private.changed(_local_results, active=True):
             return shown.noted(converted(batch))
 
     return model_steps.make_step_function(
