@@ -19,7 +19,7 @@ from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
 from raydist.spec.text import suggest
 
 ARGS = find_option("args")  # see grouped_help.RunCommand
-_STORAGE = find_option("storage")
+_STORAGE, _ADDRESS = find_option("storage"), find_option("address")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Result = TypeVar("_Result")
 
@@ -64,6 +64,11 @@ def count_option(
         help=help,
         **shown,
     )
+
+
+def address_option(text: str = _ADDRESS.help) -> Callable[[_Function], _Function]:
+    """Adds `--address` to a command of its own: what Ray it is, and which one when omitted."""
+    return click.option("--address", metavar=_ADDRESS.metavar, help=text)
 
 
 def timeout_option(default: str | None = None) -> Callable[[_Function], _Function]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from raydist.cli.job_options import reading_options
+from raydist.cli.job_options import address_option, reading_options
 from raydist.cli.screen import output
 from raydist.entry.request import absolute_storage
 from raydist.errors import RaydistError, StorageError
@@ -32,11 +32,10 @@ from raydist.spec.settings.options import find_option
 _CHECKED = "the first task on each host checks what raydist's patches do with it"
 _OF_NEWER = {"tensorflow": _CHECKED, "keras": _CHECKED, "tf_keras": _CHECKED, "ray": "not tested"}
 _TRAINING = "`pip install 'raydist[tensorflow]'`"
-_ADDRESS = find_option("address")
 
 
 @click.command("doctor", epilog="More: `raydist guide deploying`.")
-@click.option("--address", metavar=_ADDRESS.metavar, help="Check each host of that Ray instead of this one.")
+@address_option("Check each host of that Ray instead of this one.")
 @reading_options
 def command(address: str | None, storage: str, is_json: bool) -> int:
     """Check versions, Ray, storage and environment variables. Starts nothing.
@@ -71,7 +70,7 @@ def _of_hosts(address: str, storage: str) -> list[Finding]:
     from raydist.runtime.doctor.survey import survey
 
     with output.stdout_kept_for_json(True):  # Ray prints what the hosts print
-        return survey(_ADDRESS.parse(address), storage_uri=absolute_storage(storage))
+        return survey(find_option("address").parse(address), storage_uri=absolute_storage(storage))
 
 
 def _fine(what: str, text: str) -> Finding:

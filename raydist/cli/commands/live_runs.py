@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import DurationType, count_option, reading_options, timeout_option
+from raydist.cli.job_options import (
+    DurationType,
+    address_option,
+    count_option,
+    reading_options,
+    timeout_option,
+)
 from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError, MistakeError, SpecError
 from raydist.outcome.codec import as_plain
 from raydist.runs.chaos import Fault, disturb
-from raydist.spec.settings.options import find_option
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import counted
 
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
     from raydist.runs.attached import AttachedRun
 
 
-_ADDRESS = find_option("address")
 # A controller that was brought back since does not know that its run is to stop.
 _ASK_AGAIN_S = 10.0
 _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopped"}
@@ -40,11 +44,7 @@ _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopp
     help="With --stop: let it continue after this time: seconds, or 90s, 5m, 2h.",
 )
 @click.option("--at-step", metavar="N", default=0, help="Wait until the run has completed N steps.")
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    help="Ray cluster, to reach tasks on other hosts; the run's own when omitted.",
-)
+@address_option("Ray cluster, to reach tasks on other hosts; the run's own when omitted.")
 @wait_option
 @reading_options
 def chaos(
@@ -172,11 +172,7 @@ def profile(
 @click.command("stop", epilog="More: `raydist guide on-a-cluster`.")
 @run_argument
 @timeout_option("60s")
-@click.option(
-    "--address",
-    metavar=_ADDRESS.metavar,
-    help="Ray that a detached run is in; the one it was submitted to when omitted.",
-)
+@address_option("Ray that a detached run is in; the one it was submitted to when omitted.")
 @reading_options
 def stop(run: str, timeout_s: float, address: str | None, storage: str, is_json: bool) -> None:
     """Stop a run and wait for its end.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import chosen_names, count_option, names_in, reading_options
+from raydist.cli.job_options import address_option, chosen_names, count_option, names_in, reading_options
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
-from raydist.spec.settings.options import find_option
 
-_ADDRESS = find_option("address")
 _DATA_FORMATS = ("parquet", "tfrecord", "images")
 _MODEL_FORMATS = ("saved_model", "onnx", "litert", "keras")
 # Of what `export` prints.
@@ -41,7 +39,7 @@ _COLUMNS = ("format", "difference", "uri")
     help="Format of the data; detected from the names of the files when omitted.",
 )
 @count_option("--batch-size", "Rows that the model gets at once.", metavar="ROWS")
-@click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
+@address_option()
 @reading_options
 def predict(
     run: str,

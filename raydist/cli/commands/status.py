@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raydist.cli.job_options import reading_options, timeout_option
+from raydist.cli.job_options import address_option, reading_options, timeout_option
 from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import PlainView
@@ -71,11 +71,7 @@ def _verified(store: CheckpointStore, checkpoint: Checkpoint) -> str:
 @click.command("wait", epilog="More: `raydist guide commands`.")
 @run_argument
 @timeout_option()
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    help="Ray that a detached run is in; the one it was submitted to when omitted.",
-)
+@address_option("Ray that a detached run is in; the one it was submitted to when omitted.")
 @wait_option
 @reading_options
 def wait(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raydist.cli import running
-from raydist.cli.job_options import count_option, reading_options
+from raydist.cli.job_options import address_option, count_option, reading_options
 from raydist.cli.kept_job import check_roles, kept_code, kept_job, kept_settings, lost_secrets
 from raydist.cli.run_argument import checkpoint_of, open_named, run_argument
 from raydist.cli.screen import output, standard_streams
@@ -21,7 +21,6 @@ from raydist.outcome.codec import as_plain
 from raydist.outcome.status import RunState
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.job import Strategy, WorkerRange
-from raydist.spec.settings.options import find_option
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import counted
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
     from raydist.storage.run_storage import RunStorage
 
-_ADDRESS = find_option("address")
 _POLL_S = 0.3
 # What has no effect on the weights, and would do something outside of the repeated runs.
 _WITHOUT: dict[str, Any] = {
@@ -56,7 +54,7 @@ _WITHOUT: dict[str, Any] = {
     "Begin after the run's checkpoint of this step; at the run's beginning when omitted.",
     metavar="STEP",
 )
-@click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
+@address_option()
 @reading_options
 def command(
     run: str,
