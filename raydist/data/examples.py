@@ -97,6 +97,7 @@ class Examples(abc.ABC):
       class_names: What each label stands for, where labels are the numbers of folders.
       most_at_once: How many are read by one call at most, where each takes long. The order does not depend on
         it.
+      decodes: Whether `decode` is more than a change of structure.
     """
 
     fields: tuple[Field, ...]
@@ -105,6 +106,7 @@ class Examples(abc.ABC):
     files: Files | None = None
     class_names: Sequence[str] = ()
     most_at_once: int | None = None
+    decodes: bool = False
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -149,11 +151,6 @@ class Examples(abc.ABC):
         """The size of one example in memory, estimated where it is not fixed."""
         return max(1, sum(field.num_bytes for field in self.fields))
 
-    @property
-    def decodes(self) -> bool:
-        """Whether `decode` is more than a change of structure."""
-        return False
-
     def decode(self, values: Sequence[Any]) -> Any:
         """Turns tensors `[n, ...]`, one for each field, into a batch. Runs in a TensorFlow graph."""
         return with_leaves(self.structure, values)
@@ -169,6 +166,7 @@ class CachedExamples(Examples):
         self.group_sizes = source.group_sizes
         self.files = source.files
         self.most_at_once = source.most_at_once
+        self.decodes = source.decodes
         self._lock = threading.Lock()
         self._groups: dict[int, list[np.ndarray]] = {}
         self._taken: list[np.ndarray] = []  # each field of all examples, once the first are read
@@ -186,10 +184,6 @@ class CachedExamples(Examples):
     @property
     def num_bytes(self) -> int:
         return self._source.num_bytes
-
-    @property
-    def decodes(self) -> bool:
-        return self._source.decodes
 
     def decode(self, values: Sequence[Any]) -> Any:
         return self._source.decode(values)

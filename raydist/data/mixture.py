@@ -31,7 +31,8 @@ class Mixture(Examples):
         self.most_at_once = min((one.most_at_once for one in sources if one.most_at_once), default=None)
         first, *others = self.sources
         _check_labels(self.sources)
-        self.is_shared = not any(one.decodes for one in self.sources)
+        self.decodes = any(one.decodes for one in self.sources)
+        self.is_shared = not self.decodes
         if self.is_shared:
             for number, other in enumerate(others, start=1):
                 if _kind(other) != _kind(first):
@@ -54,10 +55,6 @@ class Mixture(Examples):
         weights = self.schedule.weights
         sizes = [one.num_bytes for one in self.sources]
         return max(1, sum(map(int.__mul__, sizes, weights)) // sum(weights))
-
-    @property
-    def decodes(self) -> bool:
-        return not self.is_shared
 
     def decode(self, values: Sequence[Any]) -> Any:
         if self.is_shared:

@@ -35,6 +35,7 @@ class ImageSource(Source):
     """
 
     files: DataFiles
+    decodes = True
     fields = (
         Field("image", (), np.dtype(object)),
         Field("path", (), np.dtype(object)),
@@ -107,10 +108,6 @@ class ImageSource(Source):
             return found + [self._content(row) for row in rest]
         with ThreadPoolExecutor(_READ_THREADS, "raydist-images") as pool:
             return found + list(pool.map(self._content, rest))
-
-    @property
-    def decodes(self) -> bool:
-        return True
 
     def decode(self, values: Sequence[Any]) -> Any:
         import tensorflow as tf

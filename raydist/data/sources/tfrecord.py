@@ -40,6 +40,7 @@ class TFRecordSource(GroupedSource):
     """
 
     files: DataFiles
+    decodes = True
     structure = 0
     fields = (Field("record", (), np.dtype(object)), Field("place", (), np.dtype(np.int64)))
 
@@ -84,10 +85,6 @@ class TFRecordSource(GroupedSource):
     def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
         records, places = arrays
         records[:], places[:] = self._records(piece)
-
-    @property
-    def decodes(self) -> bool:
-        return True
 
     def decode(self, values: Sequence[Any]) -> Any:
         import tensorflow as tf
