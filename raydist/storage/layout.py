@@ -32,14 +32,37 @@ class RunLayout:
 
     Attributes:
       run: The run's name, which is its folder.
+      claims: Who drives the run, and who did before: one file for each submit and resume.
+      contenders: Where processes agree who claims the run, on storage that cannot create a file exclusively.
+      kept_codes: The copies of the code that stay: one for each different code that was submitted.
+      token: What each host of an attempt reads before anything starts (StorageProof).
+      evaluations: What the evaluator found for the checkpoints, with --keep-best.
+      profile_mail: Requests for profiles and their answers, while somebody waits for them.
+      mlflow: Which run of MLflow stands for this one, and what it has been told.
+      output: What the tasks have written into their ctx.output_dir, the chief's at its top.
+      working_files: What the chief has written into its working folder.
     """
 
     def __init__(self, *, run: str) -> None:
         self.run = run
-
-    @property
-    def record(self) -> str:
-        return f"{self.run}/run.json"
+        self.record = f"{run}/run.json"
+        self.claims = f"{run}/{CLAIMS}"
+        self.contenders = f"{self.claims}/contenders"
+        self.kept_codes = f"{run}/{_KEPT_CODES}"
+        self.token = f"{run}/token"
+        self.events = f"{run}/{_EVENTS}"
+        self.logs = f"{run}/logs"
+        self.metrics = f"{run}/metrics"
+        self.checkpoints = f"{run}/checkpoints"
+        self.evaluations = f"{run}/evaluations.json"
+        self.tensorboard = f"{run}/tensorboard"
+        self.profile_mail = f"{run}/profiles"
+        self.mlflow = f"{run}/mlflow.json"
+        self.output = f"{run}/output"
+        self.working_files = f"{self.output}/{_WORKING_FILES}"
+        self.export = f"{run}/export"
+        self.exported_model = f"{self.export}/model.keras"
+        self.exported_saved_model = f"{self.export}/saved_model"
 
     def index_entry(self, created_at_s: float) -> str:
         return f"{INDEX}/{int(1000 * created_at_s):014d}-{self.run}"
@@ -55,11 +78,6 @@ class RunLayout:
         """Whether that file or folder of a run's folder may be there before run.json is."""
         return name in (CLAIMS, _EVENTS, _KEPT_CODES) or _CODE_PATTERN.fullmatch(name) is not None
 
-    @property
-    def claims(self) -> str:
-        """Who drives the run, and who did before: one file for each submit and resume."""
-        return f"{self.run}/{CLAIMS}"
-
     def claim(self, number: int) -> str:
         return f"{self.claims}/{number:06d}.json"
 
@@ -69,11 +87,6 @@ class RunLayout:
         match = _CLAIM_PATTERN.fullmatch(name)
         return int(match[1]) if match else None
 
-    @property
-    def contenders(self) -> str:
-        """Where processes agree who claims the run, on storage that cannot create a file exclusively."""
-        return f"{self.claims}/contenders"
-
     def contender(self, name: str) -> str:
         return f"{self.contenders}/{name}"
 
@@ -81,29 +94,11 @@ class RunLayout:
         """A detached run's working directory, while it is running; `owner` marks the submit it came with."""
         return f"{self.run}/code-{owner}.zip"
 
-    @property
-    def kept_codes(self) -> str:
-        """The copies of the code that stay: one for each different code that the run was submitted with."""
-        return f"{self.run}/{_KEPT_CODES}"
-
     def kept_code(self, digest: str) -> str:
         return f"{self.kept_codes}/{digest}.zip"
 
-    @property
-    def token(self) -> str:
-        """What each host of an attempt reads before anything starts (StorageProof)."""
-        return f"{self.run}/token"
-
-    @property
-    def events(self) -> str:
-        return f"{self.run}/{_EVENTS}"
-
     def event_segment(self, seq: int) -> str:
         return f"{self.events}/{seq:06d}.jsonl"
-
-    @property
-    def logs(self) -> str:
-        return f"{self.run}/logs"
 
     def task_logs(self, task: AnyTask, *, attempt: int) -> str:
         return f"{self.logs}/{attempt}/{task.path_name}"
@@ -132,10 +127,6 @@ class RunLayout:
         except SpecError:
             return None
 
-    @property
-    def metrics(self) -> str:
-        return f"{self.run}/metrics"
-
     @staticmethod
     def metrics_prefix(task: TaskId, *, attempt: int) -> str:
         """What the names of one task's metrics files begin with; their `seq` follows."""
@@ -159,10 +150,6 @@ class RunLayout:
         match = re.fullmatch(rf"{re.escape(prefix)}(\d+)\.[a-z]+", name)
         return int(match[1]) if match else None
 
-    @property
-    def checkpoints(self) -> str:
-        return f"{self.run}/checkpoints"
-
     def checkpoint(self, *, step: int, attempt: int) -> str:
         """The attempt in the name fences off a chief that was cut away and comes back."""
         return f"{self.checkpoints}/step-{step}-a{attempt}"
@@ -174,20 +161,11 @@ class RunLayout:
         """A storage of its own, with the runs that `raydist verify` repeats this one by."""
         return f"{self.run}/verify/{name}"
 
-    @property
-    def evaluations(self) -> str:
-        """What the evaluator found for the checkpoints, with --keep-best."""
-        return f"{self.run}/evaluations.json"
-
     @staticmethod
     def parse_checkpoint(name: str) -> tuple[int, int] | None:
         """Returns (step, attempt) of a checkpoint folder's name, or None for any other name."""
         match = _CHECKPOINT_PATTERN.fullmatch(name)
         return (int(match[1]), int(match[2])) if match else None
-
-    @property
-    def tensorboard(self) -> str:
-        return f"{self.run}/tensorboard"
 
     def tensorboard_folder(self, name: str) -> str:
         """What TensorBoard shows as one run, `chief/train`; what holds them all where `name` is empty."""
@@ -210,31 +188,11 @@ class RunLayout:
         """What XLA has compiled in a task."""
         return f"{self.run}/xla/{attempt}/{task.path_name}"
 
-    @property
-    def profile_mail(self) -> str:
-        """Requests for profiles and their answers, while somebody waits for them."""
-        return f"{self.run}/profiles"
-
     def task_profile_mail(self, task: TaskId) -> str:
         return f"{self.profile_mail}/{task.path_name}"
 
-    @property
-    def mlflow(self) -> str:
-        """Which run of MLflow stands for this one, and what it has been told."""
-        return f"{self.run}/mlflow.json"
-
-    @property
-    def output(self) -> str:
-        """What the tasks have written into their ctx.output_dir, the chief's at its top."""
-        return f"{self.run}/output"
-
     def task_output(self, task: AnyTask, *, is_chief: bool) -> str:
         return self.output if is_chief else f"{self.output}/{task.path_name}"
-
-    @property
-    def working_files(self) -> str:
-        """What the chief has written into its working folder."""
-        return f"{self.output}/{_WORKING_FILES}"
 
     @staticmethod
     def is_chief_output(name: str) -> bool:
@@ -246,15 +204,3 @@ class RunLayout:
         except SpecError:
             return not slash or top != _WORKING_FILES
         return not slash
-
-    @property
-    def export(self) -> str:
-        return f"{self.run}/export"
-
-    @property
-    def exported_model(self) -> str:
-        return f"{self.export}/model.keras"
-
-    @property
-    def exported_saved_model(self) -> str:
-        return f"{self.export}/saved_model"
