@@ -148,30 +148,30 @@ class TaskProgress:
         self._change(num_steps=num_steps, num_epochs=num_epochs)
 
     def completed(
-        self, step: int, *, epoch: int | None = None, local_metrics: Mapping[str, float] | None = None
+        self,
+        step: int,
+        *,
+        epoch: int | None = None,
+        local_metrics: Mapping[str, float] | None = None,
+        is_resumable: bool = True,
     ) -> None:
-        """Notes that the run has completed `step` steps and `epoch` epochs."""
-        with self._lock:
-            self._resumable_step = max(step, self._resumable_step)
-            self._complete(step, epoch, local_metrics)
+        """Notes that the run has completed `step` steps and `epoch` epochs.
 
-    def counted(
-        self, step: int, *, epoch: int | None = None, local_metrics: Mapping[str, float] | None = None
-    ) -> None:
-        """As `completed`, of steps that a new attempt would repeat: no checkpoint holds them."""
+        Args:
+          is_resumable: False for steps that a new attempt would repeat: no checkpoint holds them.
+        """
         with self._lock:
-            self._complete(step, epoch, local_metrics)
-
-    def _complete(self, step: int, epoch: int | None, local_metrics: Mapping[str, float] | None) -> None:
-        if self._rate_at_s is None and step > self._status.restored_step:
-            self._rate_step, self._rate_at_s = step, self._clock()
-            if self._whole().first_step_at_s is None:
-                self._news |= {"first_step_at_s": self._rate_at_s, "first_step": step}
-        self._step = self._news["step"] = max(step, self._step)
-        if epoch is not None:
-            self._news["epoch"] = epoch
-        if local_metrics is not None:
-            self._news["local_metrics"] = dict(local_metrics)
+            if is_resumable:
+                self._resumable_step = max(step, self._resumable_step)
+            if self._rate_at_s is None and step > self._status.restored_step:
+                self._rate_step, self._rate_at_s = step, self._clock()
+                if self._whole().first_step_at_s is None:
+                    self._news |= {"first_step_at_s": self._rate_at_s, "first_step": step}
+            self._step = self._news["step"] = max(step, self._step)
+            if epoch is not None:
+                self._news["epoch"] = epoch
+            if local_metrics is not None:
+                self._news["local_metrics"] = dict(local_metrics)
 
     def reported(
         self,

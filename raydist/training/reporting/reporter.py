@@ -97,8 +97,7 @@ class Reporter:
         """
         self.step = max(self.step, step)
         self.settle()
-        report = self.progress.completed if is_resumable else self.progress.counted
-        report(step, epoch=epoch, local_metrics=values)
+        self.progress.completed(step, epoch=epoch, local_metrics=values, is_resumable=is_resumable)
         if self._profiler is not None:
             self._profiler.stepped(step)
         self._check_finite(values or {}, step=step)
