@@ -441,13 +441,12 @@ def prepare_replica_threads(prepare: Callable[[], Callable[[], None]]) -> None:
     original = getattr(mirrored_run, name, None)
     if original is None:
         return  # see missing_parts
-    original = getattr(original, "original", original)
+    original = getattr(original, "__wrapped__", original)  # not what this has put there before
 
     @functools.wraps(original)
     def callables() -> set[Callable[[], None]]:
         return {*original(), prepare()}
 
-    callables.original = original  # type: ignore[attr-defined]
     setattr(mirrored_run, name, callables)
 
 
@@ -592,7 +591,7 @@ def replace_reads(read: Callable[[Any, Read], tf.Tensor]) -> None:
     All reads of a whole variable end in the method that this replaces.
     """
     original = resource_variable_ops.BaseResourceVariable._read_variable_op
-    if hasattr(original, "original"):
+    if hasattr(original, "__wrapped__"):
         return  # of an earlier closure
 
     @functools.wraps(original)
@@ -601,7 +600,6 @@ def replace_reads(read: Callable[[Any, Read], tf.Tensor]) -> None:
             return original(self, no_copy)
         return read(self, lambda: original(self, no_copy))
 
-    _read_variable_op.original = original  # type: ignore[attr-defined]
     resource_variable_ops.BaseResourceVariable._read_variable_op = _read_variable_op
 
 

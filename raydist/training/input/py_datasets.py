@@ -123,7 +123,6 @@ class _Passes(_FromPosition):
         self._pass = start.epoch
         self._first = start.step
         self._dropped: Any = None
-        self._is_open = True
 
     def __len__(self) -> int:
         return num_batches_of(self._data) or 0
