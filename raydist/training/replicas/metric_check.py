@@ -64,6 +64,11 @@ def swapped(slots: Sequence[Slot], state: Sequence[tf.Tensor]) -> Iterator[list[
         yield cells
 
 
+def _of_value(operator: str) -> Any:
+    """Returns a method of a cell that is an operator of its value."""
+    return lambda cell, other: getattr(cell.read_value(), operator)(other)
+
+
 class Cell:
     """Stands for a metric's variable while something is traced: one tensor for each replica."""
 
@@ -99,32 +104,11 @@ class Cell:
         value = self.read_value()
         return value if dtype is None or dtype == value.dtype else tf.cast(value, dtype)
 
-    def __getitem__(self, key: Any) -> tf.Tensor:
-        return self.read_value()[key]
-
-    def __add__(self, other: Any) -> tf.Tensor:
-        return self.read_value() + other
-
-    def __sub__(self, other: Any) -> tf.Tensor:
-        return self.read_value() - other
-
-    def __mul__(self, other: Any) -> tf.Tensor:
-        return self.read_value() * other
-
-    def __truediv__(self, other: Any) -> tf.Tensor:
-        return self.read_value() / other
-
-    def __radd__(self, other: Any) -> tf.Tensor:
-        return other + self.read_value()
-
-    def __rsub__(self, other: Any) -> tf.Tensor:
-        return other - self.read_value()
-
-    def __rmul__(self, other: Any) -> tf.Tensor:
-        return other * self.read_value()
-
-    def __rtruediv__(self, other: Any) -> tf.Tensor:
-        return other / self.read_value()
+    __getitem__ = _of_value("__getitem__")
+    __add__, __radd__ = _of_value("__add__"), _of_value("__radd__")
+    __sub__, __rsub__ = _of_value("__sub__"), _of_value("__rsub__")
+    __mul__, __rmul__ = _of_value("__mul__"), _of_value("__rmul__")
+    __truediv__, __rtruediv__ = _of_value("__truediv__"), _of_value("__rtruediv__")
 
 
 def _replica() -> int:
