@@ -71,22 +71,6 @@ class DriverFacts:
         return dataclasses.replace(self, run=run, has_begun=True)
 
 
-def begun(run: DrivenRun) -> bytes:
-    return _line({"run": dataclasses.asdict(run)})
-
-
-def over() -> bytes:
-    return _line({"run": None})
-
-
-def exiting(exit_code: int) -> bytes:
-    return _line({"exit_code": exit_code})
-
-
-def _line(message: Mapping[str, Any]) -> bytes:
-    return json.dumps(message).encode() + b"\n"
-
-
 _STOP_TIMEOUT_S = 5.0
 # Appended, and without the current folder (as by -P, which came with Python 3.11), so that nothing next to
 # raydist hides a module of Python's.
@@ -107,19 +91,19 @@ class Watcher:
 
     def begin(self, run: DrivenRun) -> None:
         """Sends what this process drives from now on."""
-        self._send(begun(run))
+        self._send({"run": dataclasses.asdict(run)})
 
     def end(self) -> None:
         """Sends that the run is over and that nothing of it is left."""
-        self._send(over())
+        self._send({"run": None})
 
     def exit(self, exit_code: int) -> None:
         """Sends the command's exit code, regardless of what happens to the process from here on."""
-        self._send(exiting(exit_code))
+        self._send({"exit_code": exit_code})
 
-    def _send(self, message: bytes) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):
-            os.write(self._pipe, message)
+            os.write(self._pipe, json.dumps(message).encode() + b"\n")
 
 
 @contextlib.contextmanager

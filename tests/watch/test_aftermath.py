@@ -23,7 +23,7 @@ from raydist.storage.run_record import RunRecordStore, read_record
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import read_events
 from raydist.watch.aftermath import describe_death, settle
-from raydist.watch.watcher import DrivenRun, DriverFacts, begun, exiting, over
+from raydist.watch.watcher import DrivenRun, DriverFacts, Watcher
 from tests.conftest import WaitUntil
 from tests.support.records import make_record
 
@@ -193,11 +193,22 @@ def has_open(pid: int, path: Path) -> bool:
 
 def test_what_is_told_survives_the_pipe_and_a_line_that_was_cut_off(driven: Write) -> None:
     run = driven()
+    reading, writing = os.pipe()
+    watcher = Watcher(writing)
+
+    def told(tell: Callable[[], None]) -> bytes:
+        tell()
+        return os.read(reading, 1 << 16)
+
+    begun, over = told(lambda: watcher.begin(run)), told(watcher.end)
+    exiting = told(lambda: watcher.exit(2))
+    os.close(reading)
+    os.close(writing)
     assert DriverFacts.of(b"") == DriverFacts()
-    assert DriverFacts.of(begun(run)) == DriverFacts(run=run, has_begun=True)
-    assert DriverFacts.of(begun(run) + over()[:-3]).run == run
-    assert DriverFacts.of(begun(run) + over()).is_over
-    assert DriverFacts.of(begun(run) + over() + exiting(2)).exit_code == 2
+    assert DriverFacts.of(begun) == DriverFacts(run=run, has_begun=True)
+    assert DriverFacts.of(begun + over[:-3]).run == run
+    assert DriverFacts.of(begun + over).is_over
+    assert DriverFacts.of(begun + over + exiting).exit_code == 2
 
 
 _SCRIPT = """
