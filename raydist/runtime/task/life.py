@@ -27,7 +27,7 @@ from raydist.runtime.host.task_files import TaskFiles
 from raydist.runtime.task.child import Begin, Run
 from raydist.runtime.task.code_archive import unpack_for_task
 from raydist.runtime.task.greeting import Hello, TaskSetup
-from raydist.runtime.task.parcels import Parcels
+from raydist.runtime.task.parcels import RayParcels
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
 from raydist.runtime.task.runner import describe_failure
@@ -116,7 +116,7 @@ class TaskLife:
         )
 
     def run(
-        self, assignment: TaskAssignment, code: bytes | None, parcels: Parcels, kept: bytes | None
+        self, assignment: TaskAssignment, code: bytes | None, parcels: RayParcels, kept: bytes | None
     ) -> None:
         """Has the process train; `status` says what became of it.
 
@@ -332,7 +332,7 @@ class _Held:
 
     def __init__(self, lease: PortLease) -> None:
         self.lease = lease
-        self.parcels: Parcels | None = None
+        self.parcels: RayParcels | None = None
         self._leases = {0: lease}
         self._indices = itertools.count(1)
 

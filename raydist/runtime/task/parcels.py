@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 
@@ -15,16 +15,6 @@ from raydist.errors import ClusterError
 # Many tasks may wait for one parcel, for minutes.
 _FIRST_POLL_S, _MAX_POLL_S = 0.05, 1.0
 _SMALL_BYTES = 100_000
-
-
-class Parcels(Protocol):
-    """See `data.shared.Parcels`."""
-
-    def put(self, key: str, content: bytes) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def claim(self, key: str) -> int: ...
 
 
 class KeptParcels:
