@@ -23,16 +23,17 @@ _VALUES = "values.json"
 
 
 class StudyStore:
-    """Reads and writes study.json, values.json and comparison.json in `.studies/NAME/`."""
+    """Reads and writes study.json, values.json and comparison.json in `.studies/NAME/`.
+
+    Attributes:
+      folder: Where the folders of all studies are, as a key.
+    """
+
+    folder = STUDIES
 
     def __init__(self, storage: Storage, *, clock: Callable[[], float] = time.time) -> None:
         self._storage = storage
         self._clock = clock
-
-    @property
-    def folder(self) -> str:
-        """Where the folders of all studies are, as a key."""
-        return STUDIES
 
     def begin(self, name: str, settings: Mapping[str, Any]) -> None:
         """Notes what a new study is.
