@@ -30,6 +30,7 @@ from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
+from raydist.training.checkpointing.variables import Exchange
 from raydist.training.cluster import collective_clock, collectives, strategy
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
@@ -315,12 +316,12 @@ def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
         if collectives.is_alone(strategy)
         else functools.partial(collectives.gather_over_workers, strategy)
     )
-    sums = copies = None
+    exchange = Exchange()
     if isinstance(strategy, VirtualReplicasStrategy):
-        copies = functools.partial(collectives.copies_of_replicas, strategy=strategy)
+        exchange = Exchange(copies=functools.partial(collectives.copies_of_replicas, strategy=strategy))
     elif _sums_replicas(strategy):
-        sums = functools.partial(collectives.sums_over_replicas, strategy=strategy)
-    run.checkpoints.exchange_by(gather, sums=sums, copies=copies)
+        exchange = Exchange(sums=functools.partial(collectives.sums_over_replicas, strategy=strategy))
+    run.checkpoints.exchange_by(gather, exchange)
     reporting.note(all_reduce.note_on(strategy))
     reporting.note(note_on_processors(strategy))
 

@@ -68,8 +68,7 @@ class TaskCheckpoints:
           before_commit: Stores what a run that continues from the checkpoint will not report again.
         """
         self._gather: Gather | None = None
-        self._sums: variables.Sums | None = None
-        self._copies: variables.Sums | None = None
+        self._exchange = variables.Exchange()
         self._before_commit = before_commit
         self._store = store
         self._evaluations = evaluations
@@ -90,17 +89,14 @@ class TaskCheckpoints:
         self.last_saved_step: int | None = None
         self._saved_at_s = time.monotonic()
 
-    def exchange_by(
-        self, gather: Gather | None, *, sums: variables.Sums | None, copies: variables.Sums | None
-    ) -> None:
+    def exchange_by(self, gather: Gather | None, exchange: variables.Exchange) -> None:
         """Takes the collectives of a strategy, once that is built.
 
         Args:
           gather: Returns the numbers of every worker that restores, in their order. None where there is but
             one.
-          sums, copies: Return what all replicas have of some variables, see `Snapshots.take`.
         """
-        self._gather, self._sums, self._copies = gather, sums, copies
+        self._gather, self._exchange = gather, exchange
 
     @property
     def seconds_since_save(self) -> float:
@@ -260,9 +256,8 @@ class TaskCheckpoints:
         snapshot = self._snapshots.take(
             _groups(trackables),
             is_chief=self._is_chief,
-            sums=self._sums,
+            exchange=self._exchange,
             averaged=_statistics(trackables),
-            copies=self._copies,
         )
         self.last_saved_step = step
         if snapshot is None:
@@ -313,9 +308,8 @@ class TaskCheckpoints:
             _groups(trackables),
             files,
             step=step,
-            sums=self._sums,
+            exchange=self._exchange,
             averaged=_statistics(trackables),
-            copies=self._copies,
         )
 
     def check_equal(self, trackables: Mapping[str, Any], *, when: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from raydist.spec.quantities import write_bytes
 from raydist.storage.kept_state import StateWriter
 from raydist.training.checkpointing.uploads import Uploads
-from raydist.training.checkpointing.variables import Snapshots, Sums
+from raydist.training.checkpointing.variables import Exchange, Snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class StateKeeper:
         self._note = note
         self._snapshots = Snapshots()
         self._writes = Uploads()
-        self._is_given_up = False
+        self.is_given_up = False
         self._most_variables = 0  # of the states that fit
         if memory is not None:
             try:
@@ -55,21 +55,20 @@ class StateKeeper:
         files: Callable[[], Mapping[str, bytes]],
         *,
         step: int,
-        sums: Sums | None,
+        exchange: Exchange,
         averaged: Collection[Any] = (),
-        copies: Sums | None = None,
     ) -> None:
         """Copies the state, and begins to write it.
 
         Args:
           groups: Variables by the name of what they are of.
           files: Returns what a checkpoint has besides its variables.
-          sums, averaged, copies: How replicas' variables are put together, see `Snapshots.take`.
+          averaged: See `Snapshots.take`.
         """
         self._await_write()
         writer = self._writer if self._fits(groups) else None
         snapshot = self._snapshots.take(
-            groups, is_chief=writer is not None, sums=sums, averaged=averaged, copies=copies
+            groups, is_chief=writer is not None, exchange=exchange, averaged=averaged
         )
         if snapshot is not None and writer is not None:
             beside = files()
@@ -86,11 +85,6 @@ class StateKeeper:
             logger.warning("no state is kept in memory any more", exc_info=True)
             self._give_up(f"{type(error).__name__}: {error}")
 
-    @property
-    def is_given_up(self) -> bool:
-        """Whether the chief keeps none any more."""
-        return self._is_given_up
-
     def _fits(self, groups: Mapping[str, Sequence[Any]]) -> bool:
         num_variables = sum(map(len, groups.values()))
         if self._writer is not None and num_variables > self._most_variables:
@@ -103,7 +97,7 @@ class StateKeeper:
         return self._writer is not None
 
     def _give_up(self, why: str) -> None:
-        self._writer, self._is_given_up = None, True
+        self._writer, self.is_given_up = None, True
         self._note(
             f"the state is not kept in memory between checkpoints ({why}), so a new attempt repeats the "
             "steps since the last one"

@@ -55,6 +55,21 @@ def variables_of(name: str, trackable: Any) -> list[Any]:
 Sums = Callable[[Sequence[Any]], Sequence[np.ndarray]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """How what several replicas hold is put together, each by one collective.
+
+    Attributes:
+      sums: Returns the sums of variables over all replicas; None where there is but one replica, or each
+        variable is the same for all.
+      copies: Returns what each virtual replica has of some variables, `[num_replicas, ...]`; None where there
+        are none. It is saved beside the variables' sums and means.
+    """
+
+    sums: Sums | None = None
+    copies: Sums | None = None
+
+
 class Snapshots:
     """Copies variables to host memory, and keeps that memory for the next time.
 
@@ -69,9 +84,8 @@ class Snapshots:
         groups: Mapping[str, Sequence[Any]],
         *,
         is_chief: bool,
-        sums: Sums | None = None,
+        exchange: Exchange = Exchange(),
         averaged: Collection[Any] = (),
-        copies: Sums | None = None,
     ) -> Snapshot | None:
         """Returns a copy of the variables as they are now, or None in a task that is not the chief.
 
@@ -80,15 +94,11 @@ class Snapshots:
         snapshot before is overwritten.
 
         Args:
-          sums: Returns the sums of variables over all replicas, by one collective; None where there is but
-            one replica, or each variable is the same for all.
           averaged: Variables that each replica changes for itself, of which the mean is saved.
-          copies: Returns what each virtual replica has of some variables, `[num_replicas, ...]`, by one
-            collective; None where there are none. It is saved beside the variables' sums and means.
         """
         wholes = _whole_variables(groups)
-        summed = {} if sums is None else _summed(wholes, sums, averaged)
-        of_replicas = {} if copies is None else _of_replicas(wholes, copies)
+        summed = {} if exchange.sums is None else _summed(wholes, exchange.sums, averaged)
+        of_replicas = {} if exchange.copies is None else _of_replicas(wholes, exchange.copies)
         summed |= {key: [whole] for key, (whole, _) in of_replicas.items()}
         if not is_chief:
             for key, whole in wholes.items():
