@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -147,7 +148,7 @@ def command(
     asked = parse_any_task(task) if task is not None else None
     opened = open_named(storage, run, wait_s=wait_s if follow else 0.0)
     is_all = is_all or is_json
-    logs = _Logs(opened, task=asked, attempt=attempt, tail=tail, since_s=since_s, is_all=is_all)
+    logs = _Logs(storage=opened, task=asked, attempt=attempt, tail=tail, since_s=since_s, is_all=is_all)
     if follow:
         logs.is_over()  # of a run that has ended by now, the next read is the last
     else:
@@ -170,40 +171,29 @@ def command(
             )
 
 
+@dataclass(kw_only=True)
 class _Logs:
     """The logs that were asked for, each read on from where it was left.
 
     Attributes:
+      tail: How many lines the next read shows at most; None for all.
       has_ended: Whether the run had ended when it was last looked at.
+      readers: By attempt and task, as are the filters of `noise`.
     """
 
-    def __init__(
-        self,
-        storage: RunStorage,
-        *,
-        task: AnyTask | None,
-        attempt: int | None,
-        tail: int | None,
-        since_s: float | None,
-        is_all: bool,
-    ) -> None:
-        self._storage = storage
-        self._task = task
-        self._attempt = attempt
-        self._tail = tail
-        self._since_s = since_s
-        self._is_all = is_all
-        self._readers: dict[tuple[int, AnyTask], TimedLogReader] = {}
-        self._noise: dict[tuple[int, AnyTask], NoiseFilter] = {}
-        self.has_ended = False
-
-    @property
-    def tasks(self) -> list[tuple[int, AnyTask]]:
-        return list(self._readers)
+    storage: RunStorage
+    task: AnyTask | None
+    attempt: int | None
+    tail: int | None
+    since_s: float | None
+    is_all: bool
+    has_ended: bool = False
+    readers: dict[tuple[int, AnyTask], TimedLogReader] = field(default_factory=dict)
+    noise: dict[tuple[int, AnyTask], NoiseFilter] = field(default_factory=dict)
 
     @property
     def num_left_out(self) -> int:
-        return sum(noise.num_left_out for noise in self._noise.values())
+        return sum(noise.num_left_out for noise in self.noise.values())
 
     def is_over(self) -> bool:
         """Whether the run had ended before the last read, so that nothing can be new."""
@@ -211,44 +201,44 @@ class _Logs:
         return had_ended
 
     def check_found(self) -> None:
-        if not self._readers:
-            what = f"task {self._task}" if self._task else "any task"
-            which = "" if self._attempt is None else f" in attempt {self._attempt}"
+        if not self.readers:
+            what = f"task {self.task}" if self.task else "any task"
+            which = "" if self.attempt is None else f" in attempt {self.attempt}"
             raise MistakeError(
-                f"no log of {what}{which} is stored for {self._storage.run}; "
-                f"`raydist status {self._storage.run}` shows its tasks"
+                f"no log of {what}{which} is stored for {self.storage.run}; "
+                f"`raydist status {self.storage.run}` shows its tasks"
             )
 
     def read_new(self, *, is_last: bool) -> list[LogLine]:
         from raydist.storage.timed_logs import read_merged
 
         self._find_readers()
-        lines = [line for line in read_merged(self._readers.values(), is_last=is_last) if self._keeps(line)]
-        tail, self._tail = self._tail, None  # what comes later is all shown
+        lines = [line for line in read_merged(self.readers.values(), is_last=is_last) if self._keeps(line)]
+        tail, self.tail = self.tail, None  # what comes later is all shown
         return lines if tail is None else lines[len(lines) - tail :] if tail < len(lines) else lines
 
     def _find_readers(self) -> None:
         from raydist.storage.logs import list_log_tasks
         from raydist.storage.timed_logs import TimedLogReader
 
-        stored = list_log_tasks(self._storage)
+        stored = list_log_tasks(self.storage)
         newest = max((number for number, _ in stored), default=0)
-        attempt = newest if self._attempt is None else self._attempt
+        attempt = newest if self.attempt is None else self.attempt
         for number, task in stored:
-            if number == attempt and self._task in (None, task) and (number, task) not in self._readers:
+            if number == attempt and self.task in (None, task) and (number, task) not in self.readers:
                 has_gpus = isinstance(task, TaskId) and task.task_type in self._types_with_gpus
-                noise = self._noise[number, task] = NoiseFilter(has_gpus=has_gpus)
-                reader = TimedLogReader(self._storage, task=task, attempt=number)
+                noise = self.noise[number, task] = NoiseFilter(has_gpus=has_gpus)
+                reader = TimedLogReader(self.storage, task=task, attempt=number)
                 reader.skip_to(
-                    num_lines=self._tail,
-                    since_s=self._since_s,
-                    keep=_always if self._is_all else noise.keeps_alone,
+                    num_lines=self.tail,
+                    since_s=self.since_s,
+                    keep=_always if self.is_all else noise.keeps_alone,
                 )
-                self._readers[number, task] = reader
+                self.readers[number, task] = reader
 
     def _keeps(self, line: LogLine) -> bool:
-        is_shown = self._is_all or self._noise[line.attempt, line.task].keeps(line.text)
-        return is_shown and (self._since_s is None or line.at_s is None or line.at_s >= self._since_s)
+        is_shown = self.is_all or self.noise[line.attempt, line.task].keeps(line.text)
+        return is_shown and (self.since_s is None or line.at_s is None or line.at_s >= self.since_s)
 
     @functools.cached_property
     def _types_with_gpus(self) -> Container[TaskType]:
@@ -256,7 +246,7 @@ class _Logs:
         from raydist.storage.run_record import read_record
 
         try:
-            roles = read_record(self._storage).plan.get("roles", ())
+            roles = read_record(self.storage).plan.get("roles", ())
         except (MistakeError, StorageError):
             return tuple(TaskType)
         names = [role.get("task_type") for role in roles if isinstance(role, dict) and role.get("gpus")]
@@ -265,7 +255,7 @@ class _Logs:
     def _is_ended(self) -> bool:
         from raydist.storage.run_record import read_record
 
-        return read_record(self._storage).state.is_terminal
+        return read_record(self.storage).state.is_terminal
 
 
 class _Printer:
@@ -303,7 +293,7 @@ def _always(line: str) -> bool:
 
 
 def _texts(logs: _Logs, lines: Iterable[LogLine]) -> list[dict[str, object]]:
-    texts: dict[tuple[int, AnyTask], list[str]] = {key: [] for key in logs.tasks}
+    texts: dict[tuple[int, AnyTask], list[str]] = {key: [] for key in logs.readers}
     for line in lines:
         texts[line.attempt, line.task].append(f"{as_submitted(line.text)}\n")
     return [
