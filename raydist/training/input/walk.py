@@ -82,7 +82,7 @@ def _walk_to_batch(
             obstacle = None if _is_cut_alike(node.element_spec) else "its batches are sparse tensors"
             return obstacle, passed, node
         if kind is Transformation.PADDED_BATCH:
-            obstacle = None if _has_static_rows(node.element_spec) else _PADS
+            obstacle = None if has_static_rows(node.element_spec) else _PADS
             return obstacle, passed, node
         if kind is Transformation.MAP:
             [function] = tf_private.functions_of(node)
@@ -170,5 +170,6 @@ def _is_cut_alike(element_spec: Any) -> bool:
     )
 
 
-def _has_static_rows(element_spec: Any) -> bool:
+def has_static_rows(element_spec: Any) -> bool:
+    """Whether all sizes but that of the batch are known."""
     return all(spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(element_spec))

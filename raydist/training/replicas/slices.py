@@ -213,6 +213,11 @@ def rows(batch: Any, start: Any, size: Any) -> Any:
     return tf.nest.map_structure(cut, batch)
 
 
+def zeros_of(specs: Any) -> Any:
+    """Returns zeros of a structure of specs, or of a model's symbolic inputs; a size that is unknown is 1."""
+    return tf.nest.map_structure(lambda spec: tf.zeros([size or 1 for size in spec.shape], spec.dtype), specs)
+
+
 def own_rows_of(element: Any) -> Any:
     """Returns a replica's batch. A padding example has something to compute on, too."""
     return element.batch if isinstance(element, Slice) else element

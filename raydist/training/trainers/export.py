@@ -21,6 +21,7 @@ from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints, non_finite_note
 from raydist.training.keras_patches.adapters import adapter_of
+from raydist.training.replicas import slices
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tf_messages import cause_of
 
@@ -124,7 +125,7 @@ def _clean_copy(model: Any, assets: Path, inputs: Any) -> Any:
     except ValueError:  # a subclass of Model, which only its own config can make
         copy = type(model).from_config(model.get_config())
     if not adapter.knows_inputs(copy):
-        copy(tf.nest.map_structure(_zeros, inputs))  # as the batches have built the model
+        copy(slices.zeros_of(inputs))  # as the batches have built the model
     elif not copy.built:
         copy.build_from_config(model.get_build_config())
     for number, (old, new) in enumerate(zip(model._flatten_layers(), copy._flatten_layers(), strict=True)):
@@ -165,7 +166,3 @@ def _inputs_of(element_spec: Any) -> Any:
     """Returns the types of a model's inputs in any number of examples, from those of a batch."""
     inputs = element_spec[0] if isinstance(element_spec, tuple) else element_spec
     return tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), inputs)
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([size or 1 for size in spec.shape], spec.dtype)

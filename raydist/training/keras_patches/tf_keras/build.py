@@ -17,8 +17,9 @@ from tf_keras.src.engine import data_adapter
 
 from raydist.errors import UnsupportedError
 from raydist.training.checkpointing import step_trace
+from raydist.training.input import walk
 from raydist.training.keras_patches.tf_keras import optimizers
-from raydist.training.replicas import replica_share
+from raydist.training.replicas import replica_share, slices
 from raydist.training.replicas.gradient_probe import Probe, counters_kept
 from raydist.training.replicas.loss_verdict import LossRule
 
@@ -108,9 +109,10 @@ def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any
 
 
 def _build_by_call(model: Any, element_spec: Any, *, with_metrics: bool) -> None:
-    inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(tf.nest.map_structure(_zeros, element_spec))
-    if _has_unknown_sizes(element_spec) and getattr(model, "inputs", None):
-        inputs = tf.nest.map_structure(_zeros, model.input)
+    inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(slices.zeros_of(element_spec))
+    # As with data that Python makes.
+    if not walk.has_static_rows(element_spec) and getattr(model, "inputs", None):
+        inputs = slices.zeros_of(model.input)
     outputs = model(inputs)
     if hasattr(model.optimizer, "build"):
         model.optimizer.build(model.trainable_variables)
@@ -122,13 +124,3 @@ def _build_by_call(model: Any, element_spec: Any, *, with_metrics: bool) -> None
             # Targets of another structure than the outputs', as with a loss for some of them only.
             with contextlib.suppress(TypeError, ValueError):
                 container.build(*((outputs,) if is_loss else (outputs, targets)))
-
-
-def _has_unknown_sizes(element_spec: Any) -> bool:
-    """Whether sizes besides that of the batch are unknown, as with data that Python makes."""
-    return any(not spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(element_spec))
-
-
-def _zeros(spec: Any) -> tf.Tensor:
-    """Returns zeros of the shape and type of a spec, or of a model's symbolic input."""
-    return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
