@@ -24,7 +24,7 @@ from raydist.storage.segments import read_events
 
 MAX_POINTS = 1_000_000
 # Nobody tells more lines of a chart apart, and each task has files of its own.
-MAX_TASKS = 50
+MAX_TASKS = 64
 
 _OVER = tuple(state.value for state in RunState if state.is_terminal)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 # Pyarrow opens as many connections to S3 as it has threads for input, which are 8, or 25 if these are more.
-MAX_REQUESTS = 128
+MAX_REQUESTS = 256
 
 
 @dataclass(frozen=True, kw_only=True)

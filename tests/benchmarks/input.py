@@ -8,8 +8,8 @@ pyarrow scan of all columns, raydist.data shuffled, in a loop in Python and in a
 as raydist's windows mix. Prints the rates of each round and the ratios of the medians (targets: at least 0.8
 of the scan, 12 times Ray Data with the buffer of ten batches), the peak memory of the process for these data
 and for a twentieth of them, and the longest time to the first batch when resuming at steps all over a set of
-10 million rows (target: 1 s). Before that, the first epoch of 400,000 rows, its start included, takes turns
-with a scan of them.
+10 million rows (target: 1 s). Before that, the first epoch of 400,000 rows in a process takes turns with the
+first scan of them in another one.
 
 With `--parts` it prints instead where the CPU time of a row goes: of each part the least of the rounds.
 """
@@ -158,11 +158,23 @@ def ray_data_as_mixed(folder: Path) -> int:
 
 
 def compare_short(folder: Path, rounds: int) -> None:
+    """Prints the rate of the first epoch of a process, TensorFlow imported, and that of its first scan."""
     rates: dict[str, list[float]] = {"scan": [], "raydist": []}
     for _ in range(rounds):
-        for name, way in (("scan", scanned), ("raydist", ours)):
-            rates[name].append(rate(folder, lambda way=way: way(folder)))  # type: ignore[misc]
+        for name, call in (("scan", "print_scan"), ("raydist", "print_epoch")):
+            rates[name].append(in_process(call, folder))
     figure("scan_400000", rates["raydist"], "rows/s", against=("bare pyarrow scan", rates["scan"]))
+
+
+def print_scan(folder: str) -> None:
+    print(rate(Path(folder), lambda: scanned(Path(folder))))
+
+
+def print_epoch(folder: str) -> None:
+    import tensorflow as tf
+
+    next(iter(tf.data.Dataset.range(1)))
+    print(rate(Path(folder), lambda: ours(Path(folder))))
 
 
 def compare(folder: Path, rounds: int) -> None:
@@ -205,16 +217,15 @@ def compare(folder: Path, rounds: int) -> None:
     ray.shutdown()
 
 
-def peak_mb(folder: Path) -> float:
-    """Returns the peak memory of a process that reads all of the data once."""
-    code = (
-        f"import sys; sys.argv = ['']; from tests.benchmarks import input as i; i.print_peak({str(folder)!r})"
-    )
+def in_process(call: str, folder: Path) -> float:
+    """Returns the number that a function of this module prints in a process of its own."""
+    code = f"import sys; sys.argv = ['']; from tests.benchmarks import input as i; i.{call}({str(folder)!r})"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(json.loads(output.stdout.splitlines()[-1]))
 
 
 def print_peak(folder: str) -> None:
+    """Prints the peak memory in MB of a process that reads all of the data once."""
     ours(Path(folder))
     status = Path("/proc/self/status").read_text()  # ru_maxrss begins with that of the parent
     print(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
@@ -253,9 +264,9 @@ def main() -> None:
         write(folder / "short", SHORT_ROWS)
         os.sync()  # else the kernel writes it while the first ways read
         next(iter(tf.data.Dataset.range(1)))  # its start belongs to none of the ways
-        compare_short(folder / "short", max(5, options.rounds))
+        compare_short(folder / "short", options.rounds + 1)
         compare(folder / "all", options.rounds)
-        few, whole = peak_mb(folder / "few"), peak_mb(folder / "all")
+        few, whole = (in_process("print_peak", folder / name) for name in ("few", "all"))
         print(
             f"peak memory: {few:.0f} MB for {options.rows // 20:,} rows, {whole:.0f} MB for {options.rows:,}"
         )
