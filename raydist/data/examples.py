@@ -117,7 +117,7 @@ class Examples(abc.ABC):
 
         Only for a source without groups. Raises DataError where it cannot be read.
         """
-        raise NotImplementedError(f"{type(self).__name__} is read in groups")
+        raise NotImplementedError(f"{type(self).__name__} is not read by single examples")
 
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
         """Returns the examples of some pieces of groups, as `read_into` reads them."""

@@ -139,8 +139,14 @@ def later_trainings(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [{"name": name, "step": step} for name, step in list(found.items())[1:]]
 
 
-def workers(series: Iterable[Series]) -> list[dict[str, Any]]:
-    """Returns each task's step time and waits of late, and how many times slower a straggler is."""
+def workers(
+    series: Iterable[Series], *, known_slow: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Returns each task's step time and waits of late, and how many times slower a straggler is.
+
+    Args:
+      known_slow: How many times slower which tasks are, where the series are only those of some tasks.
+    """
     recent = {
         (one.name, one.task): float(np.median(one.values[-_RECENT:]))
         for one in series
@@ -148,7 +154,7 @@ def workers(series: Iterable[Series]) -> list[dict[str, Any]]:
     }
     step_s: Mapping[str, float] = {task: value for (name, task), value in recent.items() if name == STEP_TIME}
     own_s = {task: value * (1 - recent.get((COLLECTIVE_WAIT, task), 0.0)) for task, value in step_s.items()}
-    slow = find_stragglers(own_s, step_s)
+    slow = find_stragglers(own_s, step_s) if known_slow is None else known_slow
     return [
         {
             "task": task,

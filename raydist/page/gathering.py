@@ -100,9 +100,15 @@ def gather_curves(
     return {
         **pack_curves(series, num_points=num_points),
         "attempts": attempt_starts(series),
-        "workers": workers(series),
+        "workers": workers(series, known_slow=_slow_tasks(record) if num_left_out else None),
         "tasks_left_out": num_left_out,
     }
+
+
+def _slow_tasks(record: Mapping[str, Any]) -> dict[str, float]:
+    """Returns how many times slower than the median of all tasks the run's stragglers are."""
+    told = (one for one in record["stragglers"] if not one.get("is_over") and one["cause"] != "network")
+    return {one["task"]: one["times_slower"] for one in told}
 
 
 def _by_interest(tasks: Collection[TaskId], stragglers: Collection[str]) -> list[TaskId]:

@@ -54,6 +54,9 @@ def test_curves_of_a_large_run_are_those_of_the_chief_stragglers_and_first_tasks
     _, curves, problems = gathered(run)
     assert {one["task"] for one in curves["series"]} == {*tasks[: MAX_TASKS - 1], tasks[-1]}
     assert (curves["tasks_left_out"], problems) == (20, [])
+    # By the median of all tasks, and not of those that are drawn.
+    assert {one["task"]: one["times_slower"] for one in curves["workers"]}[tasks[-1]] == 2.0
+    assert [one["task"] for one in curves["workers"] if one["times_slower"]] == [tasks[-1]]
 
 
 def test_excerpt_of_a_log_has_no_control_sequences(run: RunStorage) -> None:

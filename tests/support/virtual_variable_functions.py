@@ -100,12 +100,13 @@ def late_seeds(ctx: Any) -> dict[str, Any]:
     begun = np.array(_copies(state))
     groups = {"layer": [state]}
     sums = [np.stack([copy.numpy() for copy in state.values])]
-    snapshot = variables.Snapshots().take(groups, is_chief=True, copies=lambda _: sums)
+    exchange = variables.Exchange(copies=lambda _: sums)
+    snapshot = variables.Snapshots().take(groups, is_chief=True, exchange=exchange)
     assert snapshot is not None
     files = dict(snapshot.files())
     notes = {"same": variables.other_replicas(groups, files)}
     sums[0] = sums[0][:2]
-    fewer = variables.Snapshots().take(groups, is_chief=True, copies=lambda _: sums)
+    fewer = variables.Snapshots().take(groups, is_chief=True, exchange=exchange)
     assert fewer is not None
     notes["fewer"] = variables.other_replicas(groups, fewer.files())
     for copy in state.values:

@@ -34,7 +34,7 @@ QUOTED: Mapping[str, Sequence[str]] = {
         "one that was free | {scale.lost_node_again:.0f} s |",
         "driver for that | {scale.lost_node_cpu:.1f} s |",
         "{scale.agents_start:.0f} s for 200 agents on 2 cores are {scale.agents_start_each:.1f} s of",
-        "costs the driver about {scale.agents_status:.1f} ms of CPU time",
+        "costs the driver about {scale.agents_status:.2f} ms of CPU time",
     ),
     "input-data.md": (
         "places of all row groups | {large_data.parquet_source_memory:.0f} MB |",

@@ -181,7 +181,7 @@ AGENT = textwrap.dedent("""
     begin = Begin(task=TASK, host="here", runner=COUNTING, scratch_path=folder, log=log, may_vanish=False)
     process = TaskProcess(begin, environ=os.environ, held=Agent(), keep_warm_s=0.0)
     run = run_of(steps=100_000, child="sleep 1000")
-    threading.Thread(target=process.run, args=(run,), daemon=True).start()
+    threading.Thread(target=process.send, args=(run,), daemon=True).start()
     while process.status is None or not any("child=" in note for note in process.status.notes):
         time.sleep(0.02)
     child = next(note for note in process.status.notes if "child=" in note).partition("=")[2]
