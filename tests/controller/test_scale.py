@@ -87,6 +87,18 @@ def test_news_of_one_task_costs_the_same_in_any_run(change: Change) -> None:
     assert_same_work(lambda num_tasks: news_of_few(training(num_tasks), change))
 
 
+@pytest.mark.parametrize("states", [[TaskState.STARTING], [TaskState.STARTING, TaskState.RUNNING]])
+def test_start_of_one_task_costs_the_same_in_any_run(states: list[TaskState]) -> None:
+    def prepare(num_tasks: int) -> list[Call]:
+        machine, calls = large_machine(num_tasks), []
+        for state in states:
+            [call() for call in calls]
+            calls = news_of_few(machine, functools.partial(dataclasses.replace, state=state))
+        return calls
+
+    assert_same_work(prepare)
+
+
 @pytest.mark.parametrize("changes", [[dead], [dead, back]], ids=["death", "return"])
 def test_death_and_return_of_one_worker_cost_the_same_in_any_run(changes: list[Change]) -> None:
     def prepare(num_tasks: int) -> list[Call]:
