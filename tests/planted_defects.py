@@ -37,7 +37,7 @@ class Defect(NamedTuple):
 
 
 DEFECTS = (
-    Defect("controller", "if status.incarnation < known.incarnation:", "if False:"),
+    Defect("controller", "return status.incarnation > known.incarnation", "return True"),
     Defect("controller", "if num_lost > max_failures:", "if num_lost >= max_failures:"),
     Defect("controller", "end.step <= restored_step:", "end.step < restored_step:"),
     Defect("controller", "at_s=at_s) < MAX_QUICK_DEATHS:", "at_s=at_s) <= MAX_QUICK_DEATHS:"),
