@@ -24,17 +24,13 @@ STRATEGIES = {
 
 
 JOBS = {"cifar": ["-p", "epochs=2", "-p", "data=digits"], "digits": ["-p", "epochs=3"]}
-# multi_worker_mirrored is that of the first command.
-DEFAULT = {("digits", "mirrored")}
 
 
+# The README's command is the default test of multi_worker_mirrored.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "strategy"),
-    [
-        pytest.param(job, strategy, marks=() if (job, strategy) in DEFAULT else pytest.mark.slow)
-        for job in JOBS
-        for strategy in STRATEGIES
-    ],
+    [(job, strategy) for job in JOBS for strategy in STRATEGIES],
 )
 def test_job_learns_under(raydist: Raydist, job: str, strategy: str) -> None:
     path = str(ROOT / "jobs" / f"{job}.py")

@@ -42,7 +42,8 @@ def test_messages_of_a_step_do_not_grow_with_the_number_of_layers(keras: str) ->
     assert chief.values["6"] <= {"3": 6, "legacy": 8}[keras]
 
 
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_steps_of_a_turn_ask_once_for_rate_and_number(keras: str) -> None:
     where = Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)
     [chief] = run_function(f"{PROGRAMS}:messages", where, unroll=10)
