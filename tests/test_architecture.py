@@ -89,8 +89,14 @@ ROOMS: dict[str, set[str]] = {
         *("training.checkpointing", "training.keras_patches.keras3", "training.keras_patches"),
     },
     "training.parameter_server": {
-        *("errors", "planning", "data", "data.__init__", "training.tf_private", "training.reporting"),
-        *("training.cluster", "training.replicas", "training.input", "training.stepping"),
+        *("errors", "spec", "planning", "data", "data.__init__", "training.tf_private"),
+        *(
+            "training.reporting",
+            "training.cluster",
+            "training.replicas",
+            "training.input",
+            "training.stepping",
+        ),
         *("training.checkpointing", "training.keras_patches", "training.trainers"),
     },
     "training.context": {

@@ -39,7 +39,7 @@ class _Memory:
     samples: Samples = ()
     growth: float | None = None
 
-    def is_sampled(self, now_s: float) -> bool:
+    def sample(self, now_s: float) -> bool:
         """Takes a sample if one is due; returns whether it was."""
         if self.samples and now_s - self.samples[-1][0] < self.every_s:
             return False
@@ -79,7 +79,7 @@ class MemoryWatch:
           left_s: How long the run will continue; None while that is unknown, so that nobody is named.
           reserved_bytes: Returns what a task has reserved; 0 where it has not.
         """
-        growing = [one for one in statuses if self._is_found_growing(one, now_s)]
+        growing = [one for one in statuses if self._take_one(one, now_s)]
         if left_s is None:
             return
         for status in growing:
@@ -95,8 +95,8 @@ class MemoryWatch:
         self.memories.clear()
         self._on_host.clear()
 
-    def _is_found_growing(self, status: TaskStatus, now_s: float) -> bool:
-        """Takes in a status; returns whether its task is shown to grow by it, and was not named yet."""
+    def _take_one(self, status: TaskStatus, now_s: float) -> bool:
+        """Takes in a status; returns whether it shows that its task grows, which was not named yet."""
         task, known = status.task, self.memories.get(status.task)
         is_measured = status.state is TaskState.RUNNING and bool(status.peak_memory_bytes)
         if known is not None and not (is_measured and known.incarnation == status.incarnation):
@@ -108,7 +108,7 @@ class MemoryWatch:
             known = _Memory(incarnation=status.incarnation, host=status.host)
             self.memories[task] = self._on_host[status.host][task] = known
         known.peak_bytes = status.peak_memory_bytes or 0
-        return known.is_sampled(now_s) and known.growth is not None and task not in self._noted
+        return known.sample(now_s) and known.growth is not None and task not in self._noted
 
 
 def growth_of(samples: Samples) -> float | None:

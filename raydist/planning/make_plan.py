@@ -16,6 +16,7 @@ from raydist.planning.strategy import Origins, check_communication, choose_strat
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole, TaskType
+from raydist.spec.text import counted
 
 _PLENTY = 1e9
 
@@ -162,8 +163,7 @@ def _check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, 
         )
     needed = job.workers.maximum * num_devices
     if job.virtual_replicas < needed:
-        workers = "1 worker" if job.workers.maximum == 1 else f"{job.workers.maximum} workers"
-        devices = "1 device" if num_devices == 1 else f"{num_devices} devices"
+        workers, devices = counted(job.workers.maximum, "worker"), counted(num_devices, "device")
         raise SpecError(
             f"virtual_replicas is {job.virtual_replicas}, too few for {workers} of {devices}, each of which "
             f"computes one; use --virtual-replicas {needed} or more"

@@ -27,7 +27,7 @@ else:
 
 # Before a record is read again. A live run replaces it every few seconds, and when its state changes.
 _PAUSES_S = (0.0, 0.1, 0.3)
-# A record of more tasks is one line: with indentation json takes Python's own encoder, three times as long.
+# A record of more tasks is one line: with indentation json takes Python's own encoder, four times as long.
 _MOST_INDENTED = 100
 _MAX_TIME_S = 2.5e11  # in the year 9892: what Python's calendar can show in any time zone
 

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 # Pyarrow opens as many connections to S3 as it has threads for input, which are 8, or 25 if these are more.
+# A small picture takes two requests: with 128 at a time, a latency of 50 ms halved the rate, with 256 it took
+# a fifth (tests/benchmarks/remote.py).
 MAX_REQUESTS = 256
 
 

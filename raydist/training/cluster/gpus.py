@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from raydist.errors import DeviceError
 from raydist.spec.tasks import TaskId
+from raydist.spec.text import counted
 
 # Before a message of TensorFlow's C++ code.
 _PREFIX = re.compile(r"^(?:[IWEF]0000 |\d{4}-\d\d-\d\d [\d:.]+: [IWEF] )[^\]]*\] ")
@@ -47,7 +48,7 @@ def problem_of(seen: SeenGpus, *, num_gpus: int, role: str) -> str | None:
     """
     if seen.num_seen >= num_gpus:
         return None
-    asked = "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
+    asked = counted(num_gpus, "GPU")
     visible = "" if seen.visible is None else f" (CUDA_VISIBLE_DEVICES={seen.visible})"
     causes = [text for line in seen.log.splitlines() if _CAUSE.search(text := _PREFIX.sub("", line))]
     said = f": {causes[-1].partition('. ')[0].rstrip('.')}" if causes else ""

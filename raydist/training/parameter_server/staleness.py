@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raydist.spec.text import counted
 from raydist.training.reporting import reporter
 from raydist.training.trainers.base import TaskRun
 
@@ -27,13 +28,9 @@ def shared_updates(run: TaskRun, way: str, *, limits: Mapping[str, int]) -> int:
         effect = f"acts as {number}" if number else "has no effect"
         reporter.note(
             f"ps_staleness {asked} {effect} in this {way}: {name}={limits[name]} allows at most "
-            f"{_steps(limits[name])} per reading of the weights"
+            f"{counted(limits[name], 'step')} per reading of the weights"
         )
     return number
-
-
-def _steps(number: int) -> str:
-    return "1 step" if number == 1 else f"{number} steps"
 
 
 def note_nothing_shared() -> None:
