@@ -32,16 +32,7 @@ _MODULES = {
     "mix": "sources.mix",
 }
 
-__all__ = [
-    "Batches",
-    "Source",
-    "from_arrays",
-    "from_images",
-    "from_parquet",
-    "from_ray_dataset",
-    "from_tfrecord",
-    "mix",
-]
+__all__ = [*_MODULES]
 
 if not TYPE_CHECKING:  # else a type checker would believe in any name
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import numbers
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from raydist.data.examples import Examples
 from raydist.data.failures import data_error_in
 from raydist.data.mixture import cached
-from raydist.data.order.steps import Steps
 from raydist.data.recipe import Map, Recipe
 from raydist.errors import DataError
-
-_WINDOW_MB = 64.0
-_WINDOW_EXAMPLES = 1 << 19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,43 +26,6 @@ class Batches(Recipe):
     run resumes at; or take `dataset()`. Iterating it gives the global batches, and `len` their number.
     Without `epochs` training takes as many as it needs, and everything else one.
     """
-
-    @classmethod
-    def of(
-        cls,
-        source: Examples,
-        *,
-        global_batch_size: int,
-        seed: int,
-        shuffle: bool,
-        epochs: int | None,
-        drop_remainder: bool,
-        window_mb: float | None,
-    ) -> Batches:
-        """See `Source.batches`."""
-        global_batch_size = _checked_int("global_batch_size", global_batch_size, 1)
-        if epochs is not None:
-            epochs = _checked_int("epochs", epochs, 1)
-        if window_mb is None:
-            window_mb = min(_WINDOW_MB, _WINDOW_EXAMPLES * source.num_bytes / 1e6)
-        if not isinstance(window_mb, numbers.Real) or not 0 < window_mb < math.inf:
-            raise DataError(f"window_mb is {window_mb!r}; it has to be a number of MB, more than 0")
-        seed = _checked_int("seed", seed, -(2**63))
-        if seed >= 2**63:
-            raise DataError(f"seed is {seed}; it has to be less than 2**63")
-        if len(source) < global_batch_size:
-            raise DataError(
-                f"global_batch_size is {global_batch_size}, and the source has {len(source)} examples, fewer "
-                "than one batch; give more data or a smaller batch"
-            )
-        steps = Steps(num_examples=len(source), batch_size=global_batch_size, drop_remainder=drop_remainder)
-        return cls(
-            source=source,
-            steps=steps,
-            seed=seed if shuffle else None,
-            epochs=epochs,
-            window_bytes=int(window_mb * 1e6),
-        )
 
     def map(self, function: Map) -> Batches:
         """Returns the recipe with `function` applied to each batch, or to each worker's part of it.
@@ -89,7 +46,7 @@ class Batches(Recipe):
         Without it some MB of batches are read in advance, and each map, and decoding, holds one batch for
         each core (16 at most).
         """
-        return dataclasses.replace(self, num_prefetched=_checked_int("prefetch", num_batches, 1))
+        return dataclasses.replace(self, num_prefetched=checked_int("prefetch", num_batches, 1))
 
     def cache_examples(self) -> Batches:
         """Returns the recipe that keeps each example in memory once it was read, as the source holds it.
@@ -127,7 +84,7 @@ class Batches(Recipe):
         """
         from raydist.data import pipeline
 
-        start_step, num_steps = _checked_int("start_step", start_step, 0), len(self)
+        start_step, num_steps = checked_int("start_step", start_step, 0), len(self)
         if start_step > num_steps:
             remedy = "" if self.epochs else "; give batches(epochs=…) for more than one epoch"
             raise DataError(f"start_step is {start_step}, and the data end after {num_steps} steps{remedy}")
@@ -148,7 +105,7 @@ class Batches(Recipe):
             raise (data_error_in(error) or error) from None
 
 
-def _checked_int(name: str, value: Any, least: int) -> int:
+def checked_int(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise DataError(f"{name} is {value!r}; it has to be an int of at least {least}")
     return int(value)  # NumPy's ints overflow

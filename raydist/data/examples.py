@@ -191,7 +191,7 @@ class CachedExamples(Examples):
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         with self._lock:
             if not self._taken:
-                self._taken = [np.empty((len(self), *field.shape), field.dtype) for field in self.fields]
+                self._taken = self.room(len(self))
                 self._is_taken = np.zeros(len(self), bool)
             missing = np.unique(rows[~self._is_taken[rows]])
             if len(missing):

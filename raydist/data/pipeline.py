@@ -236,7 +236,7 @@ def in_this_process(reader: Callable[[Any], Sequence[np.ndarray]]) -> ReadOp:
 
 def has_equal_parts(recipe: Recipe, num_replicas: int) -> bool:
     """Whether every replica has as many examples in every step."""
-    return recipe.steps.is_uniform and recipe.global_batch_size % num_replicas == 0
+    return recipe.steps.last_size == 0 and recipe.global_batch_size % num_replicas == 0
 
 
 def _batch_shapes(recipe: Recipe, part: Part) -> list[list[int | None]]:

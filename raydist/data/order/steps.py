@@ -39,10 +39,6 @@ class Steps:
         """Whether an epoch has every example."""
         return not self.drop_remainder or self.num_examples % self.batch_size == 0
 
-    @property
-    def is_uniform(self) -> bool:
-        return self.last_size == 0
-
     def locate(self, step: int) -> tuple[int, int]:
         """Returns the epoch of a step of the run, and its number within the epoch."""
         return divmod(step, self.per_epoch)

@@ -103,17 +103,6 @@ class _Row:
         return tuple(pieces)
 
 
-@dataclass(frozen=True)
-class _Lane:
-    """Attributes: the first row of each window and the end of the last one, in the row of the epoch."""
-
-    bounds: np.ndarray
-
-    @property
-    def num_windows(self) -> int:
-        return len(self.bounds) - 1
-
-
 class WindowedOrder:
     """The order of every epoch of a source in groups."""
 
@@ -134,7 +123,7 @@ class WindowedOrder:
         self.num_lanes = 1 if seed is None or self._fits else max(1, wanted)
         self._window_rows = max(1, window_rows // self.num_lanes)
         self._rows: dict[int, _Row] = {}
-        self._lanes: dict[tuple[int, int], _Lane] = {}
+        self._lanes: dict[tuple[int, int], np.ndarray] = {}
         self._windows: dict[tuple[int, int, int], Window] = {}
 
     def slots(self, lane: int, size: int) -> tuple[int, int]:
@@ -156,7 +145,7 @@ class WindowedOrder:
     def after(self, window: Window) -> Window:
         """Returns the window that is read after another one of its lane."""
         number = window.number + 1
-        if number < self._lane(window.epoch, window.lane).num_windows:
+        if number < len(self._bounds(window.epoch, window.lane)) - 1:
             return self._window(window.epoch, window.lane, number)
         return self._window(window.epoch + 1, window.lane, 0)
 
@@ -165,7 +154,7 @@ class WindowedOrder:
         return end - first
 
     def _cut(self, epoch: int, lane: int, first: int, end: int) -> list[Stretch]:
-        bounds = self._lane(epoch, lane).bounds
+        bounds = self._bounds(epoch, lane)
         number = int(np.searchsorted(bounds, bounds[0] + first, side="right")) - 1
         found = []
         while first < end:
@@ -185,7 +174,7 @@ class WindowedOrder:
         return window
 
     def _made_window(self, epoch: int, lane: int, number: int) -> Window:
-        bounds = self._lane(epoch, lane).bounds
+        bounds = self._bounds(epoch, lane)
         first, end = int(bounds[number]), int(bounds[number + 1])
         if self._seed is None:
             key = None
@@ -198,7 +187,8 @@ class WindowedOrder:
             epoch=epoch, lane=lane, number=number, first=first - int(bounds[0]), pieces=pieces, key=key
         )
 
-    def _lane(self, epoch: int, lane: int) -> _Lane:
+    def _bounds(self, epoch: int, lane: int) -> np.ndarray:
+        """Returns the first row of each window of a lane and the end of the last, in the row of the epoch."""
         found = self._lanes.get((epoch, lane))
         if found is None:
             found = self._lay_out(epoch, lane)
@@ -207,11 +197,11 @@ class WindowedOrder:
             self._lanes = {**kept, (epoch, lane): found}
         return found
 
-    def _lay_out(self, epoch: int, lane: int) -> _Lane:
+    def _lay_out(self, epoch: int, lane: int) -> np.ndarray:
         """Cuts a lane into windows of whole groups."""
         ends = self._row(epoch).ends
         if self._seed is not None and self._fits:
-            return _Lane(np.array([0, ends[-1]], np.int64))
+            return np.array([0, ends[-1]], np.int64)
         sizes = self._lane_sizes()
         first = sum(sizes[:lane])
         end = first + sizes[lane]
@@ -221,7 +211,7 @@ class WindowedOrder:
             # The end of the last group that is whole, or of the only one, if that is larger than a window.
             own, number = np.searchsorted(ends, [bounds[-1], most], side="right").tolist()
             bounds.append(end if most >= end else min(end, int(ends[max(own, number - 1)])))
-        return _Lane(np.array(bounds, np.int64))
+        return np.array(bounds, np.int64)
 
     def _lane_sizes(self) -> list[int]:
         steps = self.steps
@@ -243,7 +233,7 @@ class WindowedOrder:
         """Returns the groups of an epoch in their order, the empty ones left out."""
         groups = np.flatnonzero(self._sizes)
         if self._seed is None or self._fits:
-            return _row_of(groups, np.zeros_like(groups), self._sizes[groups])
+            return _Row(groups, np.zeros_like(groups), np.cumsum(self._sizes[groups]))
         key = key_of(self._seed, epoch)
         groups = groups[permuted(np.arange(len(groups)), len(groups), key)]
         sizes, firsts = self._sizes[groups], np.zeros_like(groups)
@@ -254,8 +244,4 @@ class WindowedOrder:
                 sizes[0], firsts[0] = size - begin, begin
                 groups, firsts = np.append(groups, groups[0]), np.append(firsts, 0)
                 sizes = np.append(sizes, begin)
-        return _row_of(groups, firsts, sizes)
-
-
-def _row_of(groups: np.ndarray, firsts: np.ndarray, sizes: np.ndarray) -> _Row:
-    return _Row(groups, firsts, np.cumsum(sizes))
+        return _Row(groups, firsts, np.cumsum(sizes))

@@ -136,10 +136,7 @@ class Column:
 
     def check(self, schema: pa.Schema, *, where: str) -> None:
         """Raises DataError unless a schema has the column, with a type that makes the same tensors."""
-        index = schema.get_field_index(self.name)
-        if index < 0:
-            raise DataError(_missing(self.name, schema, where))
-        kind = schema.field(index).type
+        kind = _type_of(self.name, schema, where)
         if (_tensor_type(kind), _tensor_shape(kind)) != (_tensor_type(self.type), self.tensor_shape):
             raise DataError(
                 f"column {self.name} is {kind} in {where}, and {self.type} where the data begin; write all "
@@ -284,13 +281,7 @@ def _chosen(schema: pa.Schema, selection: Selection, *, where: str) -> list[Colu
     for name in defaults:
         if name not in names:
             raise DataError(f"defaults names column {name}, which is not read; {suggest(name, names)}")
-    found = []
-    for name in names:
-        index = schema.get_field_index(name)
-        if index < 0:
-            raise DataError(_missing(name, schema, where))
-        found.append(Column.of(name, schema.field(index).type, defaults.get(name), where=where))
-    return found
+    return [Column.of(name, _type_of(name, schema, where), defaults.get(name), where=where) for name in names]
 
 
 def _joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
@@ -312,8 +303,11 @@ def _stack(values: Sequence[np.ndarray], out: np.ndarray) -> None:
         out[first:end] = block[:, : end - first].T
 
 
-def _missing(name: str, schema: pa.Schema, where: str) -> str:
-    return f"{where} has no column {name}; {suggest(name, schema.names)}"
+def _type_of(name: str, schema: pa.Schema, where: str) -> pa.DataType:
+    index = schema.get_field_index(name)
+    if index < 0:
+        raise DataError(f"{where} has no column {name}; {suggest(name, schema.names)}")
+    return schema.field(index).type
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

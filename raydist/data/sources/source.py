@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+
 import numpy as np
 
-from raydist.data.batches import Batches
+from raydist.data.batches import Batches, checked_int
 from raydist.data.examples import Examples
+from raydist.data.order.steps import Steps
+from raydist.errors import DataError
+
+_WINDOW_MB = 64.0
+_WINDOW_EXAMPLES = 1 << 19
 
 
 class Source(Examples):
@@ -47,14 +55,28 @@ class Source(Examples):
         Raises:
           DataError: The source has fewer examples than one batch, or an argument is out of its range.
         """
-        return Batches.of(
-            self,
-            global_batch_size=global_batch_size,
-            seed=seed,
-            shuffle=shuffle,
+        global_batch_size = checked_int("global_batch_size", global_batch_size, 1)
+        if epochs is not None:
+            epochs = checked_int("epochs", epochs, 1)
+        if window_mb is None:
+            window_mb = min(_WINDOW_MB, _WINDOW_EXAMPLES * self.num_bytes / 1e6)
+        if not isinstance(window_mb, numbers.Real) or not 0 < window_mb < math.inf:
+            raise DataError(f"window_mb is {window_mb!r}; it has to be a number of MB, more than 0")
+        seed = checked_int("seed", seed, -(2**63))
+        if seed >= 2**63:
+            raise DataError(f"seed is {seed}; it has to be less than 2**63")
+        if len(self) < global_batch_size:
+            raise DataError(
+                f"global_batch_size is {global_batch_size}, and the source has {len(self)} examples, fewer "
+                "than one batch; give more data or a smaller batch"
+            )
+        steps = Steps(num_examples=len(self), batch_size=global_batch_size, drop_remainder=drop_remainder)
+        return Batches(
+            source=self,
+            steps=steps,
+            seed=seed if shuffle else None,
             epochs=epochs,
-            drop_remainder=drop_remainder,
-            window_mb=window_mb,
+            window_bytes=int(window_mb * 1e6),
         )
 
 
