@@ -160,7 +160,7 @@ def test_arguments_that_are_no_literals_are_read_in_another_process(read: Read, 
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/settings.py").write_text("EPOCHS = 7\n")
     job = read(
-        "import os, raydist\nfrom raydist.spec import Strategy\nfrom settings import EPOCHS\n"
+        "import os, raydist\nfrom raydist.spec.job import Strategy\nfrom settings import EPOCHS\n"
         "os.write(1, b'noise'); print('more')\n"
         "@raydist.job(strategy=Strategy.MIRRORED, workers='1:2', params={'epochs': EPOCHS, 'lr': 1e-3})\n"
         "def train(ctx): ...\n"

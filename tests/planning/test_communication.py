@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from raydist.errors import SpecError
-from raydist.spec import KerasFlavour
-from raydist.spec.job import EntryPoint, Strategy
+from raydist.spec.job import EntryPoint, KerasFlavour, Strategy
 from raydist.spec.settings.resolution import Origin
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 

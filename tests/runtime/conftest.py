@@ -12,18 +12,8 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import TaskState, TaskStatus
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
-from raydist.spec import (
-    EntryPoint,
-    JobSpec,
-    KerasFlavour,
-    PortRange,
-    Resources,
-    Role,
-    Strategy,
-    TaskId,
-    TaskType,
-    WorkerRange,
-)
+from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, PortRange, Strategy, WorkerRange
+from raydist.spec.tasks import Resources, Role, TaskId, TaskType
 from raydist.storage.filesystem import Storage
 from raydist.storage.logs import read_log
 from raydist.storage.proof import StorageProof

@@ -10,7 +10,7 @@ from typing import Any
 
 from raydist.entry.entry_point import load_object
 from raydist.errors import RaydistError
-from raydist.spec import EntryPoint
+from raydist.spec.job import EntryPoint
 
 JOBS = Path(__file__).parents[2] / "jobs"
 

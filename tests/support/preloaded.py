@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.planning.assignment import static_environment
-from raydist.spec import KerasFlavour
+from raydist.spec.job import KerasFlavour
 from raydist.training.lazy_imports import KERAS_EXTRAS, executed_on_first_use, uncollected
 
 ROOT = Path(__file__).parents[2]

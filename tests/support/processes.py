@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from raydist.spec import KerasFlavour
+from raydist.spec.job import KerasFlavour
 from tests.support.preloaded import server_of
 
 # TensorFlow 2.21's profiler corrupts the heap in about one of 500 profiles of two processes, without raydist

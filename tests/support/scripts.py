@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.planning.assignment import static_environment
-from raydist.spec import KerasFlavour
+from raydist.spec.job import KerasFlavour
 from tests.support.processes import PATIENCE, Cluster, TaskProcess, _leased_port, run_function, started
 
 FOLDER = Path(__file__).parents[1] / "scripts"

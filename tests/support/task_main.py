@@ -20,9 +20,9 @@ from raydist.planning.assignment import (
     cluster_spec,
     static_environment,
 )
-from raydist.spec import EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
-from raydist.spec.job import RunOn
+from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, RunOn, Strategy
 from raydist.spec.settings.options import find_option
+from raydist.spec.tasks import TaskId, TaskType
 from tests.support.parcels import FolderParcels
 
 SERVERS = (TaskType.WORKER, TaskType.PS)

@@ -422,7 +422,7 @@ def second_session(ctx: Any) -> dict[str, Any]:
 
 
 def session_with_other_keras(ctx: Any) -> dict[str, Any]:
-    from raydist.spec import KerasFlavour
+    from raydist.spec.job import KerasFlavour
     from raydist.training.session import check_keras
 
     try:

@@ -42,7 +42,7 @@ import ray
 ray.util.placement_group = lambda bundles, strategy="PACK": None
 from raydist.errors import UnsupportedError
 from raydist.runtime.cluster.placement import check_placeable
-from raydist.spec import EntryPoint, JobSpec
+from raydist.spec.job import EntryPoint, JobSpec
 job = JobSpec(name="r", entry_point=EntryPoint(function="train", file="job.py"))
 check_placeable(job)
 for changes in ({"label_selector": {"zone": "a"}}, {"standby": 1}):

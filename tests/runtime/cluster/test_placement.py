@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from raydist.runtime.cluster.placement import order_bundles
-from raydist.spec import Resources, TaskId, TaskType
+from raydist.spec.tasks import Resources, TaskId, TaskType
 
 CHIEF, WORKER, PS = (TaskId.parse(name) for name in ("chief/0", "worker/0", "ps/0"))
 FIRST = {"CPU": 1.0, "memory": 1.0}

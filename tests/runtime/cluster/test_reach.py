@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from raydist.runtime.cluster.reachability import GONE_AFTER_S, Loss, Reachability, not_listening
-from raydist.spec import TaskId
+from raydist.spec.tasks import TaskId
 from tests.support.fakes import FakeClock
 
 TASK = TaskId.parse("worker/0")

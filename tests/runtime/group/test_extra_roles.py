@@ -15,8 +15,7 @@ from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
 from raydist.runtime.host.scratch import scratch_root
 from raydist.runtime.task.code_archive import pack
-from raydist.spec import Resources
-from raydist.spec.tasks import ExtraRole, parse_any_task
+from raydist.spec.tasks import ExtraRole, Resources, parse_any_task
 from raydist.storage.filesystem import Storage
 from raydist.storage.logs import list_log_tasks, read_log
 from raydist.storage.run_storage import RunStorage

@@ -19,7 +19,8 @@ from raydist.errors import ClusterError
 from raydist.outcome.status import Command, FailureKind, TaskState
 from raydist.runtime.host.scratch import scratch_root, spool_path
 from raydist.runtime.task.code_archive import pack
-from raydist.spec import PortRange, TaskId
+from raydist.spec.job import PortRange
+from raydist.spec.tasks import TaskId
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive, make_plan, make_ps_plan
 

@@ -13,7 +13,7 @@ import pytest
 from raydist.outcome.status import FailureKind, TaskState
 from raydist.planning.plan import Plan
 from raydist.runtime.host.scratch import scratch_root
-from raydist.spec import Resources, TaskId
+from raydist.spec.tasks import Resources, TaskId
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 from tests.runtime.group.conftest import Attempts, agents_of

@@ -12,7 +12,7 @@ from raydist.runtime.cluster.reachability import Loss
 from raydist.runtime.group.ledger import Ledger, progress_every_s
 from raydist.runtime.group.ray_failures import unreachable_task
 from raydist.runtime.task.greeting import Hello
-from raydist.spec import TaskId
+from raydist.spec.tasks import TaskId
 from tests.support.counting import num_calls
 from tests.support.fakes import FakeClock
 

@@ -24,7 +24,8 @@ from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.runtime.host.scratch import scratch_root, sweep
 from raydist.runtime.task.code_archive import pack
-from raydist.spec import Resources, TaskId, WorkerRange
+from raydist.spec.job import WorkerRange
+from raydist.spec.tasks import Resources, TaskId
 from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan, make_ps_plan

@@ -15,7 +15,7 @@ from raydist.outcome.status import FailureKind
 from raydist.runtime.cluster.reachability import Loss
 from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
 from raydist.runtime.task.greeting import Hello
-from raydist.spec import TaskId
+from raydist.spec.tasks import TaskId
 
 WORKER = TaskId.parse("worker/1")
 HELLO = Hello(

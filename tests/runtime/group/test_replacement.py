@@ -14,7 +14,8 @@ import ray
 from raydist.outcome.status import Command, FailureKind, TaskState, TaskStatus
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.host.scratch import scratch_root
-from raydist.spec import PortRange, TaskId
+from raydist.spec.job import PortRange
+from raydist.spec.tasks import TaskId
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_ps_plan
 

@@ -17,7 +17,7 @@ from raydist.runtime.cluster.inventory import probe_inventory
 from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
-from raydist.spec import Resources, TaskId, TaskType
+from raydist.spec.tasks import Resources, TaskId, TaskType
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 from tests.support.ray_heads import ray_node

@@ -19,7 +19,7 @@ from raydist.runtime.group.standbys import Standbys
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.scratch import scratch_root, sweep
 from raydist.runtime.task.greeting import TaskSetup
-from raydist.spec import Resources
+from raydist.spec.tasks import Resources
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive, make_plan
 from tests.runtime.group.conftest import Attempts, agents_of

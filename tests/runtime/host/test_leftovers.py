@@ -11,8 +11,7 @@ import pytest
 
 from raydist.runtime.host.salvage import clear_here, log_target_of, new_owner
 from raydist.runtime.host.scratch import owner_pid, scratch_root
-from raydist.spec import TaskId
-from raydist.spec.tasks import ExtraTask
+from raydist.spec.tasks import ExtraTask, TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.logs import read_log
 from raydist.storage.run_storage import RunStorage

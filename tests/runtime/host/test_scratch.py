@@ -13,7 +13,7 @@ from raydist.errors import ClusterError
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.salvage import salvage
 from raydist.runtime.host.scratch import Scratch, adopted, scratch_root, sweep
-from raydist.spec import TaskId
+from raydist.spec.tasks import TaskId
 from raydist.storage.logs import read_log
 from raydist.storage.run_storage import open_run
 from tests.conftest import WaitUntil

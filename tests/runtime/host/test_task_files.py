@@ -9,7 +9,7 @@ from raydist.errors import StorageError
 from raydist.runtime.host import task_files
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.task_files import TaskFiles
-from raydist.spec import TaskId
+from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage, open_run
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from raydist.errors import ClusterError
 from raydist.runtime.task.ports import PortLease
-from raydist.spec import PortRange
+from raydist.spec.job import PortRange
 
 
 @contextlib.contextmanager

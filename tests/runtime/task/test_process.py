@@ -23,7 +23,8 @@ from raydist.runtime.task import fork_client, fork_server, runner as runner_modu
 from raydist.runtime.task.child import Begin, Run
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
-from raydist.spec import ClusterSpec, EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId
+from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy
+from raydist.spec.tasks import ClusterSpec, TaskId
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, make_plan
 

@@ -8,10 +8,10 @@ import pytest
 from raydist.entry.config_file import read_config
 from raydist.errors import SpecError
 from raydist.planning.describe import describe_job
-from raydist.spec import EntryPoint, JobSpec, Resources
+from raydist.spec.job import EntryPoint, JobSpec
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.settings.options import find_option
-from raydist.spec.tasks import ExtraRole, ExtraTask, TaskId, TaskType, parse_any_task
+from raydist.spec.tasks import ExtraRole, ExtraTask, Resources, TaskId, TaskType, parse_any_task
 
 FEATURES = ExtraRole(
     name="features",

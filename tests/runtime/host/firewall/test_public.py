@@ -6,7 +6,7 @@ import pytest
 
 from raydist.errors import ClusterError
 from raydist.runtime.host.firewall import check_not_public, is_public
-from raydist.spec import TaskId
+from raydist.spec.tasks import TaskId
 
 
 @pytest.mark.parametrize(
