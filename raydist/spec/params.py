@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from raydist.errors import SpecError
@@ -30,9 +30,8 @@ _NUMBERS = {".inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
 def keep_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns `params` as JSON can hold it and, where something was rewritten, `param_types`."""
     places: dict[str, list[list[str | int]]] = {}
-    for kind, place in _rewritten(params, ()):
-        places.setdefault(kind, []).append(list(place))
-    return {PARAMS: _as_json(params), **({PARAM_TYPES: places} if places else {})}
+    kept = {PARAMS: _as_json(params, [], places)}
+    return {**kept, PARAM_TYPES: places} if places else kept
 
 
 def kept_params(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,28 +65,18 @@ def parse_number(text: str) -> float:
     return _NUMBERS[bare] if bare in _NUMBERS else float(text)
 
 
-def _rewritten(value: Any, place: _Place) -> Iterator[tuple[str, _Place]]:
+def _as_json(value: Any, place: list[str | int], places: dict[str, list[list[str | int]]]) -> Any:
+    """Returns what JSON can hold of the value at a place, and adds to `places` what was rewritten there."""
     match value:
         case float() if not math.isfinite(value):
-            yield _NUMBER, place
+            places.setdefault(_NUMBER, []).append(place)
+            return number_text(value)
         case Mapping():
-            for key, item in value.items():
-                yield from _rewritten(item, (*place, key))
+            return {key: _as_json(item, [*place, key], places) for key, item in value.items()}
         case list() | tuple():
             if isinstance(value, tuple):
-                yield _TUPLE, place
-            for index, item in enumerate(value):
-                yield from _rewritten(item, (*place, index))
-
-
-def _as_json(value: Any) -> Any:
-    match value:
-        case float():
-            return number_text(value) or value
-        case Mapping():
-            return {key: _as_json(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_as_json(item) for item in value]
+                places.setdefault(_TUPLE, []).append(place)
+            return [_as_json(item, [*place, index], places) for index, item in enumerate(value)]
         case _:
             return value
 
@@ -118,7 +107,7 @@ def check_params(params: object, *, where: str = "") -> Mapping[str, Any]:
 
     A run's params are kept as JSON on its storage, so nothing else could be shown or resumed.
     """
-    prefix = f"{where}: " if where else ""
+    prefix = _at(where)
     if not isinstance(params, Mapping):
         raise SpecError(f"{prefix}params is {params!r}; write a mapping of names to values")
     for key, value in params.items():

@@ -47,6 +47,9 @@ def _resources(role: str) -> Option:
     )
 
 
+# In the order of the help.
+_ROLES = ("worker", "ps", "chief", "evaluator", "data_worker")
+
 GROUPS: Mapping[str, tuple[Option, ...]] = {
     "Run": (
         Option(
@@ -208,10 +211,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             values.whole_number,
             "GPUs of the evaluator, which uses all of them; none when omitted.",
         ),
-        _cpus("worker"),
-        _cpus("ps"),
-        _cpus("chief"),
-        _cpus("evaluator"),
+        *map(_cpus, ("worker", "ps", "chief", "evaluator")),
         Option(
             "run_on",
             values.choice(RunOn),
@@ -219,22 +219,14 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         ),
     ),
     "Memory, custom resources and labels": (
-        _memory("worker"),
-        _memory("ps"),
-        _memory("chief"),
-        _memory("evaluator"),
-        _memory("data_worker"),
+        *map(_memory, _ROLES),
         Option(
             "memory_retry",
             values.optional(values.factor, none="none"),
             "If a task runs out of memory, multiply the memory reserved for its role by this in the next "
             "attempt, such as 1.5x, if a host has that much; unchanged when omitted or none.",
         ),
-        _resources("worker"),
-        _resources("ps"),
-        _resources("chief"),
-        _resources("evaluator"),
-        _resources("data_worker"),
+        *map(_resources, _ROLES),
         Option(
             "accelerator_type",
             values.optional(values.text, none="any"),

@@ -137,22 +137,18 @@ def number(name: str, value: object) -> float:
 duration = Parser(parse_duration, Duration, "DURATION")
 
 
-def _write_age(value: str | float) -> str:
-    return value if isinstance(value, str) else write_age(value)
+def _unless_text(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: value if isinstance(value, str) else write(value)
 
 
-age = Parser(parse_age, str, "AGE", _write_age)
+age = Parser(parse_age, str, "AGE", _unless_text(write_age))
 
 byte_size = Parser(parse_bytes, ByteSize, "SIZE")
 
 variables = Parser(parse_variables, Mapping[str, str | None] | Sequence[str], "KEY=VALUE")
 
 
-def _write_environment(value: str | Mapping[str, Any]) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-@_takes(str | os.PathLike[str] | Mapping[str, Any], "FILE", write=_write_environment)
+@_takes(str | os.PathLike[str] | Mapping[str, Any], "FILE", write=_unless_text(json.dumps))
 def runtime_env(name: str, value: object) -> str | Mapping[str, Any]:
     """A mapping is kept as it is; text is a file, or a mapping in JSON."""
     return value if isinstance(value, Mapping) else path(name, value)
