@@ -174,7 +174,7 @@ def run(
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event).status()
     display = display_in_cell(request.job.name)
-    tell = GuardedHook((on_event if display is None else display.beside(on_event)) or _tell_nobody)
+    tell = GuardedHook(on_event if display is None else display.beside(on_event))
     with contextlib.ExitStack() as stack:
         result = _prepare(request, stack, called_at_s=called_at_s, tell=tell).run()
     if display is not None:
@@ -272,7 +272,7 @@ def _submit(
         return attach(name, storage=storage)
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event)
-    tell = GuardedHook(on_event or _tell_nobody)
+    tell = GuardedHook(on_event)
     with contextlib.ExitStack() as stack:
         controller = _prepare(request, stack, called_at_s=called_at_s, tell=tell, packed=packed)
         return RunHandle(name, ThreadedRun(name, controller, stack.pop_all()), storage=storage)
@@ -401,7 +401,7 @@ def _succeeded_before(request: Request, on_event: EventHook | None) -> RunResult
         f"run {job.name} has succeeded already, and nothing is trained again; to train it further use "
         "--resume alone, to train again another --name"
     )
-    GuardedHook(on_event or _tell_nobody)({"event": "note", "at_s": time.time(), "message": sentence})
+    GuardedHook(on_event)({"event": "note", "at_s": time.time(), "message": sentence})
     return dataclasses.replace(result, notes=(*result.notes, sentence))
 
 
@@ -427,7 +427,7 @@ def _claim(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
     """Checks here all that can be, so that errors are shown at once, and gives the run to the cluster."""
-    job, tell = request.job, GuardedHook(on_event or _tell_nobody)
+    job, tell = request.job, GuardedHook(on_event)
     if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)
     folder = _open_folder(request)
@@ -528,9 +528,6 @@ def _is_embedded_here() -> bool:
 def _is_connected() -> bool:
     ray = sys.modules.get("ray")
     return ray is not None and hasattr(ray, "is_initialized") and bool(ray.is_initialized())
-
-
-def _tell_nobody(event: Mapping[str, Any]) -> None: ...
 
 
 def _pickle(function: object) -> bytes:

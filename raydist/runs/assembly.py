@@ -20,23 +20,23 @@ from raydist.outcome.result import RunResult
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runs.evidence import Evidence
-from raydist.runs.hooks import end_hook
+from raydist.runs.hooks import run_command
 from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.job import JobSpec
 from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.filesystem import Storage
 from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecord
-from raydist.storage.run_removal import expiry_hook
+from raydist.storage.run_removal import delete_expired
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from raydist.tracking.mlflow_client import check_tracking_uri
 from raydist.tracking.mlflow_tracker import MlflowTracker
 
 EventHook = Callable[[Mapping[str, Any]], None]
-EndHook = Callable[[RunResult], str | None]
 
 
 def make_controller(
@@ -112,7 +112,7 @@ def make_controller(
         on_event=on_event,
         newest_checkpoint=functools.partial(_newest_checkpoint, plan.job),
         more_notes=lambda: (*tell_notes(), *evidence.notes(), *(() if tracker is None else tracker.notes())),
-        on_end=_all(None if tracker is None else tracker.finish, end_hook(plan.job), expiry_hook(plan.job)),
+        on_end=functools.partial(_after_end, job=plan.job, tracker=tracker),
         ray_s=ray_s,
         revival=revival,
     )
@@ -131,25 +131,16 @@ def _tracker(job: JobSpec) -> MlflowTracker | None:
     return MlflowTracker(job.mlflow, open_run(job.storage, run=job.name), job=name)
 
 
-def _all(
-    finish: Callable[[], str | None] | None,
-    hook: EndHook | None,
-    expire: Callable[[], str | None] | None,
-) -> EndHook | None:
-    """Returns what calls all that there are, and returns their sentences as one."""
-    if finish is None and expire is None:
-        return hook
-
-    def call(result: RunResult) -> str | None:
-        # First MLflow: the command may look at what that has.
-        sentences = [
-            None if finish is None else finish(),
-            None if hook is None else hook(result),
-            None if expire is None else expire(),
-        ]
-        return "; ".join(one for one in sentences if one is not None) or None
-
-    return call
+def _after_end(result: RunResult, *, job: JobSpec, tracker: MlflowTracker | None) -> str | None:
+    """Does what the job asks for at the end of its run; returns what went wrong or was deleted, else None."""
+    sentences = []
+    if tracker is not None:  # first: the command may look at what MLflow has
+        sentences.append(tracker.finish())
+    if job.on_end is not None:
+        sentences.append(run_command(job.on_end, result, storage=job.storage))
+    if job.keep_runs is not None:
+        sentences.append(delete_expired(Storage.open(job.storage), age_s=job.keep_runs, but=job.name))
+    return "; ".join(one for one in sentences if one is not None) or None
 
 
 def planned_event(plan: Plan, *, ray: str) -> dict[str, Any]:

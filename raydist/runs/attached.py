@@ -111,17 +111,14 @@ class AttachedRun:
         record = self._record()
         driver = record.driver
         if record.is_detached:
-            is_driven = self._is_in_ray(record)
+            from raydist.runtime.detach import controller_actor
+
+            is_driven = self._ask_ray(record, controller_actor.is_running)
         else:
             # Of a process on another host nothing can be known from here.
             is_driven = driver is None or not is_this_host(driver) or is_alive(driver)
         if not is_driven and not self.is_over:
             raise ClusterError(_gone_sentence(record))
-
-    def _is_in_ray(self, record: RunRecord) -> bool:
-        from raydist.runtime.detach import controller_actor
-
-        return self._ask_ray(record, controller_actor.is_running)
 
     def _ask_ray(self, record: RunRecord, ask: Callable[[str], bool]) -> bool:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import signal
 import time
@@ -73,7 +74,8 @@ def disturb(
     signal_task(pid, _SIGNALS[fault], host=host, address=address)
     if fault is Fault.STOP and for_s is not None:
         time.sleep(for_s)
-        _continue(pid, host, address)
+        with contextlib.suppress(ClusterError):  # the run has replaced it by now
+            signal_task(pid, signal.SIGCONT, host=host, address=address)
     return Disturbance(run=run, task=task, fault=fault, pid=pid, host=host, step=record.steps)
 
 
@@ -87,10 +89,3 @@ def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> RunRecord:
             if record.steps >= at_step and entry.pid is not None:
                 return record
         time.sleep(_POLL_S)
-
-
-def _continue(pid: int, host: str, address: str | None) -> None:
-    try:
-        signal_task(pid, signal.SIGCONT, host=host, address=address)
-    except ClusterError:
-        return  # the run has replaced it by now

@@ -21,6 +21,7 @@ from raydist.outcome.result import RunError
 from raydist.outcome.status import RunState
 from raydist.planning.plan import Plan
 from raydist.runs.assembly import make_controller
+from raydist.runs.hooks import GuardedHook
 from raydist.runtime.cluster.connection import connect
 from raydist.runtime.cluster.datasets import deserialize
 from raydist.runtime.cluster.runtime_env import pickle_by_value
@@ -220,7 +221,7 @@ class DetachedController:
                 events,
                 traced=launch.traced,
                 driver=self._describe(),
-                tell=_tell_nobody,
+                tell=GuardedHook(None),
                 ray_s=max(0.0, time.time() - launch.submitted_at_s),
                 revival=revival,
             )
@@ -254,6 +255,3 @@ class DetachedController:
             return
         self._answer.set_result(problem)
         self._is_stopped.wait(_REFUSAL_TIMEOUT_S)
-
-
-def _tell_nobody(event: Mapping[str, Any]) -> None: ...

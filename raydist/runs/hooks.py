@@ -15,7 +15,6 @@ from typing import Any
 
 from raydist.errors import RunCancelledError
 from raydist.outcome.result import RunResult
-from raydist.spec.job import JobSpec
 from raydist.spec.secrecy import dump_plain_json
 
 logger = logging.getLogger(__name__)
@@ -28,8 +27,9 @@ class GuardedHook:
       asks_for_stop: Whether the function has raised RunCancelledError.
     """
 
-    def __init__(self, call: Callable[[Mapping[str, Any]], object]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[[Mapping[str, Any]], object] | None) -> None:
+        """Takes the function; None for nobody who is told."""
+        self._call = call or (lambda event: None)
         self._notes: tuple[str, ...] = ()
         self._stop: Callable[[], None] = lambda: None
         self.asks_for_stop = False
@@ -64,15 +64,7 @@ TIMEOUT_S = 60.0
 _STDERR = 2
 
 
-def end_hook(job: JobSpec, *, timeout_s: float = TIMEOUT_S) -> Callable[[RunResult], str | None] | None:
-    """Returns what runs the job's command, and returns why that failed or None; None without a command."""
-    command = job.on_end
-    if command is None:
-        return None
-    return lambda result: run_command(command, result, storage=job.storage, timeout_s=timeout_s)
-
-
-def run_command(command: str, result: RunResult, *, storage: str, timeout_s: float) -> str | None:
+def run_command(command: str, result: RunResult, *, storage: str, timeout_s: float = TIMEOUT_S) -> str | None:
     """Runs `command` in a shell of its own, and returns a sentence if it failed.
 
     It gets the result as JSON on stdin, and the run's name, state and storage in its environment. What it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import dataclass
 
 from raydist.errors import ClusterError, MistakeError, RaydistError, StorageError
 from raydist.outcome.result import TaskRecord
@@ -13,28 +12,17 @@ from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage import profile_mail
 from raydist.storage.profile_mail import ProfileAnswer, ProfileRequest
-from raydist.storage.run_record import RunRecord, read_record
+from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import RunStorage
 
 _POLL_S = 0.5
 _LOOK_AT_RUN_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """A profile that is kept.
-
-    Attributes:
-      task: Which task it is of.
-      answer: What it shows, and where it is.
-    """
-
-    task: TaskId
-    answer: ProfileAnswer
-
-
-def profile_task(storage: RunStorage, task: TaskId | None, *, steps: int, timeout_s: float) -> Profile:
-    """Has a task profile its next steps, and returns once the profile is stored.
+def profile_task(
+    storage: RunStorage, task: TaskId | None, *, steps: int, timeout_s: float
+) -> tuple[TaskId, ProfileAnswer]:
+    """Has a task profile its next steps; returns which task it was and what the stored profile shows.
 
     Args:
       task: Which one; the chief when it is None.
@@ -47,7 +35,8 @@ def profile_task(storage: RunStorage, task: TaskId | None, *, steps: int, timeou
     """
     record = read_record(storage)
     record.check_is_live("can be profiled")
-    entry = _entry_of(record, task or chief_of(entry.task.task_type for entry in record.tasks))
+    entry = record.entry_of(task or chief_of(entry.task.task_type for entry in record.tasks))
+    check_has_steps(entry.task, record.strategy)
     if entry.pid is None or entry.state.is_terminal:
         raise ClusterError(f"{entry.task} of run {record.run} has no process now; ask again once it has")
     request = ProfileRequest(steps=steps, timeout_s=timeout_s)
@@ -60,7 +49,7 @@ def profile_task(storage: RunStorage, task: TaskId | None, *, steps: int, timeou
         profile_mail.delete_mail(storage, entry.task, name)
     if answer.error is not None:
         raise ClusterError(f"{entry.task} of run {record.run} {answer.error}")
-    return Profile(task=entry.task, answer=answer)
+    return entry.task, answer
 
 
 def check_has_steps(task: TaskId, strategy: str) -> None:
@@ -72,12 +61,6 @@ def check_has_steps(task: TaskId, strategy: str) -> None:
         )
     if task.task_type not in (TaskType.CHIEF, TaskType.WORKER):
         raise MistakeError(f"{task} cannot be profiled: it takes no training steps; profile a worker")
-
-
-def _entry_of(record: RunRecord, task: TaskId) -> TaskRecord:
-    entry = record.entry_of(task)
-    check_has_steps(task, record.strategy)
-    return entry
 
 
 def _wait(storage: RunStorage, entry: TaskRecord, name: str, request: ProfileRequest) -> ProfileAnswer:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from raydist.errors import MistakeError, StorageError
 from raydist.outcome.result import RunError
-from raydist.spec.job import JobSpec
 from raydist.spec.quantities import write_age
 from raydist.spec.text import counted
 from raydist.storage.claims import ClaimStore
@@ -186,14 +185,6 @@ def remove_run(storage: RunStorage, record: RunRecord | None) -> None:
 # An object store takes a while for each run. What is left is deleted by the next run.
 _TIMEOUT_S = 60.0
 _MAX_NAMED = 5
-
-
-def expiry_hook(job: JobSpec) -> Callable[[], str | None] | None:
-    """Returns what deletes the expired runs and reports that; None where none are to be deleted."""
-    age_s = job.keep_runs
-    if age_s is None:
-        return None
-    return lambda: delete_expired(Storage.open(job.storage), age_s=age_s, but=job.name)
 
 
 def delete_expired(

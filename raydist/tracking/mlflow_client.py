@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import importlib
 import importlib.util
 import os
 import platform
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from raydist.errors import MistakeError
 from raydist.metrics.reading import read_new
@@ -91,8 +91,6 @@ def _value(row: Mapping[str, object]) -> Value:
     )
 
 
-Result = TypeVar("Result")
-
 # What MLflow takes at most, in one batch and of one text.
 BATCH = 1000
 _MAX_PARAMS = 100
@@ -162,26 +160,22 @@ class MlflowRun:
     @classmethod
     def create(cls, uri: str, *, experiment: str, name: str) -> MlflowRun:
         """Makes a run in the experiment of that name, which is made unless it is there."""
-
-        def create(client: Any) -> MlflowRun:
+        with _tracking_errors():
+            client = _client(uri)
             known = client.get_experiment_by_name(experiment)
             number = client.create_experiment(experiment) if known is None else known.experiment_id
             return cls(client, client.create_run(number, run_name=name).info.run_id, {})
 
-        return _asked(lambda: create(_client(uri)))
-
     @classmethod
     def reopen(cls, uri: str, run_id: str) -> MlflowRun:
         """Continues with a run, which is running again; RunGoneError where it was deleted."""
-
-        def reopen(client: Any) -> MlflowRun:
+        with _tracking_errors():
+            client = _client(uri)
             run = client.get_run(run_id)
             if run.info.lifecycle_stage == "deleted":
                 raise RunGoneError(f"run {run_id} was deleted")
             client.update_run(run_id, status=_RUNNING)
             return cls(client, run_id, run.data.params)
-
-        return _asked(lambda: reopen(_client(uri)))
 
     def log_params(self, params: Mapping[str, str]) -> dict[str, str]:
         """Adds params, and returns those that MLflow has with another value: it changes none."""
@@ -190,8 +184,8 @@ class MlflowRun:
         wanted = {metric_name(name): value[:_MAX_VALUE] for name, value in params.items()}
         new = [Param(name, value) for name, value in wanted.items() if name not in self._params]
         for start in range(0, len(new), _MAX_PARAMS):
-            log = functools.partial(self._client.log_batch, self.run_id)
-            _asked(functools.partial(log, params=new[start : start + _MAX_PARAMS]))
+            with _tracking_errors():
+                self._client.log_batch(self.run_id, params=new[start : start + _MAX_PARAMS])
         self._params |= {param.key: param.value for param in new}
         return {name: value for name, value in wanted.items() if self._params[name] != value}
 
@@ -199,7 +193,8 @@ class MlflowRun:
         from mlflow.entities import RunTag
 
         batch = [RunTag(name, value[:_MAX_VALUE]) for name, value in tags.items()]
-        _asked(lambda: self._client.log_batch(self.run_id, tags=batch))
+        with _tracking_errors():
+            self._client.log_batch(self.run_id, tags=batch)
 
     def log_values(self, values: Sequence[Value]) -> None:
         """Adds at most BATCH values."""
@@ -208,11 +203,13 @@ class MlflowRun:
         batch = [
             Metric(metric_name(one.name), one.value, int(1000 * one.wall_time), one.step) for one in values
         ]
-        _asked(lambda: self._client.log_batch(self.run_id, metrics=batch))
+        with _tracking_errors():
+            self._client.log_batch(self.run_id, metrics=batch)
 
     def end(self, state: RunState, *, at_s: float) -> None:
         """Tells how the run has ended, at a Unix time in seconds."""
-        _asked(lambda: self._client.set_terminated(self.run_id, _STATUS[state], int(1000 * at_s)))
+        with _tracking_errors():
+            self._client.set_terminated(self.run_id, _STATUS[state], int(1000 * at_s))
 
 
 def metric_name(name: str) -> str:
@@ -236,10 +233,11 @@ def import_mlflow() -> None:
     importlib.import_module("mlflow")
 
 
-def _asked(ask: Callable[[], Result]) -> Result:
-    """Returns what `ask` returns, with MLflow's errors as TrackingError."""
+@contextlib.contextmanager
+def _tracking_errors() -> Iterator[None]:
+    """Raises MLflow's errors of the block as TrackingError."""
     try:
-        return ask()
+        yield
     except TrackingError:
         raise
     except Exception as error:  # MLflow, its transports and its stores may raise anything

@@ -66,10 +66,10 @@ def running_task(storage: RunStorage) -> Iterator[subprocess.Popen[str]]:
 
 
 def profile(storage: RunStorage, task: str | None = None, *, steps: int = 5, timeout_s: float = 60.0) -> int:
-    found = profile_task(
+    _, answer = profile_task(
         storage, None if task is None else TaskId.parse(task), steps=steps, timeout_s=timeout_s
     )
-    return found.answer.last_step
+    return answer.last_step
 
 
 def test_task_is_asked_and_nothing_is_left(storage: RunStorage) -> None:

@@ -138,16 +138,15 @@ def profile(
     from raydist.runs.profile import profile_task
 
     opened = open_named(storage, run)
-    task = None if task_name is None else TaskId.parse(task_name)
+    asked = None if task_name is None else TaskId.parse(task_name)
     with output.stdout_kept_for_json(is_json):
-        found = profile_task(opened, task, steps=steps, timeout_s=timeout_s)
-    answer = found.answer
+        task, answer = profile_task(opened, asked, steps=steps, timeout_s=timeout_s)
     num_steps = answer.last_step - answer.first_step + 1
     if is_json:
         output.print_json(
             {
                 "run": opened.run,
-                "task": str(found.task),
+                "task": str(task),
                 "steps": num_steps,
                 "first_step": answer.first_step,
                 "last_step": answer.last_step,
@@ -158,7 +157,7 @@ def profile(
         )
         return
     output.show(
-        f"{found.task}: {counted(num_steps, 'step')} ({answer.first_step} to {answer.last_step}) in "
+        f"{task}: {counted(num_steps, 'step')} ({answer.first_step} to {answer.last_step}) in "
         f"{counted(answer.calls, 'call')}, {answer.seconds:.2f} s"
     )
     if answer.is_cut:
