@@ -18,7 +18,7 @@ from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
 from raydist.spec.text import suggest
 
-ARGS = find_option("args")  # see grouped_help.RunCommand
+ARGS = find_option("args")  # see RunCommand
 _STORAGE, _ADDRESS = find_option("storage"), find_option("address")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Result = TypeVar("_Result")
@@ -196,21 +196,13 @@ def default_storage() -> str:
 
 
 def _click_option(option: Option) -> Callable[[_Function], _Function]:
-    if option.kind in (OptionKind.VALUE, OptionKind.REPEATED):
-        is_repeated = option.kind is OptionKind.REPEATED
-        return click.option(
-            option.flag,
-            option.name,
-            metavar=option.metavar,
-            multiple=is_repeated,
-            default=None,
-            help=option.help,
-        )
-    if option.kind is OptionKind.WORD:
-        return click.option(
-            option.flag, option.name, metavar=f"[{option.metavar}]", default=None, help=option.help
-        )
-    return click.option(option.flag, option.name, is_flag=True, default=None, help=option.help)
+    kinds: dict[OptionKind, dict[str, Any]] = {
+        OptionKind.VALUE: {"metavar": option.metavar},
+        OptionKind.REPEATED: {"metavar": option.metavar, "multiple": True},
+        OptionKind.WORD: {"metavar": f"[{option.metavar}]"},
+    }
+    how = kinds.get(option.kind, {"is_flag": True})
+    return click.option(option.flag, option.name, default=None, help=option.help, **how)
 
 
 REST = ARGS.flag

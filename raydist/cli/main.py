@@ -15,7 +15,6 @@ from typing import NoReturn
 
 import click
 
-import raydist
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import MistakeError, RaydistError, RunCancelledError
@@ -100,24 +99,13 @@ def first_sentence(text: str | None) -> str:
     return (text or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
 
 
-def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
-    if is_asked and not ctx.resilient_parsing:
-        output.show(f"raydist {raydist.__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="`raydist guide` lists the pages of the guide.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Show the version.",
+@click.version_option(
+    package_name="raydist", prog_name="raydist", message="%(prog)s %(version)s", help="Show the version."
 )
 def cli() -> None:
     """Run TensorFlow training that uses tf.distribute on a Ray cluster.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 # More names than anybody reads.
 _MAX_COMPLETED = 200
 _POLL_S = 0.2
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def complete_run(
@@ -39,22 +36,18 @@ def complete_run(
     return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_MAX_COMPLETED]
 
 
-def run_argument(function: _Function) -> _Function:
-    """Adds RUN to a command."""
-    return click.argument("run", metavar="RUN", shell_complete=complete_run)(function)
+run_argument = click.argument("run", metavar="RUN", shell_complete=complete_run)
 
-
-def wait_option(function: _Function) -> _Function:
-    """Adds `--wait` to a command that may be given right after `submit`, before its run is there."""
-    return click.option(
-        "--wait",
-        "wait_s",
-        metavar="DURATION",
-        type=DurationType(),
-        default="10s",
-        show_default=True,
-        help="How long to wait for a run that does not exist yet: seconds, or 90s, 5m, 2h.",
-    )(function)
+# For a command that may be given right after `submit`, before its run is there.
+wait_option = click.option(
+    "--wait",
+    "wait_s",
+    metavar="DURATION",
+    type=DurationType(),
+    default="10s",
+    show_default=True,
+    help="How long to wait for a run that does not exist yet: seconds, or 90s, 5m, 2h.",
+)
 
 
 def open_named(storage: str, run: str, *, wait_s: float = 0.0) -> RunStorage:

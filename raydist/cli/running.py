@@ -88,7 +88,7 @@ def stopped_at_end(handle: RunHandle) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[None]:
-    """Lets SIGINT and SIGTERM end a run, also where a shell without job control had SIGINT ignored."""
+    """Lets SIGINT and SIGTERM end the block, also where a shell without job control had SIGINT ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

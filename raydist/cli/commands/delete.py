@@ -130,13 +130,13 @@ def _show(chosen: list[_Chosen], kept: list[dict[str, str]]) -> None:
     for one in kept:
         output.show(f"kept {one['run']}: {one['reason']}")
     if chosen:
-        rows = [[_told(one)[name] for name in ("run", "state")] + _row_end(one) for one in chosen]
-        output.print_table(_COLUMNS, rows)
+        output.print_table(_COLUMNS, [_row(one) for one in chosen])
 
 
-def _row_end(one: _Chosen) -> list[object]:
-    written_s = None if one.record is None else one.record.updated_at_s
-    return [run_view.local_time(written_s), one.usage.num_files, size_text(one.usage.num_bytes)]
+def _row(one: _Chosen) -> list[object]:
+    told, written_s = _told(one), None if one.record is None else one.record.updated_at_s
+    written = run_view.local_time(written_s)
+    return [told["run"], told["state"], written, told["num_files"], size_text(told["bytes"])]
 
 
 def _told(one: _Chosen) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def command(address: str | None, storage: str, is_json: bool) -> int:
 
 
 def _of_this_host(storage: str) -> list[Finding]:
-    versions = [*_versions(), *_lost_parts()]
+    versions = [*_versions(), *(_fine("lost", sentence) for sentence in lost_parts())]
     disks = findings_of_disks(None, disks_here())
     here = [_machine(), *disks, _ray(), *_kept_warm(), _metrics(), _storage(storage)]
     return [*versions, *here, *_environment(os.environ)]
@@ -95,10 +95,6 @@ def _versions() -> list[Finding]:
             text = f"{version}: newer than {known.newest}; {_OF_NEWER[name]}"
         found.append(_fine(name, text) if problem is None else bad(None, name, problem))
     return found
-
-
-def _lost_parts() -> list[Finding]:
-    return [_fine("lost", sentence) for sentence in lost_parts()]
 
 
 def _machine() -> Finding:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
 
 _KINDS = ("output", "checkpoint", "export", "code")
+# What is said where a folder of a run is empty.
+_MISSING = {
+    "output": "no output; a job writes it into ctx.output_dir, or into its working folder",
+    "export": "no exported model; ctx.fit exports it at its end, unless --no-export is given",
+}
 
 
 @click.command("download", epilog="More: `raydist guide storage`.")
@@ -53,14 +58,12 @@ def command(
     if what != "code":
         note_damage(opened)
     notes: list[str] = []
-    if what == "export":
-        copied = _copy_export(opened, directory)
-    elif what == "output":
-        copied = _copy_output(opened, directory)
-    elif what == "code":
+    if what == "code":
         copied = _copy_code(opened, read_record(opened), directory)
-    else:
+    elif what == "checkpoint":
         copied, notes = _copy_checkpoint(opened, directory, step=step)
+    else:
+        copied = _copy_folder(opened, what, directory)
     told = {"run": opened.run, "what": what, "directory": str(directory.resolve()), **copied, "notes": notes}
     if is_json:
         output.print_json(told)
@@ -114,26 +117,8 @@ def _copy_code(storage: RunStorage, record: RunRecord, directory: Path) -> dict[
     return {"num_files": len(sizes), "bytes": sum(sizes)}
 
 
-def _copy_export(storage: RunStorage, directory: Path) -> dict[str, int]:
-    return _copy_folder(
-        storage,
-        storage.export,
-        directory,
-        missing="no exported model; ctx.fit exports it at its end, unless --no-export is given",
-    )
-
-
-def _copy_output(storage: RunStorage, directory: Path) -> dict[str, int]:
-    return _copy_folder(
-        storage,
-        storage.output,
-        directory,
-        missing="no output; a job writes it into ctx.output_dir, or into its working folder",
-    )
-
-
-def _copy_folder(storage: RunStorage, key: str, directory: Path, *, missing: str) -> dict[str, int]:
-    files = storage.download_folder(key, directory)
+def _copy_folder(storage: RunStorage, what: str, directory: Path) -> dict[str, int]:
+    files = storage.download_folder({"output": storage.output, "export": storage.export}[what], directory)
     if not files:
-        raise MistakeError(f"run {storage.run} has {missing}")
+        raise MistakeError(f"run {storage.run} has {_MISSING[what]}")
     return {"num_files": len(files), "bytes": sum(file.size_bytes for file in files)}

@@ -232,7 +232,7 @@ class _Logs:
                 reader.skip_to(
                     num_lines=self.tail,
                     since_s=self.since_s,
-                    keep=_always if self.is_all else noise.keeps_alone,
+                    keep=(lambda line: True) if self.is_all else noise.keeps_alone,
                 )
                 self.readers[number, task] = reader
 
@@ -286,10 +286,6 @@ class _Printer:
             return text
         text = as_submitted(text)
         return coloured_line(text) if sys.stdout.isatty() else without_sequences(text)
-
-
-def _always(line: str) -> bool:
-    return True
 
 
 def _texts(logs: _Logs, lines: Iterable[LogLine]) -> list[dict[str, object]]:

@@ -14,8 +14,8 @@ import click
 from raydist import __version__
 from raydist.cli.job_options import count_option, reading_options
 from raydist.cli.run_argument import complete_run, open_named, run_argument
+from raydist.cli.running import interrupts
 from raydist.cli.screen import output
-from raydist.errors import MistakeError
 from raydist.page.html import report_html
 from raydist.page.server import new_token
 
@@ -57,7 +57,9 @@ def report(run: str, path: Path | None, storage: str, is_json: bool) -> None:
     curves = gather_curves(opened, problems, facts["record"])
     facts |= {"raydist": __version__, "problems": problems.sentences}
     target = path or Path(f"{opened.run}.html")
-    size_bytes = _write(target, report_html(facts, curves))
+    page = report_html(facts, curves)
+    output.write_file(target, page, option="-o")
+    size_bytes = len(page.encode())
     if is_json:
         output.print_json(
             {
@@ -71,17 +73,6 @@ def report(run: str, path: Path | None, storage: str, is_json: bool) -> None:
     output.show(f"{target}  {size_bytes / 1e6:.1f} MB")
     for sentence in problems.sentences:
         output.show(f"left out: {sentence}", is_error=True)
-
-
-def _write(target: Path, page: str) -> int:
-    content = page.encode()
-    try:
-        target.write_bytes(content)
-    except OSError as error:
-        raise MistakeError(
-            f"{target} cannot be written: {error.strerror or error}; choose another with -o"
-        ) from error
-    return len(content)
 
 
 @click.command("ui", epilog="More: `raydist guide page`.")
@@ -114,15 +105,8 @@ def ui(host: str, port: int | None, no_token: bool, storage: str, is_json: bool)
         if no_token:
             warn_of_readers(host)
         sys.stdout.flush()
-        _take_interrupts()
-        server.serve_forever(poll_interval=0.2)
-
-
-def _take_interrupts() -> None:
-    """Lets SIGINT and SIGTERM end the server, also where a shell without job control had SIGINT ignored."""
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler)
+        with interrupts():
+            server.serve_forever(poll_interval=0.2)
 
 
 @click.command("tensorboard", epilog="More: `raydist guide tensorboard`.")

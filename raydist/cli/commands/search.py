@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
@@ -199,14 +197,10 @@ class _GrowingTable:
 
 
 def _print_csv(study: Study) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     metrics = list(dict.fromkeys(name for trial in study.trials for name in trial.metrics))
     more = [name for name in metrics if name != study.metric]
-    writer.writerow([*study.columns(), *more])
-    for trial in study.ranked:
-        writer.writerow([*study.cells(trial), *(trial.metrics.get(name) for name in more)])
-    output.show(text.getvalue(), end="")
+    rows = [[*study.cells(trial), *(trial.metrics.get(name) for name in more)] for trial in study.ranked]
+    output.show(output.csv_text([*study.columns(), *more], rows), end="")
 
 
 def _print_end(study: Study, screen: TextIO, *, with_table: bool) -> None:

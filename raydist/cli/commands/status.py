@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -129,7 +129,12 @@ def status(run: str, watch: bool, wait_s: float, storage: str, is_json: bool) ->
         times = {"duration_s": run_view.duration_s(record), "is_driven": is_driven(opened, record)}
         output.print_json({**told, **facts, **times, "restarts": as_plain(incidents)})
         return
-    for line in _lines(opened, record, incidents):
+    _print_lines(_lines(opened, record, incidents), problem)
+
+
+def _print_lines(lines: Iterable[str], problem: str | None) -> None:
+    """Prints what is known of a run, and why its restarts are not known."""
+    for line in lines:
         output.show(line, is_alarming=run_view.is_alarming(line))
     if problem is not None:
         output.show(f"restarts are unknown: {problem}")
@@ -234,10 +239,7 @@ def describe(run: str, storage: str, is_json: bool) -> None:
     if is_json:
         output.print_json(told)
         return
-    for line in run_view.record_lines(record, incidents):
-        output.show(line, is_alarming=run_view.is_alarming(line))
-    if problem is not None:
-        output.show(f"restarts are unknown: {problem}")
+    _print_lines(run_view.record_lines(record, incidents), problem)
     _print_sections(told)
 
 
@@ -274,17 +276,18 @@ def _host_row(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print_facts(title: str, facts: Mapping[str, Any]) -> None:
-    if facts:
-        output.show(f"\n{title}")
-        texts = {
-            name: value if isinstance(value, str) else json.dumps(value) for name, value in facts.items()
-        }
-        for line in run_view.fact_lines(texts):
-            output.show(f"  {line}")
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in facts.items()}
+    _print_section(title, run_view.fact_lines(texts))
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     if rows:
+        cells = [[row.get(name) for name in columns] for row in rows]
+        _print_section(title, [*output.table_lines(columns, cells)])
+
+
+def _print_section(title: str, lines: Sequence[str]) -> None:
+    if lines:
         output.show(f"\n{title}")
-        for line in output.table_lines(columns, [[row.get(name) for name in columns] for row in rows]):
-            output.show(f"  {line}")
+    for line in lines:
+        output.show(f"  {line}")

@@ -54,11 +54,7 @@ def show(plan: Plan, *, is_json: bool) -> None:
     """Prints a plan."""
     if is_json:
         output.print_json(describe.describe_plan(plan))
-    else:
-        _print(plan)
-
-
-def _print(plan: Plan) -> None:
+        return
     args = f" -- {shlex.join(redact_arguments(plan.job.args))}" if plan.job.args else ""
     output.show(f"job        {plan.job.entry_point}{args}")
     output.show(f"inventory  {_inventory(plan)}")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import itertools
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from raydist.cli.screen import guide_pages
-from raydist.errors import RaydistError
+from raydist.errors import MistakeError, RaydistError
 from raydist.outcome.status import RunState
 from raydist.spec.secrecy import dump_plain_json, redact_text
 from raydist.spec.text import escaped
@@ -120,6 +123,27 @@ def print_error(
         known.append(f"see `{page}`")
     show(f"raydist: {message}" + (f" ({', '.join(known)})" if known else ""), is_error=True)
     return code
+
+
+def write_file(path: Path, text: str, *, option: str) -> None:
+    """Writes a file that an option names; raises MistakeError where that cannot be done."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise unwritable(path, error.strerror or str(error), option) from error
+
+
+def unwritable(path: Path, reason: str, option: str) -> MistakeError:
+    return MistakeError(f"{path} cannot be written: {reason}; choose another with {option}")
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Returns rows as CSV, below a line of names."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 @contextlib.contextmanager

@@ -174,11 +174,6 @@ def best_text(best: Best | None) -> str | None:
     return None if best is None else f"{best.name} {best.value:.4g}"
 
 
-def params_text(params: Mapping[str, Any]) -> str:
-    """Returns `epochs=3  rate=0.001`."""
-    return "  ".join(f"{name}={value}" for name, value in params.items())
-
-
 def progress_of(record: RunRecord) -> Progress:
     """Returns what the line of progress of a run needs, from its record."""
     told = record.progress or RunProgress()
@@ -214,7 +209,7 @@ def _facts(record: RunRecord) -> dict[str, object]:
     if args := record.spec.get("args"):
         facts["args"] = shlex.join(args)
     if params := record.spec.get("params"):
-        facts["params"] = params_text(params)
+        facts["params"] = "  ".join(f"{name}={value}" for name, value in params.items())
     facts["state"] = record.state.value
     facts["started"] = local_time(record.created_at_s)
     if (seconds := duration_s(record)) is not None:
@@ -237,7 +232,7 @@ def _steps(record: RunRecord) -> str:
     told = record.progress
     if told is None:
         return str(record.steps)
-    parts = [_of(record.steps, told.num_steps)]
+    parts = [f"{record.steps}" if told.num_steps is None else f"{record.steps} of {told.num_steps}"]
     if told.epoch is not None and told.num_epochs is not None:
         parts.append(f"{told.epoch} of {told.num_epochs} epochs done")
     if not record.state.is_terminal:
@@ -246,10 +241,6 @@ def _steps(record: RunRecord) -> str:
         if told.eta_s is not None:
             parts.append(f"ETA {duration(told.eta_s)}")
     return ", ".join(parts)
-
-
-def _of(count: int, total: int | None) -> str:
-    return str(count) if total is None else f"{count} of {total}"
 
 
 def error_lines(error: RunError) -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import functools
-import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from raydist.cli import running
 from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun, study_of
 from raydist.cli.job_options import AskedJob, count_option, json_option, takes_job
 from raydist.cli.screen import output, standard_streams
-from raydist.errors import MistakeError, RaydistError, RunCancelledError, StorageError
+from raydist.errors import RaydistError, RunCancelledError, StorageError
 from raydist.spec.job import MODULE_FLAG, JobSpec
 from raydist.storage.filesystem import Storage
 from raydist.storage.studies import StudyStore
@@ -57,9 +55,11 @@ class ResultFiles:
 
     def write(self, comparison: Comparison) -> None:
         if self.csv is not None:
-            _write_file(self.csv, _csv_text(comparison.answer["runs"]), option="--csv")
+            rows = comparison.answer["runs"]
+            text = output.csv_text(rows[0], [row.values() for row in rows])
+            output.write_file(self.csv, text, option="--csv")
         if self.plot is not None:
-            _write_file(self.plot, comparison.picture, option="--plot")
+            output.write_file(self.plot, comparison.picture, option="--plot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,24 +168,4 @@ def _check_writable(path: Path, *, option: str) -> None:
     place = path if path.exists() else path.parent
     if not place.exists() or path.is_dir() or not os.access(place, os.W_OK):
         code = errno.ENOENT if not place.exists() else errno.EISDIR if path.is_dir() else errno.EACCES
-        raise _unwritable(path, os.strerror(code), option)
-
-
-def _write_file(path: Path, text: str, *, option: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(path, error.strerror or str(error), option) from error
-
-
-def _unwritable(path: Path, reason: str, option: str) -> MistakeError:
-    return MistakeError(f"{path} cannot be written: {reason}; choose another with {option}")
-
-
-def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the rows as CSV, with a line of names."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+        raise output.unwritable(path, os.strerror(code), option)
