@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
+from raydist.cli.commands.studies import comparison
+from raydist.cli.commands.studies.short_runs import Case, ShortRun
+from raydist.cli.job_options import AskedJob
 from raydist.errors import ClusterError
 from raydist.runs.scaling import Measurement
 from raydist.runs.strategies_compared import LossCurve
@@ -35,9 +37,9 @@ def test_unknown_strategies_are_exit_2(
 
 
 def measure(planned: list[tuple[int, int]], *, fails_at: int | None = None) -> Callable[..., ShortRun]:
-    """Returns a `JobRuns.measure` that runs nothing; the run of that number fails."""
+    """Returns a `measure` that runs nothing; the run of that number fails."""
 
-    def measured(self: JobRuns, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
+    def measured(asked: AskedJob, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
         if len(planned) == fails_at:
             raise ClusterError("the Ray has gone")
         planned.append((case.plan.num_workers, case.own["ps"]))
@@ -56,7 +58,7 @@ def test_each_strategy_has_the_tasks_that_it_needs(
 ) -> None:
     planned: list[tuple[int, int]] = []
 
-    monkeypatch.setattr(JobRuns, "measure", measure(planned))
+    monkeypatch.setattr(comparison, "measure", measure(planned))
     names = "one_device,multi_worker_mirrored,parameter_server"
     asked = ("compare", str(job_file()), "--strategies", names, "--workers", "2", "--ps-staleness", "1")
     code, out, err = raydist(*asked, "--address", "local", "--json", "--csv", "a.csv", "--plot", "a.svg")
@@ -73,7 +75,7 @@ def test_each_strategy_has_the_tasks_that_it_needs(
 def test_run_that_fails_leaves_those_before_it(
     raydist: Run, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(JobRuns, "measure", measure([], fails_at=1))
+    monkeypatch.setattr(comparison, "measure", measure([], fails_at=1))
     asked = ("compare", str(job_file()), "--strategies", "one_device,mirrored", "--address", "local")
     code, out, err = raydist(*asked, "--json", "--csv", "a.csv")
     assert code == 3

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
+from raydist.cli.commands.studies import comparison
+from raydist.cli.commands.studies.short_runs import Case, ShortRun
+from raydist.cli.job_options import AskedJob
 from raydist.errors import RaydistError, StorageError, TaskFailedError
 from raydist.runs.scaling import Measurement
 from raydist.runs.strategies_compared import LossCurve
@@ -45,9 +47,9 @@ def test_what_cannot_be_run_is_one_sentence(
 
 
 def measure(found: list[str], ending: BaseException | None) -> Callable[..., ShortRun]:
-    """Returns a `JobRuns.measure` that runs nothing and ends the third run with `ending`."""
+    """Returns a `measure` that runs nothing and ends the third run with `ending`."""
 
-    def measured(self: JobRuns, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
+    def measured(asked: AskedJob, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
         found.append(case.name)
         if len(found) == 3 and ending is not None:
             raise ending
@@ -69,7 +71,7 @@ def test_each_number_is_run_once_beside_one_device(
     raydist: Run, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     names: list[str] = []
-    monkeypatch.setattr(JobRuns, "measure", measure(names, None))
+    monkeypatch.setattr(comparison, "measure", measure(names, None))
     asked = ("scale", str(job_file()), "--workers", "4,1,2,2", "--address", "local", "--steps", "7")
     code, out, err = raydist(*asked, "--json", "--csv", "a.csv", "--plot", "a.svg")
     assert (code, err) == (0, "")
@@ -86,7 +88,7 @@ def test_each_number_is_run_once_beside_one_device(
 def test_ctrl_c_prints_the_runs_that_are_there(
     raydist: Run, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JobRuns, "measure", measure([], KeyboardInterrupt()))
+    monkeypatch.setattr(comparison, "measure", measure([], KeyboardInterrupt()))
     code, out, err = raydist("scale", str(job_file()), "--workers", "2,4", "--address", "local")
     assert code == 130
     assert "stopped by Ctrl-C after 2 of 3 runs" in err
@@ -112,7 +114,7 @@ def test_run_that_fails_leaves_those_before_it_in_every_format(
     code: int,
 ) -> None:
     asked = ("scale", str(job_file()), "--workers", "2,4", "--address", "local", "--csv", "a.csv")
-    monkeypatch.setattr(JobRuns, "measure", measure([], error))
+    monkeypatch.setattr(comparison, "measure", measure([], error))
     ended, out, err = raydist(*asked, "--json", "--plot", "a.svg")
     assert ended == code
     [sentence] = err.strip().splitlines()
@@ -125,7 +127,7 @@ def test_run_that_fails_leaves_those_before_it_in_every_format(
     assert [row["name"] for row in rows] == ["one device", "2 workers"]
     assert "2 workers" in (tmp_path / "a.svg").read_text()
 
-    monkeypatch.setattr(JobRuns, "measure", measure([], error))
+    monkeypatch.setattr(comparison, "measure", measure([], error))
     ended, out, err = raydist(*asked)
     assert ended == code
     assert [line.split("  ")[0] for line in out.splitlines()[1:3]] == ["one device", "2 workers"]
@@ -143,7 +145,7 @@ def test_file_that_cannot_be_written_is_told_before_a_run_starts(
     reason: str,
 ) -> None:
     names: list[str] = []
-    monkeypatch.setattr(JobRuns, "measure", measure(names, None))
+    monkeypatch.setattr(comparison, "measure", measure(names, None))
     asked = ("scale", str(job_file()), "--workers", "2", "--address", "local")
     code, out, err = raydist(*asked, option, path)
     assert (code, out, names) == (2, "", [])

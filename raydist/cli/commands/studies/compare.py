@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from raydist.cli.commands.studies.comparison import Comparison, Study, run_each, study_options
-from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
-from raydist.cli.job_options import RunCommand, chosen_names
+from raydist.cli.commands.studies.short_runs import Case, ShortRun, case_of
+from raydist.cli.job_options import AskedJob, RunCommand, chosen_names
 from raydist.runs.pictures import loss_picture
 from raydist.runs.strategies_compared import StrategyRun, compared, staleness
 from raydist.spec.job import Strategy
@@ -46,18 +46,18 @@ def command(study: Study, strategies: str) -> int:
       raydist compare jobs/sync_vs_async.py --strategies mirrored,parameter_server
     """
     names = chosen_names(strategies, _NAMES, option="--strategies")
-    return run_each(study, [_case(study.runs, Strategy(name)) for name in names], _comparison)
+    return run_each(study, [_case(study.asked, Strategy(name)) for name in names], _comparison)
 
 
-def _case(runs: JobRuns, strategy: Strategy) -> Case:
+def _case(asked: AskedJob, strategy: Strategy) -> Case:
     own: dict[str, Any] = {"strategy": strategy.value}
     if strategy is Strategy.PARAMETER_SERVER:
-        own["ps"] = runs.asked.options.get("ps", 1)
+        own["ps"] = asked.options.get("ps", 1)
     else:
         own |= {"ps": 0, "ps_staleness": 0}
     if strategy.is_single_host:
         own["workers"] = 1
-    return runs.case(strategy.value, **own)
+    return case_of(asked, strategy.value, **own)
 
 
 def _comparison(job: str, found: Sequence[ShortRun]) -> Comparison:

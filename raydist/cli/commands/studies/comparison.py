@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from raydist.cli import running
-from raydist.cli.commands.studies.short_runs import SET_HERE, Case, JobRuns, ShortRun, study_of
+from raydist.cli.commands.studies.short_runs import WITHOUT, Case, ShortRun, measure, study_of
 from raydist.cli.job_options import AskedJob, count_option, json_option, takes_job
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import RaydistError, RunCancelledError, StorageError
@@ -41,38 +41,18 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultFiles:
-    """Files that options name; None for those that are not wanted."""
-
-    csv: Path | None
-    plot: Path | None
-
-    def check(self) -> None:
-        """Raises MistakeError where one cannot be written, before there is anything to lose."""
-        for path, option in ((self.csv, "--csv"), (self.plot, "--plot")):
-            if path is not None:
-                _check_writable(path, option=option)
-
-    def write(self, comparison: Comparison) -> None:
-        if self.csv is not None:
-            rows = comparison.answer["runs"]
-            text = output.csv_text(rows[0], [row.values() for row in rows])
-            output.write_file(self.csv, text, option="--csv")
-        if self.plot is not None:
-            output.write_file(self.plot, comparison.picture, option="--plot")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Study:
     """What a command is to compare.
 
     Attributes:
+      asked: What was given for all runs.
       num_steps: After which each run is stopped.
+      files: Those that are wanted, by the option that names one.
     """
 
-    runs: JobRuns
+    asked: AskedJob
     num_steps: int
-    files: ResultFiles
+    files: Mapping[str, Path]
     is_json: bool
 
 
@@ -89,10 +69,9 @@ def study_options(*, without: Iterable[str] = ()) -> Callable[[Callable[..., int
             is_json: bool,
             **own: object,
         ) -> int:
-            files = ResultFiles(csv=csv_path, plot=plot_path)
-            return command(
-                Study(runs=JobRuns(asked=job), num_steps=steps, files=files, is_json=is_json), **own
-            )
+            named = {"--csv": csv_path, "--plot": plot_path}
+            files = {option: path for option, path in named.items() if path is not None}
+            return command(Study(asked=job, num_steps=steps, files=files, is_json=is_json), **own)
 
         added: Callable[..., int] = function
         for one in (
@@ -115,7 +94,7 @@ def study_options(*, without: Iterable[str] = ()) -> Callable[[Callable[..., int
             ),
         ):
             added = one(added)
-        return takes_job(without=[*SET_HERE, *without])(added)
+        return takes_job(without=[*WITHOUT, *without])(added)
 
     return add
 
@@ -128,20 +107,24 @@ def run_each(
     Ctrl-C and a run that fails end it, after what was found up to then is printed.
     """
     is_json = study.is_json
-    study.files.check()
+    for option, path in study.files.items():  # before there is anything to lose
+        _check_writable(path, option=option)
     standard_streams.tolerate_failures()
     found: list[ShortRun] = []
     error: RaydistError | KeyboardInterrupt | None = None
     try:
         with output.stdout_kept_for_json(is_json), running.interrupts():
             for case in cases:
-                found.append(study.runs.measure(case, first=cases[0].plan.job, num_steps=study.num_steps))
+                found.append(measure(study.asked, case, first=cases[0].plan.job, num_steps=study.num_steps))
     except (RaydistError, KeyboardInterrupt) as ended:
         if not found:
             raise
         error = ended
-    comparison = compare(study.runs.asked.target.removeprefix(MODULE_FLAG), found)
-    study.files.write(comparison)
+    comparison = compare(study.asked.target.removeprefix(MODULE_FLAG), found)
+    rows = comparison.answer["runs"]
+    texts = {"--csv": output.csv_text(rows[0], [row.values() for row in rows]), "--plot": comparison.picture}
+    for option, path in study.files.items():
+        output.write_file(path, texts[option], option=option)
     try:
         _keep_for_page(comparison, cases[0].plan.job)
     except StorageError as unkept:

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from raydist.cli.commands.studies.comparison import Comparison, Study, run_each, study_options
-from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
-from raydist.cli.job_options import RunCommand
+from raydist.cli.commands.studies.short_runs import Case, ShortRun, case_of
+from raydist.cli.job_options import AskedJob, RunCommand
 from raydist.errors import MistakeError
 from raydist.runs.pictures import scaling_picture
 from raydist.runs.scaling import Measurement, verdict
@@ -42,7 +42,7 @@ def command(study: Study, workers_text: str) -> int:
     Example:
       raydist scale jobs/digits.py --workers 1,2,4 -p epochs=1000 --plot scale.svg
     """
-    return run_each(study, _cases(study.runs, numbers_of_workers(workers_text)), _comparison)
+    return run_each(study, _cases(study.asked, numbers_of_workers(workers_text)), _comparison)
 
 
 def numbers_of_workers(text: str) -> list[int]:
@@ -56,11 +56,11 @@ def numbers_of_workers(text: str) -> list[int]:
     return found
 
 
-def _cases(runs: JobRuns, numbers: Sequence[int]) -> list[Case]:
+def _cases(asked: AskedJob, numbers: Sequence[int]) -> list[Case]:
     """Returns the runs, the one on one device first."""
-    cases = [runs.case(_ONE_DEVICE, strategy=Strategy.ONE_DEVICE.value, workers=1, ps=0)]
+    cases = [case_of(asked, _ONE_DEVICE, strategy=Strategy.ONE_DEVICE.value, workers=1, ps=0)]
     for number in numbers:
-        case = runs.case(counted(number, "worker"), workers=number)
+        case = case_of(asked, counted(number, "worker"), workers=number)
         if case.plan.strategy is not Strategy.ONE_DEVICE:  # which is the one above
             cases.append(case)
     return cases

@@ -25,14 +25,12 @@ if TYPE_CHECKING:
     from raydist.spec.job import JobSpec
     from raydist.storage.run_storage import RunStorage
 
-# Options of a run that these commands set themselves.
-SET_HERE = ("resume", "detach", "on_end", "mlflow", "keep_runs", "keep_best", "export")
 # A task reports its values twice a second: fewer reports say little.
 MIN_MEASURED_S = 10.0
 _POLL_S = 0.2
 _TOO_SHORT = ", before it was stopped: a longer training, with more epochs, is measured better"
-# What has no effect on the speed of the steps, and would do something that is not wanted of a short run.
-_WITHOUT: dict[str, Any] = {
+# Options that do not change the speed of the steps, and would do what is not wanted of a short run.
+WITHOUT: dict[str, Any] = {
     **{"on_end": None, "mlflow": None, "keep_runs": None, "keep_best": None},
     **{"resume": False, "detach": False, "export": False},
 }
@@ -60,66 +58,57 @@ class ShortRun:
     curve: LossCurve
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRuns:
-    """The runs of one job that a command compares.
+def case_of(asked: AskedJob, name: str, **own: Any) -> Case:
+    """Returns a run with options of its own; raises what a person has to fix."""
+    from raydist import api
 
-    Attributes:
-      asked: What was given for all runs.
+    plan = api.plan(asked.target, **asked.given(**{**WITHOUT, **own}))
+    return Case(name=name, own=own, plan=plan)
+
+
+def measure(asked: AskedJob, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
+    """Runs the job until it has made `num_steps`, or ends before.
+
+    Args:
+      first: The job of the first run: its name is what the names of all runs begin with.
+
+    Raises:
+      RunCancelledError: Something else stopped it. TrainingError, ClusterError: It failed.
     """
+    from raydist import api
+    from raydist.storage.run_storage import open_run
 
-    asked: AskedJob
-
-    def case(self, name: str, **own: Any) -> Case:
-        """Returns a run with options of its own; raises what a person has to fix."""
-        from raydist import api
-
-        plan = api.plan(self.asked.target, **self.asked.given(**{**_WITHOUT, **own}))
-        return Case(name=name, own=own, plan=plan)
-
-    def measure(self, case: Case, *, first: JobSpec, num_steps: int) -> ShortRun:
-        """Runs the job until it has made `num_steps`, or ends before.
-
-        Args:
-          first: The job of the first run: its name is what the names of all runs begin with.
-
-        Raises:
-          RunCancelledError: Something else stopped it. TrainingError, ClusterError: It failed.
-        """
-        from raydist import api
-        from raydist.storage.run_storage import open_run
-
-        asked, name, plan = self.asked, case.name, case.plan
-        run = f"{first.name}-{name.replace(' ', '-')}"
-        output.show(f"{name}: run {run}", is_error=True)
-        told = _Told()
-        handle = api.submit(
-            asked.target,
-            on_event=told.take,
-            **asked.given(**{**_WITHOUT, **case.own, "name": run, "study": study_of(first)}),
-        )
-        result = _stopped_after(handle, num_steps=num_steps)
-        if result.state is RunState.SUCCEEDED:
-            output.show(f"note: {name} ended after {result.steps} steps{_TOO_SHORT}", is_error=True)
-        sizes = batch_sizes_of(plan)
-        batch = None if sizes is None else sizes.size
-        workers = [one for one in result.tasks if one.task.task_type is TaskType.WORKER]
-        memory = [one.peak_memory_bytes for one in workers if one.peak_memory_bytes]
-        found = Measurement(
-            name=name,
-            run=run,
-            state=result.state.value,
-            strategy=result.strategy,
-            workers=plan.num_workers,
-            num_hosts=len({one.host for one in workers}) or 1,
-            num_cores=int(plan.inventory.num_cpus),
-            has_gpus=any(role.resources.num_gpus for role in plan.roles),
-            steps=result.steps,
-            memory_bytes=max(memory, default=None),
-            batch=batch,
-            **measured(_readings(open_run(plan.job.storage, run=run), told.curve), batch=batch),
-        )
-        return ShortRun(plan=plan, measurement=found, curve=told.curve)
+    name, plan = case.name, case.plan
+    run = f"{first.name}-{name.replace(' ', '-')}"
+    output.show(f"{name}: run {run}", is_error=True)
+    told = _Told()
+    handle = api.submit(
+        asked.target,
+        on_event=told.take,
+        **asked.given(**{**WITHOUT, **case.own, "name": run, "study": study_of(first)}),
+    )
+    result = _stopped_after(handle, num_steps=num_steps)
+    if result.state is RunState.SUCCEEDED:
+        output.show(f"note: {name} ended after {result.steps} steps{_TOO_SHORT}", is_error=True)
+    sizes = batch_sizes_of(plan)
+    batch = None if sizes is None else sizes.size
+    workers = [one for one in result.tasks if one.task.task_type is TaskType.WORKER]
+    memory = [one.peak_memory_bytes for one in workers if one.peak_memory_bytes]
+    found = Measurement(
+        name=name,
+        run=run,
+        state=result.state.value,
+        strategy=result.strategy,
+        workers=plan.num_workers,
+        num_hosts=len({one.host for one in workers}) or 1,
+        num_cores=int(plan.inventory.num_cpus),
+        has_gpus=any(role.resources.num_gpus for role in plan.roles),
+        steps=result.steps,
+        memory_bytes=max(memory, default=None),
+        batch=batch,
+        **measured(_readings(open_run(plan.job.storage, run=run), told.curve), batch=batch),
+    )
+    return ShortRun(plan=plan, measurement=found, curve=told.curve)
 
 
 def study_of(first: JobSpec) -> str:
