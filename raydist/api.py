@@ -321,7 +321,8 @@ def _prepare(
     job = request.job
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = _open_folder(request)
-    if not folder.was_detached:
+    was_detached = folder.before is not None and folder.before.is_detached
+    if not was_detached:
         _claim(folder, stack)
     # TensorFlow is imported while Ray starts, or while this process connects to it.
     if early_plan is not None:
@@ -350,7 +351,7 @@ def _prepare(
     if job.resume:
         # Its controller may only be slow to write, or be brought back by Ray just now.
         refuse_if_running(job.name)
-    if folder.was_detached:
+    if was_detached:
         _claim(folder, stack)
     events = stack.enter_context(folder.open_events())
     owner, driver = new_owner(), this_process()
@@ -414,7 +415,8 @@ def _open_folder(request: Request) -> RunFolder:
 
         check_tracking_uri(request.job.mlflow)
     folder = RunFolder.open(request.job)
-    check_resumed(request.job.name, request.datasets, before=folder.datasets)
+    known = () if folder.before is None else folder.before.datasets
+    check_resumed(request.job.name, request.datasets, before=known)
     folder.check_is_free()
     return folder
 

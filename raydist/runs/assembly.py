@@ -81,9 +81,9 @@ def make_controller(
         else:
             events.append(event)
 
-    tracker = _tracker(plan.job)
+    tracker, before = _tracker(plan.job), folder.before
     has_same_bits = plan.job.virtual_replicas is not None and plan.job.reduce_order == "fixed"
-    evidence = Evidence(traced, before=folder.evidence, has_same_bits=has_same_bits)
+    evidence = Evidence(traced, before=before, has_same_bits=has_same_bits)
     constants: dict[str, Any] = {
         "spec": describe_job(plan.job),
         "plan": describe_plan(plan),
@@ -94,7 +94,7 @@ def make_controller(
         RunMachine(
             plan,
             first_attempt=folder.first_attempt,
-            reached=Reached(metrics=folder.metrics, best=folder.best),
+            reached=None if before is None else Reached(metrics=before.metrics, best=before.best),
         )
         if revival is None
         else RunMachine.revived(plan, revival)

@@ -21,6 +21,7 @@ from raydist.storage.provenance import CodeRecord, Environment
 if TYPE_CHECKING:
     from raydist.runtime.task.greeting import Hello
     from raydist.storage.run_folder import RunFolder
+    from raydist.storage.run_record import RunRecord
 
 logger = logging.getLogger(__name__)
 
@@ -63,17 +64,17 @@ class Evidence:
         self,
         code: CodeRecord | None,
         *,
-        before: Mapping[str, Any] | None = None,
+        before: RunRecord | None = None,
         has_same_bits: bool = False,
     ) -> None:
-        """Takes the code that travels, and the `facts` of the run that it resumes.
+        """Takes the code that travels, and the record of the run that is resumed.
 
         Args:
           has_same_bits: Whether the run is to have the same bits wherever it continues.
         """
         self._code = code
-        self._environment: Environment = (before or {}).get("environment") or Environment()
-        self._versions: Mapping[str, str] = (before or {}).get("versions") or {}
+        self._environment = Environment() if before is None else before.environment
+        self._versions: Mapping[str, str] = {} if before is None else before.versions
         self._bits = _Bits(self._versions, self._environment) if has_same_bits else None
         self._copying: threading.Thread | None = None
 

@@ -50,7 +50,7 @@ class StateMemory:
 
     def newest(self) -> bytes | None:
         """Returns the content of the newest whole one, for `unpack`; None if there is none."""
-        found = [content for fd in self._fds if (content := _whole(fd)) is not None]
+        found = [content for content in map(_content, self._fds) if unpack(content) is not None]
         return max(found, key=_step_of, default=None)
 
     def close(self) -> None:
@@ -114,14 +114,10 @@ def unpack(content: bytes) -> KeptState | None:
     return KeptState(step=step, files=parts[0], waiting=parts[1])
 
 
-def _whole(fd: int) -> bytes | None:
-    size = os.fstat(fd).st_size
-    chunks, place = [], 0
-    while place < size and (chunk := os.pread(fd, size - place, place)):
-        chunks.append(chunk)
-        place += len(chunk)
-    content = b"".join(chunks)
-    return content if unpack(content) is not None else None
+def _content(fd: int) -> bytes:
+    with open(fd, "rb", closefd=False) as file:
+        file.seek(0)
+        return file.read()
 
 
 def _step_of(content: bytes) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 from raydist.errors import ClusterError, SpecError, StorageError
 from raydist.outcome.result import RunResult
 from raydist.outcome.status import RunState
-from raydist.spec.best import Best
 from raydist.spec.job import JobSpec, Resume
 from raydist.spec.tasks import TaskId
 from raydist.storage import claims
@@ -33,12 +32,7 @@ class RunFolder:
       uri: The folder.
       record: Replaces run.json.
       claim_number: Number of the claim that this process holds, or held; None before.
-      first_attempt: Number of the first attempt, which is not 0 for a run that is resumed.
-      metrics: The newest values of a run that is resumed, which may have nothing left to train.
-      best: Its best value.
-      datasets: Names of the datasets that a run which is resumed was given.
-      was_detached: Whether the run that is resumed was driven by a controller in a Ray.
-      evidence: Environment and versions of a run that is resumed.
+      before: The record of the run that is resumed; None for a new one.
     """
 
     def __init__(self, storage: RunStorage, *, resume: Resume, now: Callable[[], float] = time.time) -> None:
@@ -52,12 +46,7 @@ class RunFolder:
         self._written_s = 0.0
         self._is_overtaken = False
         self.claim_number: int | None = None
-        self.first_attempt = 0
-        self.metrics: Mapping[str, float] = {}
-        self.best: Best | None = None
-        self.datasets: tuple[str, ...] = ()
-        self.was_detached = False
-        self.evidence: Mapping[str, Any] = {}
+        self.before: RunRecord | None = None
 
     @classmethod
     def of(cls, job: JobSpec, *, now: Callable[[], float] = time.time) -> RunFolder:
@@ -76,6 +65,11 @@ class RunFolder:
         folder._storage.check_writable()
         folder._take_over_record()
         return folder
+
+    @property
+    def first_attempt(self) -> int:
+        """Number of the first attempt, which is not 0 for a run that is resumed."""
+        return 0 if self.before is None else self.before.attempts
 
     def succeeded(self) -> RunResult | None:
         """Returns the result of the run of that name if it has succeeded and nobody drives it; else None.
@@ -234,12 +228,7 @@ class RunFolder:
 
     def _take_over_record(self) -> None:
         if self._resume is True or (self._resume and self.record.exists()):
-            record = self.record.read()
-            self.first_attempt = record.attempts
-            self.metrics, self.best = record.metrics, record.best
-            self.datasets = record.datasets
-            self.was_detached = record.is_detached
-            self.evidence = {"environment": record.environment, "versions": record.versions}
+            self.before = self.record.read()
 
     def _read_record(self) -> RunRecord | None:
         if not self.record.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import io
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class TimedLogReader:
 
     def _lines(self, data: bytes, marks: Marks, offset: int) -> Iterable[LogLine]:
         """Yields the whole lines of a segment's bytes, which begin at `offset` in it."""
-        for part in _split(data):
+        for part in io.BytesIO(data):  # ends at `\n` alone: progress bars have a `\r` within their lines
             if not self._unfinished:
                 self._unfinished_at_s = arrival_of(marks, offset) or self._unfinished_at_s
             self._unfinished += part
@@ -123,13 +124,6 @@ def read_merged(readers: Iterable[TimedLogReader], *, is_last: bool) -> list[Log
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-logs") as threads:
         parts = list(threads.map(lambda reader: reader.read_new(is_last=is_last), readers))
     return list(heapq.merge(*parts, key=lambda line: line.at_s or 0.0))
-
-
-def _split(data: bytes) -> list[bytes]:
-    r"""Splits at `\n` alone: progress bars have a `\r` within their lines."""
-    parts = [part + b"\n" for part in data.split(b"\n")]
-    parts[-1] = parts[-1][:-1]
-    return [part for part in parts if part]
 
 
 def _decode(data: bytes) -> str:

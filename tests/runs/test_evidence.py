@@ -4,26 +4,31 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from raydist.outcome.status import RunState
 from raydist.runs.evidence import Evidence
 from raydist.runtime.task.greeting import Hello
 from raydist.storage.provenance import Environment, Machine
+from raydist.storage.run_record import RunRecord
 from tests.support.fakes import task
 
 MACHINE = Machine(system="Linux", cpu="Some CPU", num_cpus=8, memory_bytes=None, gpus=())
-BEFORE = {
-    "environment": Environment().with_host("10.0.0.1", "h0", MACHINE),
-    "versions": {"tensorflow": "2.20.0", "numpy": "2.0.0", "click": "8.1"},
-}
+BEFORE = RunRecord(
+    run="r",
+    state=RunState.FAILED,
+    storage="s",
+    environment=Environment().with_host("10.0.0.1", "h0", MACHINE),
+    versions={"tensorflow": "2.20.0", "numpy": "2.0.0", "click": "8.1"},
+)
 
 
 def hello(**facts: Any) -> Hello:
     places = {"address": "10.0.0.1:3333", "pid": 7, "host": "10.0.0.1", "node_id": "n", "host_name": "h0"}
-    known = {"machine": MACHINE, "packages": {**BEFORE["versions"], "click": "8.2"}}
+    known = {"machine": MACHINE, "packages": {**BEFORE.versions, "click": "8.2"}}
     return Hello(task=task("worker/0"), scratch_path=Path("/s"), **{**places, **known, **facts})
 
 
-def noted(facts: Any, *hellos: Hello, **options: Any) -> tuple[str, ...]:
-    evidence = Evidence(None, before=facts, **{"has_same_bits": True, **options})
+def noted(before: RunRecord | None, *hellos: Hello, **options: Any) -> tuple[str, ...]:
+    evidence = Evidence(None, before=before, **{"has_same_bits": True, **options})
     for one in hellos:
         evidence.take(one)
     return evidence.notes()
@@ -51,4 +56,5 @@ def test_another_kind_of_cpu_is_told_within_a_run_too() -> None:
 def test_other_runs_and_first_submits_tell_nothing() -> None:
     newer = hello(packages={"tensorflow": "2.21.0"})
     assert noted(BEFORE, newer, has_same_bits=False) == ()
-    assert noted({}, newer) == ()
+    older = dataclasses.replace(BEFORE, environment=Environment(), versions={})  # of an older raydist
+    assert noted(older, newer) == ()
