@@ -148,10 +148,12 @@ class TrainingRunner:
 class ServerRunner(TrainingRunner):
     """What a worker or ps actor of ParameterServer runs: a server for the chief's functions, and no more."""
 
+    _module = "raydist.training.parameter_server.sources"
+
     def warm_up(self) -> None:
         """Imports TensorFlow without Keras, for which a worker that comes back shall not wait."""
         with uncollected(), left_out(*KERAS), told_if_newer():
-            importlib.import_module("raydist.training.parameter_server.sources")
+            importlib.import_module(self._module)
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> NoReturn:
         server = self._start(assignment, lease)
@@ -173,10 +175,7 @@ class ServerRunner(TrainingRunner):
 class DataWorkerRunner(ServerRunner):
     """What a data worker's actor runs: servers of tf.data service, and no more."""
 
-    def warm_up(self) -> None:
-        """Imports TensorFlow, and nothing that only training needs."""
-        with uncollected(), left_out(*KERAS), told_if_newer():
-            importlib.import_module("raydist.training.cluster.data_service")
+    _module = "raydist.training.cluster.data_service"
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
         from raydist.training.cluster.data_service import is_dispatcher, start_servers

@@ -173,8 +173,7 @@ class _Module:
     defined: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        nodes = [node for part in self.parts for node in ast.walk(part.tree)]
-        for node in nodes:
+        for node in self._nodes():
             match node:
                 case ast.Import(names=names):
                     for alias in names:
@@ -194,18 +193,19 @@ class _Module:
             if len(values) == 1 and name not in self.names and (path := self.path_of(values[0])) is not None:
                 self.names[name] = path
 
+    def _nodes(self) -> Iterator[ast.AST]:
+        return (node for part in self.parts for node in ast.walk(part.tree))
+
     @property
     def imports_keras(self) -> bool:
         """Whether it imports the package `keras`, which is Keras 3 even if `tf.keras` is not."""
-        nodes = (node for part in self.parts for node in ast.walk(part.tree))
-        imported = (name for node in nodes for name, level in _imported(node) if level == 0)
+        imported = (name for node in self._nodes() for name, level in _imported(node) if level == 0)
         return any(name.partition(".")[0] == "keras" for name in imported)
 
     @property
     def uses_tf_keras(self) -> bool:
-        nodes = (node for part in self.parts for node in ast.walk(part.tree))
         return any(_KERAS in path for path in self.names.values()) or any(
-            isinstance(node, ast.Attribute) and self.path_of(node) == _KERAS for node in nodes
+            isinstance(node, ast.Attribute) and self.path_of(node) == _KERAS for node in self._nodes()
         )
 
     def path_of(self, node: ast.AST) -> str | None:
@@ -331,11 +331,7 @@ class _Module:
 
     def _is_of_layer(self, node: ast.Attribute) -> bool:
         """Whether it may be a recurrent layer, whose state Keras 3 resets by that name, too."""
-        is_stateful = any(
-            isinstance(one, ast.keyword) and one.arg == "stateful"
-            for part in self.parts
-            for one in ast.walk(part.tree)
-        )
+        is_stateful = any(isinstance(one, ast.keyword) and one.arg == "stateful" for one in self._nodes())
         return is_stateful and not _named(node.value, "model")
 
 

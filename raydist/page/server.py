@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -106,10 +107,9 @@ def open_server(site: Site, *, host: str, port: int | None, token: str | None) -
       MistakeError: The port is taken, or the host is none of this machine.
     """
     if port is None:
-        try:
+        with contextlib.suppress(OSError):
             return PageServer(site, host=host, port=DEFAULT_PORT, token=token)
-        except OSError:
-            port = 0
+        port = 0
     try:
         return PageServer(site, host=host, port=port, token=token)
     except OSError as error:
@@ -132,10 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.content)))
         self.end_headers()
-        try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the page was closed
             self.wfile.write(answer.content)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the page was closed
 
     def _answer(self) -> Response:
         if not is_own_host(self.headers.get("Host"), names=self.server.names):

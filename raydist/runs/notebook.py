@@ -39,9 +39,18 @@ def hide_advice() -> None:
 
 
 def display_in_cell(run: str) -> LiveDisplay | None:
-    """Returns what shows the run in the cell that runs; None outside of a kernel."""
-    show = _kernel_display()
-    return None if show is None else LiveDisplay(run, show)
+    """Returns what shows the run in the cell that runs; None outside of a Jupyter kernel."""
+    if _kernel_shell() is None:
+        return None
+    display: Any = sys.modules["IPython.display"].display
+    display_id, is_shown = uuid.uuid4().hex, False
+
+    def show(bundle: Mapping[str, str]) -> None:
+        nonlocal is_shown
+        display(dict(bundle), raw=True, display_id=display_id, update=is_shown)
+        is_shown = True
+
+    return LiveDisplay(run, show)
 
 
 class LiveDisplay:
@@ -168,18 +177,3 @@ def _kernel_shell() -> Any:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell if getattr(shell, "kernel", None) is not None else None
-
-
-def _kernel_display() -> Show | None:
-    """Returns what shows in the cell that runs; None outside of a Jupyter kernel."""
-    if _kernel_shell() is None:
-        return None
-    display: Any = sys.modules["IPython.display"].display
-    display_id, is_shown = uuid.uuid4().hex, False
-
-    def show(bundle: Mapping[str, str]) -> None:
-        nonlocal is_shown
-        display(dict(bundle), raw=True, display_id=display_id, update=is_shown)
-        is_shown = True
-
-    return show

@@ -27,6 +27,7 @@ from raydist.storage.checkpoint_marker import (
 )
 from raydist.storage.failures import is_full_disk, storage_errors
 from raydist.storage.filesystem import Storage
+from raydist.storage.local_files import write_chunks
 from raydist.storage.run_storage import RunStorage
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,8 @@ class CheckpointStore:
         if committed is not None:
             return committed
         self._remove(self._storage, step, attempt)
-        self._check_fits(step, attempt, files)
+        folder = self._storage.checkpoint(step=step, attempt=attempt)
+        self._check_fits(folder, files)
         try:
             stored = [self._store_file(step, attempt, name, source) for name, source in sorted(files.items())]
             marker = encode_marker(step=step, attempt=attempt, files=stored, info=info or {})
@@ -128,7 +130,7 @@ class CheckpointStore:
                 self._storage.checkpoint_marker(step=step, attempt=attempt), marker, is_durable=True
             )
         except StorageError as error:
-            full = self._describe_full_disk(error, step, attempt, files)  # before there is room again
+            full = self._describe_full_disk(error, folder, files)  # before there is room again
             with contextlib.suppress(StorageError):
                 self._remove(self._storage.hasty(), step, attempt)
             if full is None:
@@ -136,41 +138,34 @@ class CheckpointStore:
             raise StorageError(full) from error
         return self._load(step, attempt)
 
-    def _check_fits(self, step: int, attempt: int, files: Mapping[str, bytes | Path]) -> None:
+    def _check_fits(self, folder: str, files: Mapping[str, bytes | Path]) -> None:
         """Raises StorageError where it cannot fit, before it has filled a disk that others use too."""
         try:
-            free_bytes = self._free_bytes(step, attempt)
+            free_bytes = self._storage.free_bytes(folder)
             fits = free_bytes is None or free_bytes >= sum(map(_size, files.values()))
         except (StorageError, OSError):  # writing raises it, if it is not over by then
             return
         if not fits:
-            raise StorageError(self._full_disk_sentence(step, attempt, files, free_bytes or 0))
-
-    def _free_bytes(self, step: int, attempt: int) -> int | None:
-        return self._storage.free_bytes(self._storage.checkpoint(step=step, attempt=attempt))
+            raise StorageError(self._full_disk_sentence(folder, files, free_bytes or 0))
 
     def _describe_full_disk(
-        self, error: StorageError, step: int, attempt: int, files: Mapping[str, bytes | Path]
+        self, error: StorageError, folder: str, files: Mapping[str, bytes | Path]
     ) -> str | None:
         """Returns the message about a checkpoint that does not fit; None where that is not the cause."""
         if not is_full_disk(error.__cause__):
             return None
-        free_bytes = (self._free_bytes(step, attempt) or 0) + self._stored_bytes(step, attempt)
-        return self._full_disk_sentence(step, attempt, files, free_bytes)
+        free_bytes = (self._storage.free_bytes(folder) or 0) + self._stored_bytes(folder)
+        return self._full_disk_sentence(folder, files, free_bytes)
 
-    def _full_disk_sentence(
-        self, step: int, attempt: int, files: Mapping[str, bytes | Path], free_bytes: int
-    ) -> str:
+    def _full_disk_sentence(self, folder: str, files: Mapping[str, bytes | Path], free_bytes: int) -> str:
         needed_bytes = sum(map(_size, files.values()))
-        uri = self._storage.uri(self._storage.checkpoint(step=step, attempt=attempt))
         return (
-            f"no space left for the checkpoint {uri}: it takes {needed_bytes / 1e6:.1f} MB, and "
-            f"{free_bytes / 1e6:.1f} MB are free; free some space there, lower --keep, or choose another "
-            "--storage, and continue with --resume from the checkpoint before"
+            f"no space left for the checkpoint {self._storage.uri(folder)}: it takes "
+            f"{needed_bytes / 1e6:.1f} MB, and {free_bytes / 1e6:.1f} MB are free; free some space there, "
+            "lower --keep, or choose another --storage, and continue with --resume from the checkpoint before"
         )
 
-    def _stored_bytes(self, step: int, attempt: int) -> int:
-        folder = self._storage.checkpoint(step=step, attempt=attempt)
+    def _stored_bytes(self, folder: str) -> int:
         with contextlib.suppress(StorageError):
             return sum(self._storage.size(f"{folder}/{name}") for name in self._storage.list_names(folder))
         return 0
@@ -204,7 +199,7 @@ class CheckpointStore:
         try:
             for file in checkpoint.files:
                 with storage_errors("write", str(directory / file.name)):
-                    _write_local(directory / file.name, self._checked_chunks(checkpoint, file))
+                    write_chunks(directory / file.name, self._checked_chunks(checkpoint, file))
         except BaseException:
             for file in checkpoint.files:
                 with contextlib.suppress(OSError):
@@ -355,10 +350,3 @@ def _local_chunks(path: Path) -> Iterator[bytes]:
     with storage_errors("read", str(path)), path.open("rb") as source:
         while chunk := source.read(_CHUNK_BYTES):
             yield chunk
-
-
-def _write_local(path: Path, chunks: Iterator[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as target:
-        for chunk in chunks:
-            target.write(chunk)

@@ -24,7 +24,7 @@ import pyarrow.fs as pafs
 from raydist.errors import StorageError
 from raydist.spec.secrecy import redact
 from raydist.storage import failures
-from raydist.storage.local_files import create_whole, write_aside
+from raydist.storage.local_files import create_whole, write_aside, write_chunks
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
 if TYPE_CHECKING:
@@ -313,10 +313,7 @@ class Storage:
     def download(self, key: str, local_path: Path) -> None:
         """Copies `key` to a local file, making its folder."""
         with failures.storage_errors("write", str(local_path)):
-            local_path.parent.mkdir(parents=True, exist_ok=True)
-            with local_path.open("wb") as target:
-                for chunk in self.read_chunks(key):
-                    target.write(chunk)
+            write_chunks(local_path, self.read_chunks(key))
 
     def delete(self, key: str) -> None:
         """Deletes a file or a folder with all it holds; what is missing already is fine."""

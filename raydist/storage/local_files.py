@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,6 +62,13 @@ def write_aside(path: Path, write: Callable[[BinaryIO], object], *, is_durable: 
         raise
     if is_durable:
         _sync_folder(path.parent)
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
+    """Creates or replaces the file piece by piece, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as target:
+        target.writelines(chunks)
 
 
 def _sync_folder(folder: Path) -> None:

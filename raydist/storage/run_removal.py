@@ -98,16 +98,14 @@ class Usage:
     num_files: int = 0
     num_bytes: int = 0
 
-    def with_file(self, num_bytes: int) -> Usage:
-        return Usage(num_files=self.num_files + 1, num_bytes=self.num_bytes + num_bytes)
-
 
 def usage_of(storage: RunStorage) -> dict[str, Usage]:
     """Returns what each folder and file of the run's own takes up, such as `checkpoints` and `run.json`."""
     found: dict[str, Usage] = {}
     for file in storage.list_files(storage.run):
         part = file.key.removeprefix(f"{storage.run}/").partition("/")[0]
-        found[part] = found.get(part, Usage()).with_file(file.size_bytes)
+        known = found.get(part, Usage())
+        found[part] = Usage(num_files=known.num_files + 1, num_bytes=known.num_bytes + file.size_bytes)
     return found
 
 

@@ -25,20 +25,9 @@ if TYPE_CHECKING:
 _LIMIT = 50
 # What is printed of a run, as it is for one whose record is damaged.
 _UNKNOWN: dict[str, Any] = {
-    "run": None,
-    "job": None,
-    "study": None,
-    "state": None,
-    "strategy": None,
-    "keras": None,
-    "attempts": 0,
-    "steps": 0,
-    "best": None,
-    "metrics": {},
-    "storage": None,
-    "error": None,
-    "created_at_s": None,
-    "duration_s": None,
+    **dict.fromkeys(("run", "job", "study", "state", "strategy", "keras", "attempts", "steps", "best")),
+    **dict.fromkeys(("metrics", "storage", "error", "created_at_s", "duration_s")),
+    **{"attempts": 0, "steps": 0, "metrics": {}},
 }
 _COLUMNS = ("run", "state", "job", "strategy", "attempts", "steps", "best", "started", "duration")
 _MORE_COLUMNS = ("study", "keras", "storage")

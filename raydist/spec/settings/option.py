@@ -61,7 +61,7 @@ class Option:
 
     @property
     def help(self) -> str:
-        if self.default is None or self.kind in _WITHOUT_DEFAULT:
+        if self.default is None or self.kind not in _WITH_DEFAULT:
             return self.summary
         is_duration = self.parser is values.duration
         default = write_duration(self.default) if is_duration else _written(self.default)
@@ -77,14 +77,8 @@ class Option:
         return parsed
 
 
-# Those that have nothing by default, which their help need not say.
-_WITHOUT_DEFAULT = (
-    OptionKind.FLAG,
-    OptionKind.WORD,
-    OptionKind.REST,
-    OptionKind.REPEATED,
-    OptionKind.MAPPING,
-)
+# The others have nothing by default, which their help need not say.
+_WITH_DEFAULT = (OptionKind.VALUE, OptionKind.SWITCH)
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
