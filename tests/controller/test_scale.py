@@ -75,8 +75,8 @@ def news_of_few(machine: RunMachine, change: Change, *, step: int = 2, at_s: flo
 
 
 def assert_same_work(prepare: Callable[[int], list[Call]]) -> None:
-    """Compares what one call does that `prepare` returns for runs of 1,000 and of 2,000 tasks."""
-    small, large = (work_of(functools.partial(prepare, num_tasks)) for num_tasks in (1000, 2000))
+    """Compares what one call does that `prepare` returns for runs of 250 and of 500 tasks."""
+    small, large = (work_of(functools.partial(prepare, num_tasks)) for num_tasks in (250, 500))
     assert large.instructions <= 1.02 * small.instructions
     assert large.entries <= small.entries < 100
     assert large.num_bytes <= 1.1 * small.num_bytes
@@ -133,8 +133,8 @@ def test_memory_of_one_task_that_grows_costs_the_same_in_any_run() -> None:
 
 
 def assert_proportional(prepare: Callable[[int], Callable[[], object]]) -> None:
-    """Compares the calls per task of 500 and 1,000 tasks, of what `prepare` returns for so many."""
-    small, large = (num_calls(prepare(num_tasks)) / num_tasks for num_tasks in (500, 1000))
+    """Compares the calls per task of 200 and 400 tasks, of what `prepare` returns for so many."""
+    small, large = (num_calls(prepare(num_tasks)) / num_tasks for num_tasks in (200, 400))
     assert large <= 1.05 * small
 
 

@@ -15,13 +15,22 @@ from tests.fuzz.comparison import CLUSTERS, Result, Verdict, compare, of_name, s
 from tests.fuzz.loops import PREFIX
 from tests.fuzz.program import SHARED, STILL
 
+# How programs of fits that a strategy can run are named.
+OF_FITS = {"parameter_server": SHARED, "parameter_server_3": STILL}
+
 
 @click.command(help=__doc__)
 @click.option(
     "--seeds", default="1:20", show_default=True, help="FIRST:LAST, or names such as 17~ema and loop17."
 )
 @click.option(
-    "--strategy", default="2", show_default=True, type=click.Choice([*CLUSTERS]), help="Or workers."
+    "--strategy",
+    "strategies",
+    default=["2"],
+    show_default=True,
+    multiple=True,
+    type=click.Choice([*CLUSTERS]),
+    help="Or workers; several share the runs of plain Keras.",
 )
 @click.option("--keras", default="3", show_default=True, type=click.Choice(["3", "legacy"]))
 @click.option("--loops", is_flag=True, help="Loops of ctx.train_steps in place of fits.")
@@ -29,29 +38,42 @@ from tests.fuzz.program import SHARED, STILL
 @click.option("--shrink", "is_shrunk", is_flag=True, help="Look for the simplest form of what fails.")
 @click.option("--at-once", default=25, show_default=True, help="Programs in one set of processes.")
 def main(
-    seeds: str, strategy: str, keras: str, loops: bool, dtype: str, is_shrunk: bool, at_once: int
+    seeds: str,
+    strategies: tuple[str, ...],
+    keras: str,
+    loops: bool,
+    dtype: str,
+    is_shrunk: bool,
+    at_once: int,
 ) -> None:
-    of_fits = {"parameter_server": SHARED, "parameter_server_3": STILL}.get(strategy, "")
-    names = [*_names(seeds, dtype, prefix=PREFIX if loops else of_fits)]
+    names = {
+        strategy: [*_names(seeds, dtype, prefix=PREFIX if loops else OF_FITS.get(strategy, ""))]
+        for strategy in strategies
+    }
     try:
-        for name in names:
+        for name in {name for of_strategy in names.values() for name in of_strategy}:
             of_name(name)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--seeds") from error
-    counts: Counter[str] = Counter()
-    for start in range(0, len(names), at_once):
-        for result in compare(names[start : start + at_once], keras=keras, cluster=strategy):
-            if result.verdict is Verdict.DIFFERENT:
-                # A process says a sentence once, which may have been for the program before.
-                (alone,) = compare([result.program.name], keras=keras, cluster=strategy)
-                result = alone if alone.verdict is Verdict.TOLD else result
-            counts[result.verdict.value] += 1
-            if result.verdict.is_defect:
-                _say(result, keras=keras, strategy=strategy, is_shrunk=is_shrunk)
-            elif result.verdict.value in ("told", "explained", "unusable"):
-                click.echo(f"{result.verdict.value} {result.program.name}: {result.details[-150:]!r}")
-    click.echo(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
-    sys.exit(any(verdict.is_defect and counts[verdict.value] for verdict in Verdict))
+    counts: dict[str, Counter[str]] = {strategy: Counter() for strategy in strategies}
+    for start in range(0, len(names[strategies[0]]), at_once):
+        for strategy in strategies:
+            for result in compare(names[strategy][start : start + at_once], keras=keras, cluster=strategy):
+                if result.verdict is Verdict.DIFFERENT:
+                    # A process says a sentence once, which may have been for the program before.
+                    (alone,) = compare([result.program.name], keras=keras, cluster=strategy)
+                    result = alone if alone.verdict is Verdict.TOLD else result
+                counts[strategy][result.verdict.value] += 1
+                if result.verdict.is_defect:
+                    _say(result, keras=keras, strategy=strategy, is_shrunk=is_shrunk)
+                elif result.verdict.value in ("told", "explained", "unusable"):
+                    said = f"{result.program.name} ({strategy}): {result.details[-150:]!r}"
+                    click.echo(f"{result.verdict.value} {said}")
+    for strategy, of_verdicts in counts.items():
+        counted = (f"{count} {verdict}" for verdict, count in sorted(of_verdicts.items()))
+        click.echo(f"{strategy}: {', '.join(counted)}")
+    is_defect = {verdict.value: verdict.is_defect for verdict in Verdict}
+    sys.exit(any(is_defect[verdict] for of_verdicts in counts.values() for verdict in of_verdicts))
 
 
 def _names(seeds: str, dtype: str, *, prefix: str) -> Iterator[str]:
@@ -64,7 +86,7 @@ def _names(seeds: str, dtype: str, *, prefix: str) -> Iterator[str]:
 
 
 def _say(result: Result, *, keras: str, strategy: str, is_shrunk: bool) -> None:
-    click.echo(f"{result.verdict.value.upper()} {result.program.describe()}\n{result.details}")
+    click.echo(f"{result.verdict.value.upper()} ({strategy}) {result.program.describe()}\n{result.details}")
     if is_shrunk:
         found = shrink(result.program, keras=keras, cluster=strategy, verdict=result.verdict)
         click.echo(f"simplest: {found.describe()}")

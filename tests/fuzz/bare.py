@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,9 @@ class Bare:
             step(batch)
 
 
-def run_bare(names: Sequence[str], keras: str) -> dict[str, Done]:
-    """Returns by name what plain Keras makes of each program."""
+@functools.lru_cache(maxsize=4)
+def run_bare(names: tuple[str, ...], keras: str) -> dict[str, Done]:
+    """Returns by name what plain Keras makes of each program; several clusters are compared with one run."""
     with tempfile.TemporaryDirectory(prefix="raydist-fuzz-") as folder:
         environ = {
             **os.environ,

@@ -84,7 +84,7 @@ class Result:
 
 def compare(names: Sequence[str], *, keras: str, cluster: str) -> list[Result]:
     """Runs programs bare and on one of CLUSTERS; returns a result of each."""
-    bare = run_bare(names, keras)
+    bare = run_bare(tuple(names), keras)
     usable = [name for name in names if bare[name].outcome is not None]
     shared = run_programs(
         usable,
