@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,9 @@ class Drive:
         return read_log(RunStorage(storage, run="run"), task=TaskId.parse(task), attempt=0)
 
 
-@pytest.fixture
-def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable[..., Drive]]:
-    """Starts a group of counting runners on the session's Ray; stops it at the end."""
+@contextmanager
+def starting(connection: Any, storage_path: Path) -> Iterator[Callable[..., Drive]]:
+    """Yields a function that starts a group, of counting runners by default; stops each at the end."""
     from raydist.runtime.group.group import LaunchSpec, RayTaskGroup
 
     with ExitStack() as stack:
@@ -109,15 +109,22 @@ def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable
             datasets: Mapping[str, Any] | None = None,
         ) -> Drive:
             launch = LaunchSpec(
-                connection=ray_cluster,
-                storage_uri=str(tmp_path),
-                run_uri=str(tmp_path / "run"),
+                connection=connection,
+                storage_uri=str(storage_path),
+                run_uri=str(storage_path / "run"),
                 code=code,
                 runner=runner,
                 datasets=datasets or {},
             )
             group = RayTaskGroup.start(plan, launch, attempt=0, proof=proof)
             stack.callback(group.stop)
-            return Drive(group, tmp_path)
+            return Drive(group, storage_path)
 
+        yield start_group
+
+
+@pytest.fixture
+def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable[..., Drive]]:
+    """Starts a group on the session's Ray."""
+    with starting(ray_cluster, tmp_path) as start_group:
         yield start_group
