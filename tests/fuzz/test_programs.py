@@ -1,4 +1,7 @@
-"""Random programs under two workers give what plain Keras gives on one device, or a note says why not."""
+"""Random programs on two replicas give what plain Keras gives on one device, or a note says why not.
+
+`.ci/run` compares 80 more by the command.
+"""
 
 from __future__ import annotations
 
@@ -27,51 +30,39 @@ FOUND = {
 }
 # One of them, of which a note says how it differs.
 TOLD = "1033~optimizer~model"
-# Those of the default run.
-QUICK = ("7020~metrics~optimizer~clipping~decay~schedule~weights~callbacks~layers~inputs~task~num_examples",)
-SEEDS = {
-    "3": ("2", "3", "4", "loop10"),
-    "legacy": ("12", "13", "14", "loop20"),
+# Those of the default run, which take a second or two each; tf_keras's on two devices, in one process.
+QUICK = {
+    "3": ("7001", "7002", "7003", "7009", "7011", "7021", "loop7301", "loop7302"),
+    "legacy": (*(str(seed) for seed in range(7101, 7112)), "loop7303"),
+}
+QUICK_CLUSTERS = {"3": "2", "legacy": "mirrored"}
+SLOW = {
+    "3": (*FOUND["3"], "2", "3", "4", "loop10"),
+    "legacy": (*FOUND["legacy"], "12", "13", "14", "loop20"),
 }
 # How many run in one launch.
-TOGETHER = 10
-# With --exhaustive only.
-MORE_SEEDS = {
-    "3": (
-        "5",
-        "6",
-        "loop11",
-        *(str(seed) for seed in range(22, 37)),
-        *(f"loop{seed}" for seed in range(52, 57)),
-    ),
-    "legacy": (
-        *("15", "16", "17", "loop21", *(str(seed) for seed in range(65, 77))),
-        *(f"loop{seed}" for seed in range(92, 97)),
-    ),
-}
+TOGETHER = 12
 
 
 def cases() -> list[object]:
-    """Returns names of programs, and the Keras that each runs with."""
-    return [
-        pytest.param(name, keras, marks=() if keras == "3" and name in QUICK else pytest.mark.slow)
-        for keras in FOUND
-        for name in (*FOUND[keras], *SEEDS[keras], *MORE_SEEDS[keras])
-    ]
+    """Returns names of programs, and the Keras and the cluster that each runs with."""
+    quick = [(name, keras, QUICK_CLUSTERS[keras]) for keras, names in QUICK.items() for name in names]
+    slow = [(name, keras, "2") for keras, names in SLOW.items() for name in names]
+    return [*quick, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow)]
 
 
 @functools.cache
-def results(names: tuple[str, ...], keras: str) -> dict[str, Result]:
-    return {one.program.name: one for one in compare(names, keras=keras, cluster="2")}
+def results(names: tuple[str, ...], keras: str, cluster: str) -> dict[str, Result]:
+    return {one.program.name: one for one in compare(names, keras=keras, cluster=cluster)}
 
 
-@pytest.mark.parametrize(("name", "keras"), cases())
+@pytest.mark.parametrize(("name", "keras", "cluster"), cases())
 def test_random_program_trains_what_one_device_trains(
-    request: pytest.FixtureRequest, name: str, keras: str
+    request: pytest.FixtureRequest, name: str, keras: str, cluster: str
 ) -> None:
-    names = selected(request, "name", keras=keras)
+    names = selected(request, "name", keras=keras, cluster=cluster)
     first = names.index(name) // TOGETHER * TOGETHER
-    result = results(names[first : first + TOGETHER], keras)[name]
+    result = results(names[first : first + TOGETHER], keras, cluster)[name]
     assert not result.verdict.is_defect, f"{result.program.describe()}\n{result.details}"
     if name in FOUND[keras]:
         assert result.verdict is (Verdict.TOLD if name == TOLD else Verdict.EQUAL), result.details
