@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raydist.controller import journal
@@ -57,6 +57,16 @@ RECORD_EVERY_S = 1.0
 _TASKS_A_SECOND, _MOST_RECORD_S = 200, 3.0
 # How often a run that could have more workers looks whether there is room.
 ROOM_EVERY_S = 10.0
+
+# The limits that hold in a state, as the events of their passing; the first that has passed counts.
+_LIMITS: Mapping[RunState, tuple[Event, ...]] = {
+    RunState.STARTING: (
+        *(RunDeadlinePassed(), StartDeadlinePassed(), SaveDeadlinePassed()),
+        StacksDeadlinePassed(),
+    ),
+    RunState.RUNNING: (RunDeadlinePassed(), SaveDeadlinePassed(), StacksDeadlinePassed()),
+    RunState.STOPPING: (GraceDeadlinePassed(),),
+}
 
 Sink = Callable[[dict[str, Any]], None]
 
@@ -114,10 +124,7 @@ class Controller:
         self._stop_requested = threading.Event()
         self._started_s = self._started_unix_s = self._attempt_started_s = self._recorded_s = 0.0
         self._room_asked_s = 0.0
-        self._start_deadline_s: float | None = None
-        self._grace_deadline_s: float | None = None
-        self._save_deadline_s: float | None = None
-        self._stacks_deadline_s: float | None = None
+        self._limits_s: dict[Event, float] = {}  # when those of the attempt pass
         self._spent_s = ray_s if revival is None else revival.spent_s
         self._timings: dict[str, float] = {"ray": ray_s} if revival is None else dict(revival.timings)
         self._latest = result_of(machine, places=places, timings={})
@@ -182,23 +189,24 @@ class Controller:
             case StartAttempt():
                 self._start_attempt(action)
             case AwaitCollateral():
-                self._grace_deadline_s = self._clock.now() + GRACE_S
+                self._limits_s[GraceDeadlinePassed()] = self._clock.now() + GRACE_S
             case AwaitCheckpoint():
-                self._save_deadline_s = self._clock.now() + SAVE_S
+                self._limits_s[SaveDeadlinePassed()] = self._clock.now() + SAVE_S
             case AwaitStacks():
-                self._stacks_deadline_s = self._clock.now() + STACKS_S
+                self._limits_s[StacksDeadlinePassed()] = self._clock.now() + STACKS_S
             case ReplaceTask(task):
                 self._call_group(lambda group: group.replace(task))
             case SendCommand(command, tasks):
                 self._call_group(lambda group: group.command(command, tasks))
             case StopGroup(for_another, keeps_state):
-                self._start_deadline_s = self._grace_deadline_s = None
-                self._save_deadline_s = self._stacks_deadline_s = None
                 self._handle(self._end_attempt(for_another=for_another, keeps_state=keeps_state))
 
     def _start_attempt(self, asked: StartAttempt) -> None:
         self._attempt_started_s = self._room_asked_s = self._clock.now()
-        self._start_deadline_s = self._attempt_started_s + self._machine.plan.job.start_timeout
+        job = self._machine.plan.job
+        self._limits_s = {StartDeadlinePassed(): self._attempt_started_s + job.start_timeout}
+        if job.timeout is not None:
+            self._limits_s[RunDeadlinePassed()] = self._started_s + job.timeout
         try:
             plan = self._launcher.replan(
                 avoid=asked.avoid, suspected=asked.suspected, out_of_memory=asked.out_of_memory
@@ -239,10 +247,7 @@ class Controller:
         due = None if self._actions else self._due_event()
         if due is not None:
             self._handle(due)
-        if isinstance(due, SaveDeadlinePassed):
-            self._save_deadline_s = None
-        if isinstance(due, StacksDeadlinePassed):
-            self._stacks_deadline_s = None
+            del self._limits_s[due]
         if not self._actions:
             self._look_for_room()
         if not self._actions:  # what is to be done does not wait for storage
@@ -263,30 +268,16 @@ class Controller:
 
     def _due_event(self) -> Event | None:
         now_s = self._clock.now()
-        for limit_s, event in self._deadlines():
-            if now_s >= limit_s:
-                return event
-        return None
+        return next((event for event, limit_s in self._limits().items() if now_s >= limit_s), None)
 
     def _poll_timeout_s(self) -> float:
-        remaining = [limit_s - self._clock.now() for limit_s, _ in self._deadlines()]
-        return max(0.0, min([POLL_S, *remaining]))
+        now_s = self._clock.now()
+        return max(0.0, min([POLL_S, *(limit_s - now_s for limit_s in self._limits().values())]))
 
-    def _deadlines(self) -> list[tuple[float, Event]]:
-        """Returns the limits that hold in this state, each with the event of its passing."""
-        state, timeout_s = self._machine.state, self._machine.plan.job.timeout
-        if state is RunState.STOPPING:
-            return [] if self._grace_deadline_s is None else [(self._grace_deadline_s, GraceDeadlinePassed())]
-        deadlines: list[tuple[float, Event]] = []
-        if timeout_s is not None:
-            deadlines.append((self._started_s + timeout_s, RunDeadlinePassed()))
-        if state is RunState.STARTING and self._start_deadline_s is not None:
-            deadlines.append((self._start_deadline_s, StartDeadlinePassed()))
-        if self._save_deadline_s is not None:
-            deadlines.append((self._save_deadline_s, SaveDeadlinePassed()))
-        if self._stacks_deadline_s is not None:
-            deadlines.append((self._stacks_deadline_s, StacksDeadlinePassed()))
-        return deadlines
+    def _limits(self) -> dict[Event, float]:
+        """Returns the limits that hold now, each with the time at which it passes."""
+        holding = _LIMITS[self._machine.state]
+        return {event: self._limits_s[event] for event in holding if event in self._limits_s}
 
     def _end_attempt(self, *, for_another: bool = False, keeps_state: bool = True) -> GroupStopped:
         """Stops the group, if there is one, and returns what is known of its tasks then."""

@@ -155,13 +155,6 @@ def error_of(cause: RootCause, *, attempt: int, suffix: str = "") -> RunError:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextAttempt:
-    """Another attempt follows; `note` says why the one before was lost."""
-
-    note: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class LostAttempts:
     """What ended the attempts of this submit. Immutable.
 
@@ -182,32 +175,33 @@ class LostAttempts:
 
     def with_cause(
         self, cause: RootCause, attempt: Attempt, *, at_s: float
-    ) -> tuple[LostAttempts, NextAttempt | RunError]:
-        """Takes in an attempt that a task's failure ended; returns what follows too."""
+    ) -> tuple[LostAttempts, str | RunError]:
+        """Takes in an attempt that a task's failure ended.
+
+        Returns what follows too: a note where that is another attempt, else the error that the run ends with.
+        """
         failure, number = cause.failure, attempt.number
         lost = dataclasses.replace(self, hosts=self.hosts.with_failure(failure, attempt, at_s=at_s))
         sentence = cause.sentence(attempt=number)
         if failure.kind is FailureKind.LOST and failure.task in attempt.told_to_leave:
-            return lost, NextAttempt(note=f"{sentence}; retried: it had to leave, not counted")
+            return lost, f"{sentence}; retried: it had to leave, not counted"
         lost, decision = lost._decide(failure, attempt)
         if decision.is_retry:
-            return lost, NextAttempt(note=f"{sentence}; retried: {decision.reason}")
+            return lost, f"{sentence}; retried: {decision.reason}"
         # That a mistake is final, or an exception of the first attempt, needs no explanation.
         is_plain = failure.kind is FailureKind.USER and len(lost.ends) == 1
         suffix = "" if is_plain or failure.kind.is_incurable else f"; not retried: {decision.reason}"
         return lost, error_of(cause, attempt=number, suffix=suffix)
 
-    def with_silence(
-        self, error: RaydistError, attempt: Attempt
-    ) -> tuple[LostAttempts, NextAttempt | RunError]:
+    def with_silence(self, error: RaydistError, attempt: Attempt) -> tuple[LostAttempts, str | RunError]:
         """Takes in an attempt that no task has ended: its tasks cannot be reached, or an extra role failed.
 
-        Returns what follows too.
+        Returns what follows too, as `with_cause` does.
         """
         number = attempt.number
         lost, decision = self._decide(GroupLoss(message=str(error)), attempt)
         if decision.is_retry:
-            return lost, NextAttempt(note=f"attempt {number} was lost: {error}; retried: {decision.reason}")
+            return lost, f"attempt {number} was lost: {error}; retried: {decision.reason}"
         suffix = f"; not retried: {decision.reason}"
         return lost, RunError.from_exception(error, attempt=number, suffix=suffix)
 

@@ -30,7 +30,7 @@ from raydist.controller.events import (
     StartDeadlinePassed,
     StopGroup,
 )
-from raydist.controller.lost_attempts import LostAttempts, NextAttempt
+from raydist.controller.lost_attempts import LostAttempts
 from raydist.controller.memory_growth import MemoryWatch
 from raydist.controller.replacement import Deaths, replace_dead
 from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
@@ -263,30 +263,26 @@ class RunMachine:
 
     def _replace_dead(self) -> list[Action]:
         strategy, at_s = self.plan.strategy, self._news_at_s
-        return [
-            ReplaceTask(task)
-            for task in replace_dead(self.attempt, self.deaths, strategy=strategy, at_s=at_s)
-        ]
+        replaced = replace_dead(self.attempt, self.deaths, strategy=strategy, at_s=at_s)
+        return [ReplaceTask(task) for task in replaced]
 
     def _finish_evaluator(self) -> list[Action]:
         """Sends FINISH to the evaluator, and to each process that takes its place, once training is done.
 
         And to the chief once the evaluator was given up or has ended, so that it does not wait for values.
         """
-        status = self.attempt.statuses.get(_EVALUATOR)
-        is_gone = _EVALUATOR in self.attempt.dismissed or (
-            status is not None and status.state is TaskState.FINISHED
-        )
+        state = self.attempt.state_of(_EVALUATOR)
+        is_gone = _EVALUATOR in self.attempt.dismissed or state is TaskState.FINISHED
         if is_gone and not self._is_trained:
             is_told, self._is_chief_told = self._is_chief_told, True
             return [] if is_told else [SendCommand(Command.FINISH, (self.chief,))]
-        if not self._is_trained or status is None or status.state is not TaskState.RUNNING:
+        if not self._is_trained or state is not TaskState.RUNNING:
             return []
-        is_told, self._finishing_incarnation = (
-            self._finishing_incarnation == status.incarnation,
-            status.incarnation,
-        )
-        return [] if is_told else [SendCommand(Command.FINISH, (_EVALUATOR,))]
+        incarnation = self.attempt.statuses[_EVALUATOR].incarnation
+        if self._finishing_incarnation == incarnation:
+            return []
+        self._finishing_incarnation = incarnation
+        return [SendCommand(Command.FINISH, (_EVALUATOR,))]
 
     def _plan_restart(self) -> list[Action]:
         """Restarts an attempt that continues well where another one is better, once the chief has saved.
@@ -349,19 +345,17 @@ class RunMachine:
         return self._follow(following)
 
     def _lose_group(self, error: RaydistError) -> list[Action]:
-        if isinstance(error, TaskFailedError):  # an extra role has failed
-            self._lost, following = self._lost.with_silence(error, self.attempt)
-            return self._follow(following)
         # What the cluster could not give, or refused, at the start would only be refused once more.
-        if self.state is RunState.STARTING or not isinstance(error, ClusterError):
+        is_refused = self.state is RunState.STARTING or not isinstance(error, ClusterError)
+        if is_refused and not isinstance(error, TaskFailedError):  # which is that of an extra role
             return self._fail(RunError.from_exception(error, attempt=self.attempt.number))
         self._lost, following = self._lost.with_silence(error, self.attempt)
         return self._follow(following)
 
-    def _follow(self, following: NextAttempt | RunError) -> list[Action]:
+    def _follow(self, following: str | RunError) -> list[Action]:
         if isinstance(following, RunError):
             return self._fail(following)
-        self._note_interruption(following.note)
+        self._note_interruption(following)
         return self._stop(RunState.STARTING)
 
     def _note_interruption(self, sentence: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,14 +19,6 @@ MAX_QUICK_DEATHS = 5
 QUICK_S = 60.0
 # Of more deaths than these, the run's notes give the number.
 MAX_TOLD_DEATHS = 10
-
-
-class Verdict(enum.Enum):
-    """What becomes of a task that died."""
-
-    REPLACE = "REPLACE"  # a new process takes its place
-    GIVE_UP = "GIVE_UP"  # the run continues without it
-    FATAL = "FATAL"  # the attempt cannot continue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,19 +67,6 @@ class Deaths:
     told: list[Death] = field(default_factory=list)
     _places: defaultdict[TaskId, list[int]] = field(default_factory=lambda: defaultdict(list))  # in `all`
 
-    def judge(self, failure: TaskFailure, attempt: Attempt, *, at_s: float) -> Verdict:
-        """Decides what becomes of the task that died so.
-
-        Args:
-          at_s: Unix time at which the death became known.
-        """
-        task = failure.task
-        if self._num_quick(task, attempt=attempt.number, at_s=at_s) < MAX_QUICK_DEATHS:
-            return Verdict.REPLACE
-        # Training continues without an evaluator. Without a worker too, but TensorFlow takes no other worker
-        # back while that one is away (cluster_coordinator.py, `_preemption_handler` waits for all workers).
-        return Verdict.GIVE_UP if task.task_type is TaskType.EVALUATOR else Verdict.FATAL
-
     def add(self, death: Death) -> None:
         """Takes in a death whose task is replaced."""
         self._end(death.task, attempt=death.attempt, outcome="its replacement died too")
@@ -124,7 +102,7 @@ class Deaths:
             f"tasks died {len(rest)} more times ({named}) and came back {num_back} times{given_up}",
         )
 
-    def _num_quick(self, task: TaskId, *, attempt: int, at_s: float) -> int:
+    def num_quick(self, task: TaskId, *, attempt: int, at_s: float) -> int:
         """How many deaths in a row came soon after the task was back, one at `at_s` included."""
         num_quick = 0
         for place in reversed(self._places[task]):
@@ -169,15 +147,17 @@ def replace_dead(attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: 
         return ()
     replaced = []
     for failure in failures:
-        death = Death(failure=failure, attempt=attempt.number, step=attempt.step, at_s=at_s)
-        match deaths.judge(failure, attempt, at_s=at_s):
-            case Verdict.REPLACE:
-                attempt.await_replacement(failure)
-                deaths.add(death)
-                replaced.append(failure.task)
-            case Verdict.GIVE_UP:
-                attempt.dismiss([failure.task])
-                deaths.give_up(death)
+        task, number = failure.task, attempt.number
+        death = Death(failure=failure, attempt=number, step=attempt.step, at_s=at_s)
+        if deaths.num_quick(task, attempt=number, at_s=at_s) < MAX_QUICK_DEATHS:
+            attempt.await_replacement(failure)
+            deaths.add(death)
+            replaced.append(task)
+        # Training continues without an evaluator. Without a worker too, but TensorFlow takes no other worker
+        # back while that one is away (cluster_coordinator.py, `_preemption_handler` waits for all workers).
+        elif task.task_type is TaskType.EVALUATOR:
+            attempt.dismiss([task])
+            deaths.give_up(death)
     return tuple(replaced)
 
 

@@ -57,24 +57,13 @@ class Reached:
                 reached = reached._reported_by_chief(status, attempt, keep_best)
             elif status.task.task_type is TaskType.EVALUATOR and status.metrics:
                 found = Evaluation(step=status.step, lag_steps=status.lag_steps, metrics=status.metrics)
-                reached = dataclasses.replace(reached, evaluation=found)
-                reached = reached._with_best_of_evaluator(status.best, keep_best)
+                best = better(reached.best, _wanted(status.best, keep_best), keep_best=keep_best)
+                reached = dataclasses.replace(reached, evaluation=found, best=best)
         return reached
 
     def with_checkpoint(self, uri: str, *, step: int) -> Reached:
         """Returns it with the newest checkpoint on storage, which was committed after `step` steps."""
         return dataclasses.replace(self, checkpoint=uri, steps=max(self.steps, step))
-
-    def _with_best_of_evaluator(self, best: Best | None, keep_best: str | None) -> Reached:
-        # Without --keep-best only val_loss comes before what the chief reports.
-        is_wanted = best is not None and (
-            best.name == "val_loss" if keep_best is None else is_of_validation(best.name)
-        )
-        return (
-            dataclasses.replace(self, best=better(self.best, best, keep_best=keep_best))
-            if is_wanted
-            else self
-        )
 
     def _reported_by_chief(self, status: TaskStatus, attempt: int, keep_best: str | None) -> Reached:
         repeated = max(status.steps_repeated, self.repeated.get(attempt, 0))
@@ -85,6 +74,14 @@ class Reached:
             checkpoint=status.checkpoint or self.checkpoint,
             repeated={**self.repeated, attempt: repeated},
         )
+
+
+def _wanted(best: Best | None, keep_best: str | None) -> Best | None:
+    """Returns the evaluator's best value if it counts; without --keep-best only val_loss does."""
+    if best is None:
+        return None
+    is_wanted = best.name == "val_loss" if keep_best is None else is_of_validation(best.name)
+    return best if is_wanted else None
 
 
 @dataclass(frozen=True, kw_only=True)

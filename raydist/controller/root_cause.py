@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -182,24 +183,22 @@ def _known_places(attempt: Attempt) -> dict[TaskId, CodePlace]:
 def _describe(places: Mapping[TaskId, CodePlace], busy: Sequence[TaskId]) -> str:
     """Returns `worker/1 is in bad.py:53 (on_epoch_end), the others wait for it`, of what is known."""
     if not busy:
-        return ", ".join(
-            f"{name_tasks(tasks)} {'waits' if len(tasks) == 1 else 'wait'} in {where}"
-            for where, tasks in _by_place(places, list(places)).items()
-        )
-    said = ", ".join(
-        f"{name_tasks(tasks)} {'is' if len(tasks) == 1 else 'are'} in {where}"
-        for where, tasks in _by_place(places, busy).items()
-    )
+        return _by_place(places, list(places), "waits", "wait")
+    said = _by_place(places, busy, "is", "are")
     if len(busy) == len(places):
         return said
     return f"{said}, the others wait for {'it' if len(busy) == 1 else 'them'}"
 
 
-def _by_place(places: Mapping[TaskId, CodePlace], tasks: Sequence[TaskId]) -> dict[str, list[TaskId]]:
-    found: dict[str, list[TaskId]] = {}
+def _by_place(places: Mapping[TaskId, CodePlace], tasks: Sequence[TaskId], verb: str, plural: str) -> str:
+    """Returns which of `tasks` are in which place, those in the same one together."""
+    found: defaultdict[str | None, list[TaskId]] = defaultdict(list)
     for task in tasks:
-        found.setdefault(places[task].where or "", []).append(task)
-    return found
+        found[places[task].where].append(task)
+    return ", ".join(
+        f"{name_tasks(there)} {verb if len(there) == 1 else plural} in {where}"
+        for where, there in found.items()
+    )
 
 
 def unplaced_error(plan: Plan, attempt: Attempt) -> StartTimeoutError:

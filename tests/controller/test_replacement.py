@@ -11,7 +11,6 @@ from raydist.controller.replacement import (
     QUICK_S,
     Death,
     Deaths,
-    Verdict,
     is_outlived,
     replace_dead,
 )
@@ -222,9 +221,8 @@ def test_verdict_on_a_death_of_an_earlier_attempt_is_not_carried_over() -> None:
     story = Story()
     for index in range(MAX_QUICK_DEATHS):
         story.die("worker/1", at_s=float(index))
-    later = dataclasses.replace(make_attempt(), number=1)
-    failure = make_failure("worker/1", FailureKind.LOST)
-    assert story.deaths.judge(failure, later, at_s=1e6) is Verdict.REPLACE
+    story.attempt = dataclasses.replace(make_attempt(), number=1)
+    assert story.die("worker/1", at_s=1e6)
 
 
 def test_many_deaths_are_told_by_their_number() -> None:
