@@ -165,59 +165,57 @@ def _member_of_enum(hint: type[enum.Enum]) -> _Decoder:
 
 def _dataclass(hint: Any) -> _Decoder:
     hints = typing.get_type_hints(hint, include_extras=True)
-    decoders: list[tuple[str, str, _Decoder]] = []
-    absent: dict[str, tuple[str, bool]] = {}
+    decoders: dict[str, tuple[str, _Decoder]] = {}
+    absent: dict[str, bool] = {}
     for key, field in _kept(hint):
-        decoders.append((key, field.name, _decoder(hints[field.name])))
+        decoders[key] = field.name, _decoder(hints[field.name])
         if types.NoneType in typing.get_args(hints[field.name]):
-            absent[key] = (field.name, False)
+            absent[key] = False
         elif field.default is field.default_factory is dataclasses.MISSING:
-            absent[key] = (field.name, True)
-
-    def decode(value: Any) -> Any:
-        entries, found, key = _as_dict(value), {}, ""
-        try:
-            for key, name, inner in decoders:
-                if key in entries:
-                    found[name] = inner(entries[key])
-                elif key in absent:
-                    name, is_wanted = absent[key]
-                    if is_wanted:
-                        raise _Mismatch("is missing")
-                    found[name] = None
-        except _Mismatch as mismatch:
-            mismatch.add_outer(key)
-            raise
-        return hint(**found)
-
-    return decode
+            absent[key] = True
+    decode = _entries(decoders, absent)
+    return lambda value: hint(**decode(value))
 
 
 def _typed_dict(hint: Any) -> _Decoder:
-    decoders: dict[str, _Decoder] = {}
+    decoders: dict[str, tuple[str, _Decoder]] = {}
     absent: dict[str, bool] = {}
     for name, inner in typing.get_type_hints(hint, include_extras=True).items():
         # Not from `__optional_keys__`, which is wrong where annotations are strings (PEP 655).
         is_optional = typing.get_origin(inner) is NotRequired
         kept = typing.get_args(inner)[0] if is_optional else inner
-        decoders[name] = _decoder(kept)
+        decoders[name] = name, _decoder(kept)
         if hint.__total__ and not is_optional:
             absent[name] = types.NoneType not in typing.get_args(kept)
+    decode = _entries(decoders, absent)
+    return lambda value: {**_as_dict(value), **decode(value)}
 
-    def decode(value: Any) -> Any:
-        entries, name = dict(_as_dict(value)), ""
+
+def _entries(
+    decoders: Mapping[str, tuple[str, _Decoder]], absent: Mapping[str, bool]
+) -> Callable[[Any], dict[str, Any]]:
+    """Returns the function that decodes the entries of an object.
+
+    Args:
+      decoders: By the entry's key; each with the name that what it decodes gets.
+      absent: By the key, whether it is a mistake that there is no such entry; it counts as null if it is not.
+        One that is not named here is left out.
+    """
+
+    def decode(value: Any) -> dict[str, Any]:
+        entries, found, key = _as_dict(value), {}, ""
         try:
-            for name, inner in decoders.items():
-                if name in entries:
-                    entries[name] = inner(entries[name])
-                elif name in absent:
-                    if absent[name]:
+            for key, (name, inner) in decoders.items():
+                if key in entries:
+                    found[name] = inner(entries[key])
+                elif key in absent:
+                    if absent[key]:
                         raise _Mismatch("is missing")
-                    entries[name] = None
+                    found[name] = None
         except _Mismatch as mismatch:
-            mismatch.add_outer(name)
+            mismatch.add_outer(key)
             raise
-        return entries
+        return found
 
     return decode
 

@@ -99,7 +99,7 @@ def cluster_spec(strategy: Strategy, addresses: Mapping[TaskId, str]) -> Cluster
     if strategy.is_single_host:
         return ClusterSpec()
     types = _TYPES_IN_ORDER if strategy is Strategy.PARAMETER_SERVER else (TaskType.WORKER,)
-    in_order = _in_order(addresses)
+    in_order = sorted(addresses, key=lambda task: task.index)
     by_type = {
         task_type: tuple(addresses[task] for task in in_order if task.task_type is task_type)
         for task_type in types
@@ -171,10 +171,6 @@ def make_assignments(
         )
         for task in plan.tasks
     }
-
-
-def _in_order(addresses: Mapping[TaskId, str]) -> list[TaskId]:
-    return sorted(addresses, key=lambda task: task.index)
 
 
 Changes = dict[str, str | None]

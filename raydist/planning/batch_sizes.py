@@ -95,7 +95,7 @@ class BatchSizes:
         """Returns `128 examples a step: 43 on 2 replicas, 42 on 1`."""
         if len(self.per_replica) == 1:
             where = "on one replica" if self.is_synchronous else "on one worker, asynchronously"
-            return f"{_examples(self.size)} a step, {where}"
+            return f"{counted(self.size, 'example')} a step, {where}"
         counts = Counter(self.per_replica)
         if len(counts) == 1:
             cut = f"{self.per_replica[0]} on each of {len(self.per_replica)} replicas"
@@ -104,7 +104,7 @@ class BatchSizes:
             more = ", ".join(f"{size or 'none'} on {count}" for size, count in rest)
             plural = "" if first[1] == 1 else "s"
             cut = f"uneven, {first[0]} on {first[1]} replica{plural}, {more}"
-        return f"{_examples(self.size)} a step: {cut}"
+        return f"{counted(self.size, 'example')} a step: {cut}"
 
     def as_dict(self) -> dict[str, Any]:
         return {"global": self.size, "per_replica": list(self.per_replica)}
@@ -149,7 +149,3 @@ def _rate(learning_rate: Any, base_batch_size: Any, batch_size: int) -> ScaledRa
         return ScaledRate(base=learning_rate, base_batch_size=base_batch_size, batch_size=batch_size)
     except UnsupportedError:  # params of those names that mean something else, or none
         return None
-
-
-def _examples(count: int) -> str:
-    return counted(count, "example")

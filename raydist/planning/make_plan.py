@@ -11,7 +11,7 @@ from raydist.planning.capacity import check_fits
 from raydist.planning.fitting import check_memory_retry
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
-from raydist.planning.roles import Roles, make_roles
+from raydist.planning.roles import make_roles
 from raydist.planning.strategy import Origins, check_communication, choose_strategy, without_unused
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.settings.resolution import Origin
@@ -81,14 +81,16 @@ def make_plan(
     roles = make_roles(job, strategy, inventory, notes)
     all_roles: tuple[AnyRole, ...] = (*roles, *job.roles.values())
     check_fits(inventory, all_roles)
-    devices = _devices(job, strategy, origins, _has_gpus(roles), notes)
+    # Of a task that trains.
+    num_gpus = max(role.resources.num_gpus for role in roles if role.task_type is TaskType.WORKER)
+    devices = _devices(job, strategy, origins, num_gpus > 0, notes)
     job = without_unused(job, strategy, origins, notes)
-    check_communication(job, strategy, num_gpus=_num_gpus(roles), devices=devices)
+    check_communication(job, strategy, num_gpus=num_gpus, devices=devices)
     if job.keras is KerasFlavour.AUTO and keras is KerasFlavour.LEGACY:
         notes.append(f"tf.keras is tf_keras: {keras_reason}")
     notes += _without_effect(job, strategy)
     job = _with_usable_standby(job, inventory, notes)
-    _check_virtual_replicas(job, strategy, origins, num_devices=devices or max(_num_gpus(roles), 1))
+    _check_virtual_replicas(job, strategy, origins, num_devices=devices or max(num_gpus, 1))
     is_elastic = job.workers.minimum < job.workers.maximum and strategy is Strategy.MULTI_WORKER_MIRRORED
     if is_elastic and job.virtual_replicas is None:
         # Not chosen for the user: with one thread for each, hosts with many cores would be slower.
@@ -198,15 +200,6 @@ def choose_keras(
     return KerasFlavour.KERAS_3, "nothing in the job's source needs Keras 2"
 
 
-def _has_gpus(roles: Roles) -> bool:
-    return _num_gpus(roles) > 0
-
-
-def _num_gpus(roles: Roles) -> int:
-    """GPUs of a task that trains."""
-    return max(role.resources.num_gpus for role in roles if role.task_type is TaskType.WORKER)
-
-
 def _devices(
     job: JobSpec, strategy: Strategy, origins: Origins, has_gpus: bool, notes: list[str]
 ) -> int | None:
@@ -234,25 +227,21 @@ def _devices(
 
 def _without_effect(job: JobSpec, strategy: Strategy) -> list[str]:
     """Returns a sentence for each setting that this strategy has no use for."""
-    if strategy is not Strategy.PARAMETER_SERVER:
-        notes = []
-        if job.partitioner is not None:
-            notes.append(
-                f"partitioner {job.partitioner} has no effect: only parameter_server shards variables"
-            )
-        if job.ps_staleness:
-            notes.append(
-                f"ps_staleness {job.ps_staleness} has no effect: only under parameter_server do workers read "
-                "weights from others"
-            )
-        return notes
     notes = []
-    if job.sync_batchnorm:
+    has_servers = strategy is Strategy.PARAMETER_SERVER
+    if job.partitioner is not None and not has_servers:
+        notes.append(f"partitioner {job.partitioner} has no effect: only parameter_server shards variables")
+    if job.ps_staleness and not has_servers:
+        notes.append(
+            f"ps_staleness {job.ps_staleness} has no effect: only under parameter_server do workers read "
+            "weights from others"
+        )
+    if job.sync_batchnorm and has_servers:
         notes.append(
             "sync_batchnorm has no effect: under parameter_server each worker trains on batches of its own, "
             "asynchronously"
         )
-    if job.auto_shard in ("auto", "file"):
+    if job.auto_shard in ("auto", "file") and has_servers:
         notes.append(
             f"auto_shard {job.auto_shard} has no effect: under parameter_server each worker makes its own "
             "dataset, which TensorFlow does not shard"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Inventory
-from raydist.spec.job import JobSpec, Strategy, WorkerRange
+from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.settings.resolution import Origin
 
 Origins = Mapping[str, Origin]
@@ -70,10 +69,18 @@ def choose_strategy(job: JobSpec, origins: Origins, inventory: Inventory) -> Str
             "and no Ray resource TPU; set one of them, or use --strategy auto"
         )
     notes: list[str] = []
-    if job.ps > 0:
-        job = _without("ps", 0, job, origins, strategy, "has no parameter servers", notes)
+    unused = {"ps": "has no parameter servers"} if job.ps > 0 else {}
     if job.workers.maximum > 1 and strategy.is_single_host:
-        job = _without("workers", WorkerRange(), job, origins, strategy, "runs on one host", notes)
+        unused["workers"] = "runs on one host"
+    for name, why in unused.items():
+        value = getattr(job, name)
+        if origins[name] >= origins["strategy"]:
+            raise SpecError(
+                f"{name} is {value}, but strategy {strategy.value} {why}; "
+                f"drop --{name}, or use --strategy {'parameter_server' if name == 'ps' else 'auto'}"
+            )
+        notes.append(f"{name} {value}, set {origins[name].words}, is not used: {strategy.value} {why}")
+        job = dataclasses.replace(job, **{name: getattr(JobSpec, name)})
     if job.evaluator and strategy is not Strategy.MULTI_WORKER_MIRRORED:
         raise SpecError(
             f"evaluator is on, but strategy {strategy.value} has no evaluator task; "
@@ -171,23 +178,3 @@ def _fitting(job: JobSpec, inventory: Inventory) -> tuple[Strategy, str]:
     if num_gpus == 0 and (job.devices or 1) > 1:
         return Strategy.MIRRORED, f"one worker with {job.devices} logical CPU devices"
     return Strategy.ONE_DEVICE, f"one worker with {'one GPU' if num_gpus else 'no GPU'}"
-
-
-def _without(
-    field: str,
-    default: Any,
-    job: JobSpec,
-    origins: Origins,
-    strategy: Strategy,
-    why: str,
-    notes: list[str],
-) -> JobSpec:
-    """Returns the job without a setting that the strategy outranks; any other rank is a mistake."""
-    value = getattr(job, field)
-    if origins[field] >= origins["strategy"]:
-        raise SpecError(
-            f"{field} is {value}, but strategy {strategy.value} {why}; "
-            f"drop --{field}, or use --strategy {'parameter_server' if field == 'ps' else 'auto'}"
-        )
-    notes.append(f"{field} {value}, set {origins[field].words}, is not used: {strategy.value} {why}")
-    return dataclasses.replace(job, **{field: default})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -71,9 +72,8 @@ def _num_gpus(environ: Mapping[str, str], dev: Path) -> int:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return len(present)
-    num_visible = 0
-    for device in visible.split(","):
-        if device.strip() in ("", "-1", "NoDevFiles"):  # CUDA ends the list at the first invalid one
-            break
-        num_visible += 1
-    return min(num_visible, len(present))
+    # CUDA ends the list at the first invalid one.
+    devices = itertools.takewhile(
+        lambda device: device.strip() not in ("", "-1", "NoDevFiles"), visible.split(",")
+    )
+    return min(len(list(devices)), len(present))
