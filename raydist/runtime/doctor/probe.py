@@ -19,6 +19,7 @@ from pathlib import Path
 from raydist.errors import StorageError
 from raydist.runtime.doctor.findings import Device, Disk, HostFacts, QuickFacts, StorageSpeed
 from raydist.runtime.host.address import proxies_in
+from raydist.runtime.host.hardware import text_of
 from raydist.runtime.host.software import FreshProcessError, answer_of, installed_versions, lost_parts
 from raydist.storage.proof import StorageProof
 from raydist.storage.run_storage import open_run
@@ -34,7 +35,9 @@ _TIMEOUT_S = 10.0
 
 def public_addresses(proc: Path = Path("/proc")) -> tuple[str, ...]:
     """Returns the public addresses of this host; those of a NAT in front of it are unknown."""
-    found = {*_ipv4(proc / "net/fib_trie"), *_ipv6(proc / "net/if_inet6")}
+    found = set(re.findall(r"\|-- (\S+)\n\s+/32 host LOCAL", text_of(proc / "net/fib_trie")))
+    numbers = (int(line.split()[0], 16) for line in text_of(proc / "net/if_inet6").splitlines())
+    found.update(str(ipaddress.ip_address(number)) for number in numbers)
     return tuple(sorted(one for one in found if ipaddress.ip_address(one).is_global))
 
 
@@ -84,27 +87,14 @@ def send(host: str, port: int) -> float:
         return sent / (time.perf_counter() - begun_s)
 
 
-def _ipv4(file: Path) -> set[str]:
-    with contextlib.suppress(OSError):
-        return set(re.findall(r"\|-- (\S+)\n\s+/32 host LOCAL", file.read_text()))
-    return set()
-
-
-def _ipv6(file: Path) -> set[str]:
-    with contextlib.suppress(OSError):
-        return {str(ipaddress.ip_address(int(line.split()[0], 16))) for line in file.read_text().splitlines()}
-    return set()
-
-
 def _listening(file: Path) -> dict[str, int]:
     """Returns the ports of sockets that listen on all addresses, by the name that a descriptor links to."""
     found = {}
-    with contextlib.suppress(OSError):
-        for line in file.read_text().splitlines()[1:]:
-            fields = line.split()
-            address, _, port = fields[1].partition(":")
-            if fields[3] == _LISTEN and address in _ANY:
-                found[f"socket:[{fields[9]}]"] = int(port, 16)
+    for line in text_of(file).splitlines()[1:]:
+        fields = line.split()
+        address, _, port = fields[1].partition(":")
+        if fields[3] == _LISTEN and address in _ANY:
+            found[f"socket:[{fields[9]}]"] = int(port, 16)
     return found
 
 

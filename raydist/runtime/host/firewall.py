@@ -116,7 +116,7 @@ def set_fence(scratch_path: Path, port: int, *, hosts: Sequence[str]) -> bool:
     Args:
       hosts: IP addresses.
     """
-    if not all(map(_is_address, hosts)):
+    if None in map(_parsed, hosts):
         return False
     for tool in Tool:
         if _find(tool.value) is None:
@@ -138,12 +138,11 @@ def lift_fences(scratch_path: Path) -> None:
         logger.warning("the firewall rules of %s stay: %s", scratch_path.name, error)
 
 
-def _is_address(host: str) -> bool:
+def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return ipaddress.ip_address(host)
+    except ValueError:  # a name
+        return None
 
 
 def _write_down(scratch_path: Path, fence: Fence) -> None:
@@ -203,12 +202,9 @@ def _find(program: str) -> str | None:
 
 def is_public(host: str) -> bool:
     """Whether an IP address is routed on the internet; a host name is not looked up and counts as private."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_global
+    address = _parsed(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped is not None and bool(mapped.is_global)
 
 
 def check_not_public(listening: Mapping[TaskId, str]) -> None:

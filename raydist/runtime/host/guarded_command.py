@@ -22,15 +22,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.05
 
 
 def guard(control: socket.socket, command: Sequence[str], *, grace_s: float) -> None:
     """Runs the command until it ends, or until the socket says no more."""
     # So that what the command leaves behind, in any session, becomes a child of this process.
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         # In a thread-less process, so that code between fork and exec is safe.
         child = subprocess.Popen(
@@ -58,17 +58,24 @@ def end_descendants(*, grace_s: float) -> None:
 
 
 def _send(number: signal.Signals) -> None:
-    for pid in list(_descendants("self")):
+    for pid in list(_descendants(os.getpid())):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
-def _descendants(parent: str) -> Iterator[int]:
+def _descendants(parent: int) -> Iterator[int]:
+    for child in children_of(parent):
+        yield from _descendants(child)
+        yield child
+
+
+def children_of(parent: int) -> list[int]:
+    """Returns the processes that are children of a process; none once it has ended."""
+    found: list[int] = []
     for children in Path(f"/proc/{parent}/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for pid in children.read_text().split():
-                yield from _descendants(pid)
-                yield int(pid)
+            found += map(int, children.read_text().split())
+    return found
 
 
 def _has_children() -> bool:
@@ -109,10 +116,11 @@ def _tell(control: socket.socket, **news: object) -> None:
 
 
 def _die_with_guard() -> None:
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """Calls prctl(2) for this process."""
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 

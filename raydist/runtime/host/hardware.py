@@ -40,8 +40,13 @@ def _gpus(folder: Path) -> tuple[str, ...]:
 
 
 def _found(pattern: str, file: Path) -> str | None:
-    try:
-        match = re.search(pattern, file.read_text(errors="replace"))
-    except OSError:
-        return None
+    match = re.search(pattern, text_of(file))
     return match[1].strip() if match else None
+
+
+def text_of(file: Path) -> str:
+    """Returns what the kernel has in a file of /proc or /sys; nothing where it has no such file."""
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from raydist.runtime.host.hardware import text_of
 from raydist.runtime.host.scratch import spool_path
 from raydist.spec.quantities import write_bytes
 from raydist.spec.text import as_submitted, without_sequences
@@ -62,12 +63,9 @@ class OomCounter:
 
 def _own_counters() -> list[Path]:
     """Returns where cgroup v2 and v1 count for the cgroup of this process."""
-    try:
-        lines = _OWN_CGROUPS.read_text().splitlines()
-    except OSError:
-        return []
     paths = []
-    for number, controllers, cgroup in (line.split(":", 2) for line in lines):
+    for line in text_of(_OWN_CGROUPS).splitlines():
+        number, controllers, cgroup = line.split(":", 2)
         if number == "0":
             paths.append(_CGROUPS / cgroup.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
@@ -76,10 +74,7 @@ def _own_counters() -> list[Path]:
 
 
 def _count(path: Path) -> int | None:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return None
+    lines = text_of(path).splitlines()
     return next((int(line.removeprefix(_NAME)) for line in lines if line.startswith(_NAME)), None)
 
 

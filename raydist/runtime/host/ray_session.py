@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from raydist.runtime.host.address import ray_folder
-from raydist.runtime.host.scratch import hold_lock, is_private, locked_by_nobody, scratch_root, sweep
+from raydist.runtime.host.scratch import adopted, hold_lock, is_private, scratch_root, sweep
 
 # Workers and agents rename themselves, dashboard modules too; some are found before they have.
 _RENAMED = (b"ray::", b"ray-dashboard-")
@@ -144,7 +144,7 @@ def sweep_host() -> None:
             sweep(root)
     with contextlib.suppress(OSError):
         for lock in sorted(ray_folder().glob(f"session_*/{_SESSION_LOCK}")):
-            _sweep_session(lock)
+            _sweep_session(lock.parent)
 
 
 def mark_session(session: Path) -> Callable[[], None]:
@@ -158,11 +158,10 @@ def mark_session(session: Path) -> Callable[[], None]:
     return remove
 
 
-def _sweep_session(lock: Path) -> None:
-    session = lock.parent
+def _sweep_session(session: Path) -> None:
     status = session.lstat()
     if session.is_symlink() or status.st_uid != os.getuid():
         return
-    with contextlib.suppress(OSError), locked_by_nobody(lock) as is_dead:
+    with contextlib.suppress(OSError), adopted(session, timeout_s=0, lock_name=_SESSION_LOCK) as is_dead:
         if is_dead:
             remove_session(session)

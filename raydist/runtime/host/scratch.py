@@ -79,10 +79,6 @@ class Scratch:
     def code_path(self) -> Path:
         return self.path / "code"
 
-    @property
-    def spool_path(self) -> Path:
-        return spool_path(self.path)
-
     def take_temporary_files(self) -> None:
         """Makes this process's temporary files lie in the folder, so that they go with it.
 
@@ -122,13 +118,13 @@ def owner_pid(scratch_path: Path) -> int | None:
 
 
 @contextmanager
-def adopted(path: Path, *, timeout_s: float) -> Iterator[bool]:
+def adopted(path: Path, *, timeout_s: float, lock_name: str = _LOCK_NAME) -> Iterator[bool]:
     """Waits until the owner of the folder is dead, then holds its lock; False when it lives on.
 
     The folder has to exist; deleting it is the caller's to do, inside.
     """
     deadline = time.monotonic() + timeout_s
-    lock_fd = _open_lock(path / _LOCK_NAME)
+    lock_fd = _open_lock(path / lock_name)
     try:
         while not (is_ours := _try_lock(lock_fd)) and time.monotonic() < deadline:
             time.sleep(_LOCK_POLL_S)
@@ -167,16 +163,6 @@ def hold_lock(path: Path) -> int:
     os.write(lock_fd, str(os.getpid()).encode())
     aside.rename(path)
     return lock_fd
-
-
-@contextmanager
-def locked_by_nobody(path: Path) -> Iterator[bool]:
-    """Yields whether no process held the lock; if so, this one holds it inside."""
-    lock_fd = _open_lock(path)
-    try:
-        yield _try_lock(lock_fd)
-    finally:
-        os.close(lock_fd)
 
 
 def _open_lock(path: Path) -> int:

@@ -113,16 +113,20 @@ class TaskFiles:
                 threading.Thread(target=self._store_regularly, name="raydist-output", daemon=True).start()
         return folder
 
-    def store_output(self, *, on_file: Callable[[], None] = lambda: None) -> None:
+    def store_output(self, *, on_file: Callable[[], None] = lambda: None, is_patient: bool = True) -> None:
         """Stores what has changed in the output folder, and deletes from storage what was deleted there.
 
         Args:
           on_file: Called for each file.
+          is_patient: Whether it is worth waiting for a storage that is out of order.
 
         Raises:
           StorageError: Something is not stored.
         """
-        self._store_output(on_file, is_patient=True)
+        with self._lock:
+            if self._stored is not None:
+                folder = self._scratch_path / _OUTPUT
+                self._mirror(folder, self._key, _find(folder), self._stored, on_file, is_patient=is_patient)
 
     def keep_working_files(self) -> str | None:
         """Stores the new and changed files of the working folder; returns sentences about them, if any.
@@ -137,7 +141,7 @@ class TaskFiles:
             entries = _entries({name: version.size_bytes for name, version in new.items()})
             chosen = _within_limits(entries)
             key, names = RunLayout(run=self._target.run).working_files, {entry.name for entry in chosen}
-            files = {name: version for name, version in new.items() if _top(name) in names}
+            files = {name: version for name, version in new.items() if top_of(name) in names}
             try:
                 self._mirror(self._code_path, key, files, self._kept)
             except StorageError as error:
@@ -147,7 +151,7 @@ class TaskFiles:
     def store_rest(self) -> str | None:
         """Stores what is not stored yet, as far as that can be; returns sentences about it, if any."""
         try:
-            self._store_output()
+            self.store_output(is_patient=False)
         except StorageError as error:
             logger.warning("the last files of ctx.output_dir are lost: %s", error)
         return self.keep_working_files()
@@ -156,17 +160,11 @@ class TaskFiles:
         never, has_warned = threading.Event(), False
         while not never.wait(STORE_INTERVAL_S):
             try:
-                self._store_output()
+                self.store_output(is_patient=False)
             except StorageError as error:
                 if not has_warned:
                     logger.warning("ctx.output_dir is not stored yet: %s", error)
                 has_warned = True
-
-    def _store_output(self, on_file: Callable[[], None] = lambda: None, *, is_patient: bool = False) -> None:
-        with self._lock:
-            if self._stored is not None:
-                folder = self._scratch_path / _OUTPUT
-                self._mirror(folder, self._key, _find(folder), self._stored, on_file, is_patient=is_patient)
 
     def _mirror(
         self,
@@ -272,7 +270,7 @@ def _versions(state: Mapping[str, Sequence[int]]) -> _Files:
     return {name: _Version(*version) for name, version in state.items()}
 
 
-def _top(name: str) -> str:
+def top_of(name: str) -> str:
     """Returns what of the working folder's top a file is, or is in."""
     top, slash, _ = name.partition("/")
     return top + slash
@@ -283,8 +281,8 @@ def _entries(sizes: Mapping[str, int]) -> list[_Entry]:
     num_bytes: Counter[str] = Counter()
     num_files: Counter[str] = Counter()
     for name, size_bytes in sizes.items():
-        num_bytes[_top(name)] += size_bytes
-        num_files[_top(name)] += 1
+        num_bytes[top_of(name)] += size_bytes
+        num_files[top_of(name)] += 1
     return sorted(_Entry(num_bytes[top], num_files[top], top) for top in num_files)
 
 

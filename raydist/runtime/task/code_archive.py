@@ -18,7 +18,7 @@ from pathlib import Path
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.errors import MistakeError, StorageError
-from raydist.runtime.host.task_files import is_bytecode, is_tools_folder
+from raydist.runtime.host.task_files import is_bytecode, is_tools_folder, top_of
 from raydist.spec.quantities import size_text
 
 IGNORE_FILE = ".raydistignore"
@@ -73,8 +73,7 @@ def size_note(data: bytes) -> str | None:
     num_bytes_by_entry: Counter[str] = Counter()
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for entry in archive.infolist():
-            top, slash, _ = entry.filename.partition("/")
-            num_bytes_by_entry[top + slash] += entry.compress_size
+            num_bytes_by_entry[top_of(entry.filename)] += entry.compress_size
     first, *others = num_bytes_by_entry.most_common(3)
     large = [first, *(one for one in others if one[1] >= _LARGE_SHARE * len(data))]
     return (
@@ -139,7 +138,8 @@ def _files(working_dir: Path) -> Iterator[Path]:
         )
         for name in names:
             path = here / name
-            is_ignored = is_bytecode(name) or _is_ignored(path.relative_to(working_dir).as_posix(), patterns)
+            relative = path.relative_to(working_dir).as_posix()
+            is_ignored = is_bytecode(name) or ignore_verdict(relative, patterns)
             if not is_ignored and path.is_file():
                 yield path
 
@@ -153,7 +153,7 @@ def _is_wanted_folder(
     if target in seen:
         return False  # a link back up would never end
     seen.add(target)
-    return not _is_ignored(f"{folder.relative_to(working_dir).as_posix()}/", patterns)
+    return not ignore_verdict(f"{folder.relative_to(working_dir).as_posix()}/", patterns)
 
 
 def _read_patterns(ignore_file: Path) -> list[GitIgnoreSpecPattern]:
@@ -178,10 +178,6 @@ def parse_patterns(
         except ValueError as error:
             on_error(number, line, error)
     return patterns
-
-
-def _is_ignored(relative: str, patterns: Sequence[GitIgnoreSpecPattern]) -> bool:
-    return bool(ignore_verdict(relative, patterns))
 
 
 def ignore_verdict(relative: str, patterns: Sequence[GitIgnoreSpecPattern]) -> bool | None:

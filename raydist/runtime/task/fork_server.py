@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from raydist.runtime.host.guarded_command import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, children_of, prctl
+
 # What begins the command line of a task's process, where others would show the server's.
 TITLE = "raydist::"
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _MADV_DONTNEED = 4
 # In /proc/PID/smaps: a private one that cannot be written. What has no file has the inode 0.
 _FILE_MAPPING = re.compile(
@@ -239,7 +240,7 @@ class _Server:
 
     def _forget(self, connection: socket.socket) -> None:
         pid = self._pids.pop(connection)
-        for child in _children_of(pid):  # such as those with a session of their own
+        for child in children_of(pid):  # such as those with a session of their own
             _kill(child)
         _kill(pid)
         _kill_group(pid)
@@ -267,7 +268,7 @@ def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
     if _PROBLEM not in os.environ and os.fork() > 0:
         os._exit(0)
     set_title(f"{TITLE}fork-server")
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a process leaves running is to be ended, too
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a process leaves running is to be ended, too
     problem = _import(preload)
     listener = socket.socket(fileno=int(listener_fd))
     if preload and _unsound() is not None:  # that is left behind: a new program in the same process
@@ -342,13 +343,9 @@ def threads_here() -> int:
 
 def _die_with(parent: int) -> None:
     """Has the kernel kill this process with its parent, which may be gone already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _parent_fd(parent: str) -> int | None:
@@ -362,14 +359,6 @@ def _parent_fd(parent: str) -> int | None:
         sys.exit()
     except (OSError, AttributeError):  # an old kernel
         return None
-
-
-def _children_of(pid: int) -> list[int]:
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += map(int, children.read_text().split())
-    return found
 
 
 def servers_here() -> dict[int, int]:

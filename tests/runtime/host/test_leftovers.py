@@ -18,9 +18,9 @@ from raydist.storage.run_storage import RunStorage
 
 _HOLD = """
 import sys, time
-from raydist.runtime.host.scratch import Scratch
+from raydist.runtime.host.scratch import Scratch, spool_path
 scratch = Scratch.create(sys.argv[1])
-scratch.spool_path.write_text("printed before the end\\n")
+spool_path(scratch.path).write_text("printed before the end\\n")
 print("up", flush=True)
 time.sleep(600)
 """

@@ -20,9 +20,9 @@ from tests.conftest import WaitUntil
 
 _HOLD = """
 import sys, time
-from raydist.runtime.host.scratch import Scratch
+from raydist.runtime.host.scratch import Scratch, spool_path
 scratch = Scratch.create(sys.argv[1])
-scratch.spool_path.write_text("printed before the end\\n")
+spool_path(scratch.path).write_text("printed before the end\\n")
 print(scratch.path, flush=True)
 time.sleep(600)
 """
