@@ -222,11 +222,13 @@ def _unrecorded_address() -> str | None:
 
 
 def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Connection:
+    from raydist.runtime.cluster import ray_internals
+
     with contextlib.ExitStack() as on_error:
         on_error.callback(_remember_process_state(environ))
         ensure_token(environ)
         on_error.enter_context(_outliving_this_thread(lambda: _init_embedded(size)))
-        session = _session_path()
+        session = Path(ray_internals.session_path())
         on_error.callback(_shut_down, mark_session(session))
         undo = on_error.pop_all()
     return Connection(
@@ -354,12 +356,6 @@ def _shut_down(after: Callable[[], None] = lambda: None) -> None:
 
     ray.shutdown()
     after()
-
-
-def _session_path() -> Path:
-    from raydist.runtime.cluster import ray_internals
-
-    return Path(ray_internals.session_path())
 
 
 def _remember_process_state(environ: MutableMapping[str, str]) -> Callable[[], None]:

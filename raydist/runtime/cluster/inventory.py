@@ -21,11 +21,15 @@ from raydist.runtime.host.address import join_address
 _ANSWER_S = 2.0
 
 
+def alive_nodes() -> list[Mapping[str, Any]]:
+    """Returns the nodes that Ray counts on, in its own words; a dead one is known after some seconds."""
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
 def probe_inventory(connection: Connection, *, environ: Mapping[str, str] = os.environ) -> Inventory:
     """Returns the alive nodes of the connected Ray with all they have, busy or free."""
-    nodes = ray.nodes()  # type: ignore[no-untyped-call]
     return Inventory(
-        hosts=tuple(_host(node) for node in nodes if node["Alive"]),
+        hosts=tuple(map(_host, alive_nodes())),
         is_embedded=connection.is_embedded,
         can_grow=not connection.is_embedded and ray_internals.cluster_can_grow(),
         tpu_name=tpu_name(environ),
@@ -53,10 +57,9 @@ def unreachable_hosts(*, known: frozenset[str] = frozenset()) -> frozenset[str]:
     Args:
       known: Hosts that are known to be gone, which are not asked again.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     hosts = {
         join_address(node["NodeManagerAddress"], node["NodeManagerPort"]): node["NodeManagerAddress"]
-        for node in nodes
+        for node in alive_nodes()
         if node["NodeManagerAddress"] not in known
     }
     gone = not_listening(hosts.keys(), timeout_s=_ANSWER_S) if len(hosts) > 1 else ()
@@ -71,14 +74,13 @@ def remote_on(node_id: str, function: Callable[..., Any]) -> Any:
 
 
 def is_node_alive(node_id: str) -> bool:
-    """Whether Ray still counts on that node; a dead one is known after some seconds."""
-    nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    return any(node["Alive"] and node["NodeID"] == node_id for node in nodes)
+    """Whether Ray still counts on that node."""
+    return any(node["NodeID"] == node_id for node in alive_nodes())
 
 
 def labels_of_nodes() -> dict[str, Mapping[str, str]]:
     """Returns each node's labels by its id."""
-    return {node["NodeID"]: _labels(node) for node in ray.nodes()}  # type: ignore[no-untyped-call]
+    return {node["NodeID"]: _labels(node) for node in alive_nodes()}
 
 
 def _labels(node: Mapping[str, Any]) -> Mapping[str, str]:

@@ -107,7 +107,8 @@ class Placement:
         )
         if not bundle or not any(_holds(amounts, bundle) for amounts in free):
             return False
-        self._release(task)
+        if task in self._moved:
+            self.give_back(self._moved[task])
         self._moved[task] = self.request_more(asked, away_from=away_from)
         return True
 
@@ -171,11 +172,6 @@ class Placement:
         if self._group is not None and task in self._bundles:
             return self._moved.get(task, Room(self._group, self._bundles[task]))
         return self._moved.get(task)
-
-    def _release(self, task: TaskId) -> None:
-        moved = self._moved.pop(task, None)
-        if moved is not None:
-            self.give_back(moved)
 
 
 class _Given:

@@ -62,11 +62,10 @@ def _is_here(host: str) -> bool:
 def _signal_there(pid: int, number: int, host: str, address: str | None) -> bool:
     import ray
 
-    from raydist.runtime.cluster.inventory import remote_on
+    from raydist.runtime.cluster.inventory import alive_nodes, remote_on
 
     with connect(address):
-        nodes = ray.nodes()  # type: ignore[no-untyped-call]
-        node_ids = [node["NodeID"] for node in nodes if node["Alive"] and node["NodeManagerAddress"] == host]
+        node_ids = [node["NodeID"] for node in alive_nodes() if node["NodeManagerAddress"] == host]
         if not node_ids:
             raise ClusterError(f"Ray knows no living host {host}")
         return bool(ray.get(remote_on(node_ids[0], _signal).remote(pid, number)))

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from raydist.runtime.cluster.inventory import remote_on
+from raydist.runtime.cluster.inventory import alive_nodes, remote_on
 from raydist.runtime.host.ray_session import sweep_host
 from raydist.runtime.host.salvage import clear_here
 
@@ -26,9 +26,9 @@ def clear(owner: str, *, storage_uri: str, run: str) -> None:
     Ray itself ends the actors of a controller that dies, and gives their room back; this waits until they
     are gone. A host that does not answer is left alone: the attempt in a checkpoint's name fences it off.
     """
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     refs = [
-        remote_on(node_id, clear_here).remote(owner, storage_uri=storage_uri, run=run) for node_id in nodes
+        remote_on(node["NodeID"], clear_here).remote(owner, storage_uri=storage_uri, run=run)
+        for node in alive_nodes()
     ]
     ready, late = ray.wait(refs, num_returns=len(refs), timeout=_TIMEOUT_S)
     for ref in ready:
@@ -58,5 +58,5 @@ def swept_beside() -> Iterator[None]:
 
 def _sweep_others() -> list[Any]:
     own_id = ray.get_runtime_context().get_node_id()
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    return [remote_on(node_id, sweep_host).remote() for node_id in nodes if node_id != own_id]
+    others = [node["NodeID"] for node in alive_nodes() if node["NodeID"] != own_id]
+    return [remote_on(node_id, sweep_host).remote() for node_id in others]

@@ -14,6 +14,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 
 from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError
 from raydist.runtime.cluster.connection import NAMESPACE
+from raydist.runtime.cluster.inventory import alive_nodes
 from raydist.runtime.group.ray_failures import controller_error
 
 logger = logging.getLogger(__name__)
@@ -206,6 +207,5 @@ def _head_resources() -> dict[str, float]:
     link costs an attempt. By its resource and not by its node id: a head that Ray's fault tolerance has
     replaced has another id, and a soft affinity of Ray 2.60 goes elsewhere at every third try.
     """
-    nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    has_head = any(node["Alive"] and _HEAD_RESOURCE in node["Resources"] for node in nodes)
+    has_head = any(_HEAD_RESOURCE in node["Resources"] for node in alive_nodes())
     return {_HEAD_RESOURCE: _HEAD_SHARE} if has_head else {}

@@ -91,16 +91,6 @@ class Clock:
     error_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """The bandwidth from one host to another, in bytes per second, or why it is unknown."""
-
-    source: str
-    target: str
-    rate: float | None
-    error: str | None = None
-
-
 _GIB = 2**30
 _MB = 1e6
 # Unpacked code, the spool of logs, and what Ray itself keeps for a run of some hours.
@@ -172,16 +162,21 @@ def quick_findings_of(
         yield _storage_problem(host, facts)
 
 
-def finding_of_link(link: Link) -> Finding:
+def finding_of_link(source: str, target: str, rate: float | str) -> Finding:
+    """Returns the finding about the way from one host to another.
+
+    Args:
+      rate: The bandwidth in bytes per second, or why it is unknown.
+    """
     what = "network"
-    if link.rate is None:
+    if isinstance(rate, str):
         remedy = "open the ports between the hosts, all of them or a range that you give with --ports"
-        return bad(link.source, what, f"cannot send to {link.target}: {link.error}; {remedy}")
-    text = f"{link.rate / _MB:.0f} MB/s to {link.target}"
-    if link.rate < _MIN_LINK_RATE:
+        return bad(source, what, f"cannot send to {target}: {rate}; {remedy}")
+    text = f"{rate / _MB:.0f} MB/s to {target}"
+    if rate < _MIN_LINK_RATE:
         remedy = "join the hosts by a faster network, or reduce what is sent: --compress-gradients"
-        return bad(link.source, what, f"{text}, which is slow for gradients; {remedy}")
-    return Finding(host=link.source, what=what, text=text)
+        return bad(source, what, f"{text}, which is slow for gradients; {remedy}")
+    return Finding(host=source, what=what, text=text)
 
 
 def _versions(host: str, facts: HostFacts, references: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.errors import StorageError
 from raydist.runtime.cluster.connection import connect
+from raydist.runtime.cluster.inventory import alive_nodes
 from raydist.runtime.doctor import findings
 from raydist.runtime.doctor.probe import Sink, glance, look, send, versions_here
 from raydist.storage.proof import StorageProof
@@ -83,7 +84,7 @@ def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str
       env: Variables of the job, which the storage may need.
     """
     problems: dict[str, str] = {}
-    with _probes([node for node in _nodes() if _host_of(node) in hosts]) as probes:
+    with _probes([node for node in alive_nodes() if _host_of(node) in hosts]) as probes:
         up = {host: probe.now.remote() for host, probe in probes.items()}
         refs = {host: probe.glance.remote(proof, env) for host, probe in probes.items()}
         for host, answer in _answers(up, timeout_s=_GLANCE_START_TIMEOUT_S):
@@ -101,7 +102,7 @@ def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str
 
 
 def _survey(storage_uri: str) -> list[findings.Finding]:
-    nodes = _nodes()
+    nodes = alive_nodes()
     with _proof(storage_uri) as proof, _probes(nodes) as probes:
         clocks, found = _clocks(probes)
         refs = {host: probe.look.remote(proof) for host, probe in probes.items() if host in clocks}
@@ -117,12 +118,8 @@ def _survey(storage_uri: str) -> list[findings.Finding]:
             # What this driver lacks has to be the same on the hosts nevertheless.
             if len(references) == 1:
                 references[f"host {host}"] = facts.versions
-        found += map(findings.finding_of_link, _links({host: probes[host] for host in clocks}))
+        found += _links({host: probes[host] for host in clocks})
     return sorted(found, key=lambda one: one.host or "")
-
-
-def _nodes() -> list[Mapping[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def _host_of(node: Mapping[str, Any]) -> str:
@@ -167,14 +164,11 @@ def _clocks(probes: Mapping[str, Any]) -> tuple[dict[str, findings.Clock], list[
             found.append(findings.bad(host, "host", answer))
             continue
         try:
-            clocks[host] = min((_read_clock(probes[host]) for _ in range(_CLOCK_TRIES)), key=_error_of)
+            tries = [_read_clock(probes[host]) for _ in range(_CLOCK_TRIES)]
+            clocks[host] = min(tries, key=lambda clock: clock.error_s)
         except RayError as error:
             found.append(findings.bad(host, "host", f"was lost: {_first_line(error)}; see Ray's logs there"))
     return clocks, found
-
-
-def _error_of(clock: findings.Clock) -> float:
-    return clock.error_s
 
 
 def _read_clock(probe: Any) -> findings.Clock:
@@ -185,7 +179,7 @@ def _read_clock(probe: Any) -> findings.Clock:
     return findings.Clock(offset_s=theirs_s - (sent_s + received_s) / 2, error_s=(received_s - sent_s) / 2)
 
 
-def _links(probes: Mapping[str, Any]) -> Iterator[findings.Link]:
+def _links(probes: Mapping[str, Any]) -> Iterator[findings.Finding]:
     """Has each host send to the next one, one after the other, so that none slows another one down."""
     hosts = sorted(probes)
     for source, target in zip(hosts, [*hosts[1:], *hosts[:1]], strict=True):
@@ -196,10 +190,7 @@ def _links(probes: Mapping[str, Any]) -> Iterator[findings.Link]:
             answer = ray.get(probes[source].send.remote(target, port), timeout=_LINK_TIMEOUT_S)
         except RayError as error:
             answer = _first_line(error)
-        if isinstance(answer, str):
-            yield findings.Link(source=source, target=target, rate=None, error=answer)
-        else:
-            yield findings.Link(source=source, target=target, rate=answer)
+        yield findings.finding_of_link(source, target, answer)
 
 
 def _answers(refs: Mapping[str, Any], *, timeout_s: float) -> Iterator[tuple[str, Any]]:

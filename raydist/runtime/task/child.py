@@ -109,17 +109,10 @@ class Ask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
-    """Says that there is no runner, or that one has let an error through; the process waits to be killed."""
-
-    failure: TaskFailure
-
-
-@dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The last status; the process waits to be killed."""
+    """The last status, or what has failed without one; the process waits to be killed."""
 
-    status: TaskStatus
+    outcome: TaskStatus | TaskFailure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +170,7 @@ class _Task:
         status = self._run(run)
         if status is not None:
             self._has_ended = True
-            self._send(Ended(status=self._told(status)))
+            self._send(Ended(outcome=self._told(status)))
 
     def _warm_up(self) -> bool:
         begin = self._begin
@@ -186,7 +179,7 @@ class _Task:
             runner.warm_up()
         except BaseException as error:
             # A process border: TensorFlow's import can fail in any way on a broken host.
-            self._send(Failed(failure=self._describe(error, FailureKind.START)))
+            self._send(Ended(outcome=self._describe(error, FailureKind.START)))
             return False
         self._runner = runner
         return True
@@ -218,7 +211,7 @@ class _Task:
         except BaseException as error:
             # A process border: every error that a runner lets through becomes a status.
             kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
-            self._send(Failed(failure=self._describe(error, kind)))
+            self._send(Ended(outcome=self._describe(error, kind)))
             return None
 
     def ask(self, name: str, *args: Any) -> Any:

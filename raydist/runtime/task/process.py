@@ -16,7 +16,7 @@ from typing import Any
 
 from raydist.outcome.status import Command, TaskFailure, TaskStatus
 from raydist.runtime.host.salvage import wait_until_gone
-from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Failed, Run, Stopped
+from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Run, Stopped
 from raydist.runtime.task.fork_client import connect, import_path
 from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, receive, send
 
@@ -75,8 +75,7 @@ class TaskProcess:
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._code: int | None = None
-        self._failure: TaskFailure | None = None
-        self._ended: TaskStatus | None = None
+        self._outcome: TaskStatus | TaskFailure | None = None
         self._has_said_all = False
         self._is_killed = False
         own, others = socket.socketpair()
@@ -108,11 +107,13 @@ class TaskProcess:
         Raises:
           ProcessDiedError: It has died.
         """
-        self._wait(lambda: self._ended is not None or self._failure is not None)
-        if self._ended is not None:
-            return self._ended
-        assert self._failure is not None
-        return self._failure
+        with self._changed:
+            self._changed.wait_for(lambda: self._outcome is not None or self._code is not None)
+            self._changed.wait_for(lambda: self._outcome is not None or self._has_said_all, _LAST_WORDS_S)
+            if self._outcome is None:
+                assert self._code is not None
+                raise ProcessDiedError(self._code)
+            return self._outcome
 
     @property
     def has_died(self) -> bool:
@@ -121,7 +122,7 @@ class TaskProcess:
 
     def stop(self, *, timeout_s: float) -> None:
         """Has the process do what it was told before, and say how it stands; then kills it."""
-        if self.status is not None and self._ended is None:
+        if self.status is not None and not isinstance(self._outcome, TaskStatus):
             self.send(Command.STOP)
             with self._changed:
                 self._changed.wait_for(lambda: self._has_said_all, timeout_s)
@@ -135,16 +136,6 @@ class TaskProcess:
                 with contextlib.suppress(OSError):
                     self._server.shutdown(socket.SHUT_RDWR)
             self._changed.wait_for(lambda: self._code is not None, _DEATH_S)
-
-    def _wait(self, is_there: Callable[[], bool]) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: is_there() or self._code is not None)
-            if is_there():
-                return
-            self._changed.wait_for(lambda: is_there() or self._has_said_all, _LAST_WORDS_S)
-            if not is_there():
-                assert self._code is not None
-                raise ProcessDiedError(self._code)
 
     def _note(self, **found: Any) -> None:
         with self._changed:
@@ -206,12 +197,10 @@ class TaskProcess:
                 self._note(_has_said_all=True)
                 return
             match message:
-                case Failed(failure=failure):
-                    self._note(_failure=failure)
                 case TaskStatus() if not message.state.is_terminal:  # else `Ended` follows, for `wait`
                     self._note(status=message)
-                case Ended(status=status):
-                    self._note(_ended=status)
+                case Ended(outcome=outcome):
+                    self._note(_outcome=outcome)
                 case Stopped(status=status):
                     self._note(status=status, _has_said_all=True)
                 case Ask():
