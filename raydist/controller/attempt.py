@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +60,6 @@ def _keep(known: dict[TaskId, Any], task: TaskId, value: object) -> None:
         known.pop(task, None)
 
 
-_MAX_NAMED_TASKS = 8
 _ALIVE = (*BEFORE_SERVICE, TaskState.RUNNING)
 # In the order of an attempt's tasks.
 _RANKS = {task_type: rank for rank, task_type in enumerate(TaskType)}
@@ -286,13 +285,6 @@ def _is_turn(before: TaskStatus, now: TaskStatus) -> bool:
         or before.leaving != now.leaving
         or before.failure is not now.failure
     )
-
-
-def name_tasks(tasks: Sequence[TaskId]) -> str:
-    """Returns `worker/0, worker/1`, cut short where there are many."""
-    named = ", ".join(str(task) for task in tasks[:_MAX_NAMED_TASKS])
-    more = len(tasks) - _MAX_NAMED_TASKS
-    return f"{named} and {more} more" if more > 0 else named
 
 
 # Parameter servers never return, and a worker only serves what the chief schedules.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from raydist.controller.attempt import Attempt, name_tasks
+from raydist.controller.attempt import Attempt
 from raydist.outcome.status import TaskState, TaskStatus
 from raydist.planning.roles import outlives_death_of
 from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskId, TaskType
+from raydist.spec.text import listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ def wanted(attempt: Attempt, *, strategy: Strategy, num_workers: int, room: int)
     leaving = [task for task in attempt.leaving if not outlives_death_of(task, strategy)]
     if leaving:
         why = attempt.statuses[leaving[0]].leaving
-        return Cause(tasks=tuple(leaving), what=f"{name_tasks(leaving)} had to leave ({why})")
+        return Cause(tasks=tuple(leaving), what=f"{listed(leaving)} had to leave ({why})")
     if room > num_workers:
         what = f"there is room for {room} workers instead of {num_workers}"
         return Cause(tasks=(), what=what, needs_checkpoint=True)
@@ -99,7 +100,7 @@ def _moved(attempt: Attempt) -> Cause:
     before = [_host(attempt.addresses[task]) for task in attempt.moved]
     now = [_host(attempt.statuses[task].address or "") for task in attempt.moved]
     where = "at another port" if before == now else "on another host"
-    what = f"{name_tasks(attempt.moved)} came back {where}"
+    what = f"{listed(attempt.moved)} came back {where}"
     return Cause(tasks=attempt.moved, what=what, can_save=_has_worker_in_service(attempt))
 
 

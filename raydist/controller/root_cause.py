@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from raydist.controller.attempt import Attempt, name_tasks
+from raydist.controller.attempt import Attempt
 from raydist.errors import StartTimeoutError
 from raydist.outcome.status import CodePlace, FailureKind, TaskFailure, TaskState
 from raydist.planning.capacity import describe_amount
 from raydist.planning.plan import Plan
 from raydist.spec.tasks import TaskId, TaskType
+from raydist.spec.text import listed
 
 # TensorFlow's messages in a task whose peer failed; the error's class varies.
 _ABORT_MARKERS: tuple[str, ...] = (
@@ -91,7 +92,7 @@ class RootCause:
         what = f"{failure.error_type}: {failure.message}"
         if not self.collateral:
             return f"{failure.task} failed (attempt {attempt}): {what}"
-        also = name_tasks(self.collateral)
+        also = listed(self.collateral)
         return f"{failure.task} failed first (attempt {attempt}): {what}; also stopped: {also}"
 
 
@@ -196,8 +197,7 @@ def _by_place(places: Mapping[TaskId, CodePlace], tasks: Sequence[TaskId], verb:
     for task in tasks:
         found[places[task].where].append(task)
     return ", ".join(
-        f"{name_tasks(there)} {verb if len(there) == 1 else plural} in {where}"
-        for where, there in found.items()
+        f"{listed(there)} {verb if len(there) == 1 else plural} in {where}" for where, there in found.items()
     )
 
 
@@ -211,9 +211,9 @@ def unplaced_error(plan: Plan, attempt: Attempt) -> StartTimeoutError:
     labels = sorted({f"{label}={wanted}" for each in resources for label, wanted in each.labels})
     where = f" on hosts with {', '.join(labels)}" if labels else ""
     return StartTimeoutError(
-        f"no room for {name_tasks(waiting)} within {plan.job.start_timeout:g} s (--start-timeout): "
-        f"waited for {_listed(asked)}{where}; {plan.inventory.source} had "
-        f"{_listed({name: total.get(name, 0.0) for name in asked})} in all. "
+        f"no room for {listed(waiting)} within {plan.job.start_timeout:g} s (--start-timeout): "
+        f"waited for {_amounts_text(asked)}{where}; {plan.inventory.source} had "
+        f"{_amounts_text({name: total.get(name, 0.0) for name in asked})} in all. "
         "Free some, ask for less, or wait longer with --start-timeout",
         attempt=attempt.number,
     )
@@ -241,7 +241,7 @@ def _sums(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return sums
 
 
-def _listed(amounts: Mapping[str, float]) -> str:
+def _amounts_text(amounts: Mapping[str, float]) -> str:
     shown = [f"{amounts['CPU']:g} CPUs"]
     shown += [describe_amount(name, amount) for name, amount in amounts.items() if name != "CPU"]
     return " and ".join(shown)

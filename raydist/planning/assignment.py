@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -175,6 +175,12 @@ def make_assignments(
 
 Changes = dict[str, str | None]
 """Variable to value; None removes it."""
+
+
+def apply_changes(changes: Changes, environ: MutableMapping[str, str]) -> None:
+    """Sets the variables, and removes those that have no value any more."""
+    for name, value in changes.items():
+        environ.pop(name, None) if value is None else environ.update({name: value})
 
 
 def static_environment(

@@ -26,6 +26,13 @@ def of_total(count: int, total: int | None) -> str:
     return str(count) if total is None else f"{count}/{total}"
 
 
+def listed(words: Iterable[object], *, most: int = 8) -> str:
+    """Returns `a, b, c`, cut short where there are many: `a, b and 7 more`."""
+    texts = [str(word) for word in words]
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def suggest(name: str, names: Iterable[str]) -> str:
     """Returns `did you mean mirrored?` when a name is near, else `write one of a, b, c`."""
     known = list(names)

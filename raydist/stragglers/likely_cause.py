@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -34,6 +35,10 @@ class LikelyCause:
 
 
 _Part = Callable[[StepTimes], float | None]
+_own_s: _Part = operator.attrgetter("own_s")
+_cpu_s: _Part = operator.attrgetter("cpu_s")
+_delay_s: _Part = operator.attrgetter("run_delay_s")
+_input_s: _Part = operator.attrgetter("input_wait_s")
 
 
 class Peers:
@@ -101,19 +106,3 @@ def _reading(cause: StragglerCause, slow: StepTimes, peers: Peers) -> str:
             return "neither its CPU time nor its input is measured under parameter_server"
         case _:
             return "it does not wait for its input, takes no more CPU time, and nothing keeps it from a CPU"
-
-
-def _own_s(one: StepTimes) -> float:
-    return one.own_s
-
-
-def _cpu_s(one: StepTimes) -> float:
-    return one.cpu_s
-
-
-def _delay_s(one: StepTimes) -> float | None:
-    return one.run_delay_s
-
-
-def _input_s(one: StepTimes) -> float | None:
-    return one.input_wait_s

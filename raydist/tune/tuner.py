@@ -15,6 +15,7 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator
 
 from raydist import api
+from raydist.planning.assignment import apply_changes
 from raydist.planning.describe import describe_job
 from raydist.spec.best import Direction
 from raydist.tune.run_trainable import SEED
@@ -214,7 +215,4 @@ def quiet_tune() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        apply_changes(before, os.environ)

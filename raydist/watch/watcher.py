@@ -79,12 +79,12 @@ _START = (
     "from raydist.watch.process import main; main()"
 )
 
-# The pipe to the supervisor, in a process that has one.
-_supervisor: int | None = None
+# The pipe to the supervisor; -1 in a process without one.
+_supervisor = -1
 
 
 class Watcher:
-    """The process that watches over this one. If it has died, nothing else changes."""
+    """The process that watches over this one. If it has died, or there is none, nothing else changes."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -109,23 +109,17 @@ class Watcher:
 @contextlib.contextmanager
 def watched() -> Iterator[Watcher]:
     """Has this process watched over: by the supervisor that started it, else by a process of its own."""
-    if _supervisor is not None:
-        watcher = Watcher(_supervisor)
-        try:
-            yield watcher
-        finally:
-            watcher.end()
-        return
-    process = _start()
-    if process is None or process.stdin is None:
-        yield Watcher(-1)
-        return
-    watcher = Watcher(process.stdin.fileno())
+    pipe = _supervisor
+    process = _start() if pipe == -1 else None
+    if process is not None and process.stdin is not None:
+        pipe = process.stdin.fileno()
+    watcher = Watcher(pipe)
     try:
         yield watcher
     finally:
         watcher.end()
-        _stop(process)
+        if process is not None:
+            _stop(process)
 
 
 def supervised_by(pipe: int) -> Watcher:

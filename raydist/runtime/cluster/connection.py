@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import ClusterError, SpecError
+from raydist.planning.assignment import apply_changes
 from raydist.planning.inventory import SIMULATED
 from raydist.runtime.cluster.authentication import (
     ASK_TIMEOUT_S,
@@ -106,11 +108,11 @@ class _Shared:
         self._num_users += 1
         made = self._connection
         found = made if seen is None else seen
-        return Connection(
-            source="this process's embedded Ray" if made.is_embedded and found is not made else found.source,
-            address=found.address,
-            is_embedded=found.is_embedded,  # not for a second run: its Ray was made to fit another one
-            is_client=found.is_client,
+        is_another = made.is_embedded and found is not made
+        # A second run's is not embedded: its Ray was made to fit another one.
+        return dataclasses.replace(
+            found,
+            source="this process's embedded Ray" if is_another else found.source,
             session=made.session,
             owns=found is made,
             on_close=self._leave,
@@ -372,10 +374,7 @@ def _remember_process_state(environ: MutableMapping[str, str]) -> Callable[[], N
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
         if any(environ.get(name) != value for name, value in authentication.items()):
-            for name, value in authentication.items():
-                environ.pop(name, None)
-                if value is not None:
-                    environ[name] = value
+            apply_changes(authentication, environ)
             ray_internals.reload_authentication()
 
     return restore

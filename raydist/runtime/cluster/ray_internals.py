@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import os
+import pkgutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -61,10 +62,9 @@ _READ_ONLY_NODE_TYPE = "node_"
 
 def _part(name: str) -> Any:
     """Returns one of `_LOST`; None where this Ray has no such. Variables are read again each time."""
-    module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute, None)
-    except ImportError:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
         return None
 
 

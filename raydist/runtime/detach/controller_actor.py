@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
+import pkgutil
 import threading
 import time
 from typing import Any, Protocol
@@ -57,8 +57,7 @@ class ControllerActor:
     """
 
     def __init__(self, runner: str, *launch: bytes) -> None:
-        module, _, name = runner.partition(":")
-        self._runner: ControllerRunner = getattr(importlib.import_module(module), name)(b"".join(launch))
+        self._runner: ControllerRunner = pkgutil.resolve_name(runner)(b"".join(launch))
         is_revived = ray.get_runtime_context().was_current_actor_reconstructed
         threading.Thread(target=self._live, args=(is_revived,), name="raydist-controller").start()
 

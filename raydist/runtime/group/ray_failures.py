@@ -94,30 +94,27 @@ def raise_if_host_cannot(task: AnyTask, error: BaseException) -> None:
     text = str(error)
     host = next(iter(_IP_PATTERN.findall(text)), "unknown")
     missing = _NOT_INSTALLED_PATTERN.search(text)
+    cause = error.cause if isinstance(error, RayTaskError) else None
     if missing is not None:
-        raise ClusterError(
-            f"host {host} cannot import {missing[1]}; install there the same raydist as on the driver",
-            task=str(task),
-        ) from error
-    if isinstance(error, RayTaskError):
-        cause = error.cause
-        if isinstance(cause, StorageError):
-            raise StorageError(str(cause), task=str(task)) from error
-        if isinstance(cause, RaydistError):
-            raise ClusterError(f"host {host}: {cause}", task=str(task)) from error
-        raise ClusterError(f"host {host} cannot start {task}: {cause}", task=str(task)) from error
-    if isinstance(error, RuntimeEnvSetupError):
-        raise ClusterError(
+        problem = f"host {host} cannot import {missing[1]}; install there the same raydist as on the driver"
+    elif isinstance(cause, StorageError):
+        raise StorageError(str(cause), task=str(task)) from error
+    elif isinstance(cause, RaydistError):
+        problem = f"host {host}: {cause}"
+    elif isinstance(error, RayTaskError):
+        problem = f"host {host} cannot start {task}: {cause}"
+    elif isinstance(error, RuntimeEnvSetupError):
+        problem = (
             f"{task} cannot be started: its host cannot set up the runtime environment of --runtime-env: "
-            f"{_setup_problem(text)}",
-            task=str(task),
-        ) from error
-    if isinstance(error, OutOfMemoryError):
+            f"{_setup_problem(text)}"
+        )
+    elif isinstance(error, RayActorError) and error.actor_init_failed:
+        problem = f"host {host} cannot start {task}: {text}"
+    elif isinstance(error, (RayActorError, OutOfMemoryError)):
         return
-    if not isinstance(error, RayActorError):
-        raise ClusterError(f"{task} cannot be started: {text}", task=str(task)) from error
-    if error.actor_init_failed:
-        raise ClusterError(f"host {host} cannot start {task}: {text}", task=str(task)) from error
+    else:
+        problem = f"{task} cannot be started: {text}"
+    raise ClusterError(problem, task=str(task)) from error
 
 
 def _setup_problem(text: str) -> str:

@@ -9,7 +9,7 @@ import os
 import stat
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from raydist.errors import StorageError
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.spec.quantities import size_text
-from raydist.spec.text import counted
+from raydist.spec.text import counted, listed
 from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ _TOOLS_FOLDERS = frozenset(
 _TOOLS_FOLDERS_WITH = ("pyvenv.cfg", "run.json")
 _OUTPUT, _STATE = "output", "task_files.json"
 _THREADS = 8
-_MAX_NAMES = 8
 
 
 class _Version(NamedTuple):
@@ -302,17 +301,11 @@ def _describe(kept: Sequence[_Entry], left_out: Sequence[_Entry]) -> str:
         count, size = sum(entry.num_files for entry in kept), size_text(sum(one.num_bytes for one in kept))
         sentences.append(
             f"the run keeps {counted(count, 'file')} ({size}) that the job wrote into its working folder: "
-            f"{_names(kept)}"
+            f"{listed(kept)}"
         )
     if left_out:
         sentences.append(
-            f"the run does not keep {_names(left_out)} of the working folder, of which it keeps at most "
+            f"the run does not keep {listed(left_out)} of the working folder, of which it keeps at most "
             f"{MAX_WORKING_BYTES // 10**6} MB and {MAX_WORKING_FILES} files; ctx.output_dir has no limit"
         )
     return "; ".join(sentences)
-
-
-def _names(entries: Iterable[_Entry]) -> str:
-    names = [str(entry) for entry in entries]
-    more = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import ray
 
 from raydist.outcome.status import Command, TaskStatus
-from raydist.planning.assignment import TaskAssignment, static_environment
+from raydist.planning.assignment import TaskAssignment, apply_changes, static_environment
 from raydist.runtime.task.fork_client import hold
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife
@@ -226,8 +226,7 @@ class TaskActor:
             given=setup.env,
             environ=self._environ,
         )
-        for name, value in changes.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        apply_changes(changes, os.environ)
         context = ray.get_runtime_context()
         # A job that calls Ray by itself joins it as a driver.
         return {**os.environ, "RAY_ADDRESS": context.gcs_address, "RAY_NAMESPACE": context.namespace}

@@ -27,7 +27,7 @@ import wrapt
 
 from raydist.errors import StorageError
 from raydist.outcome.status import CodePlace, Command, FailureKind, TaskFailure, TaskStatus
-from raydist.planning.assignment import TaskAssignment, assignment_environment
+from raydist.planning.assignment import TaskAssignment, apply_changes, assignment_environment
 from raydist.runtime.host.hardware import peak_memory_bytes
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.task_files import TaskFiles
@@ -191,8 +191,7 @@ class _Task:
         assignment = run.assignment
         try:
             self._secrets = secrets_of(assignment.job)
-            for name, value in assignment_environment(assignment).items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+            apply_changes(assignment_environment(assignment), os.environ)
             files = TaskFiles(begin.scratch_path, begin.log, is_chief=assignment.is_chief)
             if run.code_dir is not None:
                 sys.path.insert(0, str(run.code_dir))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import os
 import pickle
+import pkgutil
 import re
 import resource
 import select
@@ -289,8 +289,7 @@ def _import(preload: str) -> str | None:
     known = os.environ.pop(_PROBLEM, None)
     try:
         if preload:
-            module, _, function = preload.partition(":")
-            getattr(importlib.import_module(module), function)()
+            pkgutil.resolve_name(preload)()
     except BaseException as error:
         # A task imports it again, and shows the error to the user.
         return f"the import failed ({type(error).__name__}: {error})"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
+import pkgutil
 import time
 import traceback
 from pathlib import Path
@@ -84,6 +84,5 @@ def describe_failure(
 
 def load_runner(entry_point: str) -> type[TaskRunner]:
     """Imports the class that `entry_point` (`package.module:Class`) names."""
-    module, _, name = entry_point.partition(":")
-    runner: type[TaskRunner] = getattr(importlib.import_module(module), name)
+    runner: type[TaskRunner] = pkgutil.resolve_name(entry_point)
     return runner
