@@ -6,31 +6,26 @@ import collections
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from raydist.controller import journal
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
-    AwaitCheckpoint,
-    AwaitCollateral,
-    AwaitStacks,
+    Await,
     CancelRequested,
     Crashed,
+    Deadline,
+    DeadlinePassed,
     Event,
-    GraceDeadlinePassed,
     GroupBroken,
     GroupStopped,
     GroupUpdated,
     ReplaceTask,
     RoomFound,
-    RunDeadlinePassed,
-    SaveDeadlinePassed,
     SendCommand,
-    StacksDeadlinePassed,
     StartAttempt,
-    StartDeadlinePassed,
     StopGroup,
     StoredCheckpoint,
 )
@@ -58,14 +53,12 @@ _TASKS_A_SECOND, _MOST_RECORD_S = 200, 3.0
 # How often a run that could have more workers looks whether there is room.
 ROOM_EVERY_S = 10.0
 
-# The limits that hold in a state, as the events of their passing; the first that has passed counts.
-_LIMITS: Mapping[RunState, tuple[Event, ...]] = {
-    RunState.STARTING: (
-        *(RunDeadlinePassed(), StartDeadlinePassed(), SaveDeadlinePassed()),
-        StacksDeadlinePassed(),
-    ),
-    RunState.RUNNING: (RunDeadlinePassed(), SaveDeadlinePassed(), StacksDeadlinePassed()),
-    RunState.STOPPING: (GraceDeadlinePassed(),),
+_AWAITED_S = {Deadline.GRACE: GRACE_S, Deadline.SAVE: SAVE_S, Deadline.STACKS: STACKS_S}
+# The deadlines that hold in a state; the first that has passed counts.
+_DEADLINES = {
+    RunState.STARTING: (Deadline.RUN, Deadline.START, Deadline.SAVE, Deadline.STACKS),
+    RunState.RUNNING: (Deadline.RUN, Deadline.SAVE, Deadline.STACKS),
+    RunState.STOPPING: (Deadline.GRACE,),
 }
 
 Sink = Callable[[dict[str, Any]], None]
@@ -124,7 +117,7 @@ class Controller:
         self._stop_requested = threading.Event()
         self._started_s = self._started_unix_s = self._attempt_started_s = self._recorded_s = 0.0
         self._room_asked_s = 0.0
-        self._limits_s: dict[Event, float] = {}  # when those of the attempt pass
+        self._limits_s: dict[Deadline, float] = {}  # when those of the attempt pass
         self._spent_s = ray_s if revival is None else revival.spent_s
         self._timings: dict[str, float] = {"ray": ray_s} if revival is None else dict(revival.timings)
         self._latest = result_of(machine, places=places, timings={})
@@ -188,12 +181,8 @@ class Controller:
         match action:
             case StartAttempt():
                 self._start_attempt(action)
-            case AwaitCollateral():
-                self._limits_s[GraceDeadlinePassed()] = self._clock.now() + GRACE_S
-            case AwaitCheckpoint():
-                self._limits_s[SaveDeadlinePassed()] = self._clock.now() + SAVE_S
-            case AwaitStacks():
-                self._limits_s[StacksDeadlinePassed()] = self._clock.now() + STACKS_S
+            case Await(deadline):
+                self._limits_s[deadline] = self._clock.now() + _AWAITED_S[deadline]
             case ReplaceTask(task):
                 self._call_group(lambda group: group.replace(task))
             case SendCommand(command, tasks):
@@ -204,9 +193,9 @@ class Controller:
     def _start_attempt(self, asked: StartAttempt) -> None:
         self._attempt_started_s = self._room_asked_s = self._clock.now()
         job = self._machine.plan.job
-        self._limits_s = {StartDeadlinePassed(): self._attempt_started_s + job.start_timeout}
+        self._limits_s = {Deadline.START: self._attempt_started_s + job.start_timeout}
         if job.timeout is not None:
-            self._limits_s[RunDeadlinePassed()] = self._started_s + job.timeout
+            self._limits_s[Deadline.RUN] = self._started_s + job.timeout
         try:
             plan = self._launcher.replan(
                 avoid=asked.avoid, suspected=asked.suspected, out_of_memory=asked.out_of_memory
@@ -244,9 +233,9 @@ class Controller:
         self._note_timings(update)
         self._handle(GroupUpdated(update, self._clock.unix(), self._clock.now()))
         # After the news, which may have come while something else took long.
-        due = None if self._actions else self._due_event()
+        due = None if self._actions else self._due()
         if due is not None:
-            self._handle(due)
+            self._handle(DeadlinePassed(due))
             del self._limits_s[due]
         if not self._actions:
             self._look_for_room()
@@ -266,18 +255,18 @@ class Controller:
             logger.info("run %s attempt %d: %s -> %s", name, number, state.name, machine.state.name)
             self._tell_state()
 
-    def _due_event(self) -> Event | None:
+    def _due(self) -> Deadline | None:
         now_s = self._clock.now()
-        return next((event for event, limit_s in self._limits().items() if now_s >= limit_s), None)
+        return next((deadline for deadline, limit_s in self._limits().items() if now_s >= limit_s), None)
 
     def _poll_timeout_s(self) -> float:
         now_s = self._clock.now()
         return max(0.0, min([POLL_S, *(limit_s - now_s for limit_s in self._limits().values())]))
 
-    def _limits(self) -> dict[Event, float]:
-        """Returns the limits that hold now, each with the time at which it passes."""
-        holding = _LIMITS[self._machine.state]
-        return {event: self._limits_s[event] for event in holding if event in self._limits_s}
+    def _limits(self) -> dict[Deadline, float]:
+        """Returns the deadlines that hold now, each with the time at which it passes."""
+        holding = _DEADLINES[self._machine.state]
+        return {deadline: self._limits_s[deadline] for deadline in holding if deadline in self._limits_s}
 
     def _end_attempt(self, *, for_another: bool = False, keeps_state: bool = True) -> GroupStopped:
         """Stops the group, if there is one, and returns what is known of its tasks then."""

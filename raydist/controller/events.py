@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from raydist.controller.task_group import GroupUpdate
@@ -45,29 +46,21 @@ class GroupBroken:
     error: RaydistError
 
 
-@dataclass(frozen=True)
-class StartDeadlinePassed:
-    """The attempt has had its start timeout."""
+class Deadline(enum.Enum):
+    """A limit of time."""
+
+    RUN = "RUN"  # the run's timeout
+    START = "START"  # the attempt's start timeout
+    GRACE = "GRACE"  # further failures may be reported: the one seen so far is only a consequence
+    SAVE = "SAVE"  # the chief was asked to save before it is restarted
+    STACKS = "STACKS"  # tasks without progress were asked to dump their stacks, and to say where they are
 
 
 @dataclass(frozen=True)
-class GraceDeadlinePassed:
-    """The time that further failures get to be reported after a collateral one is over."""
+class DeadlinePassed:
+    """That time is over."""
 
-
-@dataclass(frozen=True)
-class SaveDeadlinePassed:
-    """The time that a chief gets to save before it is restarted is over."""
-
-
-@dataclass(frozen=True)
-class StacksDeadlinePassed:
-    """The time that tasks without progress get to say where they are is over."""
-
-
-@dataclass(frozen=True)
-class RunDeadlinePassed:
-    """The run has had its timeout."""
+    deadline: Deadline
 
 
 @dataclass(frozen=True)
@@ -110,11 +103,7 @@ Event = (
     | AttemptPlanned
     | RoomFound
     | GroupBroken
-    | StartDeadlinePassed
-    | GraceDeadlinePassed
-    | SaveDeadlinePassed
-    | StacksDeadlinePassed
-    | RunDeadlinePassed
+    | DeadlinePassed
     | CancelRequested
     | GroupStopped
     | Crashed
@@ -138,11 +127,6 @@ class StartAttempt:
 
 
 @dataclass(frozen=True)
-class AwaitCollateral:
-    """Continue polling for the grace period: the failure seen so far is only a consequence."""
-
-
-@dataclass(frozen=True)
 class ReplaceTask:
     """Start a new process in the place of that task's dead one."""
 
@@ -158,13 +142,10 @@ class SendCommand:
 
 
 @dataclass(frozen=True)
-class AwaitCheckpoint:
-    """Continue polling: the chief was asked to save, and gets so long for it."""
+class Await:
+    """Continue polling, at most until that deadline, whose time begins now."""
 
-
-@dataclass(frozen=True)
-class AwaitStacks:
-    """Continue polling: the tasks were asked to dump their stacks, and get so long to say where they are."""
+    deadline: Deadline
 
 
 @dataclass(frozen=True)
@@ -180,6 +161,4 @@ class StopGroup:
     keeps_state: bool = True
 
 
-Action = (
-    StartAttempt | AwaitCollateral | ReplaceTask | SendCommand | AwaitCheckpoint | AwaitStacks | StopGroup
-)
+Action = StartAttempt | ReplaceTask | SendCommand | Await | StopGroup

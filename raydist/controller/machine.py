@@ -10,24 +10,19 @@ from raydist.controller.attempt import Attempt, has_succeeded, servers
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
-    AwaitCheckpoint,
-    AwaitCollateral,
-    AwaitStacks,
+    Await,
     CancelRequested,
     Crashed,
+    Deadline,
+    DeadlinePassed,
     Event,
-    GraceDeadlinePassed,
     GroupBroken,
     GroupStopped,
     GroupUpdated,
     ReplaceTask,
     RoomFound,
-    RunDeadlinePassed,
-    SaveDeadlinePassed,
     SendCommand,
-    StacksDeadlinePassed,
     StartAttempt,
-    StartDeadlinePassed,
     StopGroup,
 )
 from raydist.controller.lost_attempts import LostAttempts
@@ -146,19 +141,19 @@ class RunMachine:
                 return self._plan_restart()
             case RunState.STARTING | RunState.RUNNING, GroupBroken(error):
                 return self._lose_group(error)
-            case RunState.STARTING, StartDeadlinePassed():
+            case RunState.STARTING, DeadlinePassed(Deadline.START):
                 return self._pass_start_deadline()
-            case RunState.STARTING | RunState.RUNNING, RunDeadlinePassed():
+            case RunState.STARTING | RunState.RUNNING, DeadlinePassed(Deadline.RUN):
                 return self._fail(RunError.from_exception(self._timeout_error(), attempt=self.attempt.number))
-            case RunState.STARTING | RunState.RUNNING, SaveDeadlinePassed():
+            case RunState.STARTING | RunState.RUNNING, DeadlinePassed(Deadline.SAVE):
                 return self._give_up_saving()
-            case RunState.STARTING | RunState.RUNNING, StacksDeadlinePassed():
+            case RunState.STARTING | RunState.RUNNING, DeadlinePassed(Deadline.STACKS):
                 return self._end_stalled() if self._awaits_stacks else []
             case RunState.STOPPING, GroupUpdated(update, at_s, now_s) if is_collecting:
                 return self._take_update(update, at_s, now_s)
             case RunState.STOPPING, GroupBroken(TaskFailedError() as error) if is_collecting:
                 return self._lose_group(error)
-            case RunState.STOPPING, GraceDeadlinePassed() | GroupBroken() if is_collecting:
+            case RunState.STOPPING, DeadlinePassed(Deadline.GRACE) | GroupBroken() if is_collecting:
                 return self._judge(self._collateral_cause())
             case RunState.STOPPING, GroupStopped(problem) if self._next is not None:
                 self._take_last_news(event)
@@ -171,7 +166,8 @@ class RunMachine:
             case RunState.STARTING | RunState.RUNNING | RunState.STOPPING, Crashed(error):
                 return self._crash(error)
             case _:
-                raise InvalidTransitionError(f"{type(event).__name__} in {self.state.name}")
+                what = event if isinstance(event, DeadlinePassed) else type(event).__name__
+                raise InvalidTransitionError(f"{what} in {self.state.name}")
 
     def _take_plan(self, plan: Plan) -> list[Action]:
         before, number, now = self.plan.num_workers, self.attempt.number, plan.num_workers
@@ -217,7 +213,7 @@ class RunMachine:
         """Ends an attempt without progress, once its tasks have said where they are."""
         if not self._awaits_stacks:
             self._awaits_stacks = True
-            return [SendCommand(Command.DUMP_STACKS, self.attempt.needed), AwaitStacks()]
+            return [SendCommand(Command.DUMP_STACKS, self.attempt.needed), Await(Deadline.STACKS)]
         return self._end_stalled() if self.attempt.all_located else []
 
     def _end_stalled(self) -> list[Action]:
@@ -297,7 +293,7 @@ class RunMachine:
             return [] if cause.needs_checkpoint else self._restart(cause)
         if self._saving is None:
             self._saving = Saving(checkpoint_before=chief.checkpoint)
-            return [SendCommand(Command.SAVE, (self.chief,)), AwaitCheckpoint()]
+            return [SendCommand(Command.SAVE, (self.chief,)), Await(Deadline.SAVE)]
         return self._restart(cause) if self._saving.is_done(chief) else []
 
     def _restart_cause(self) -> Cause | None:
@@ -324,7 +320,7 @@ class RunMachine:
             return []
         # A consequence can be reported before its cause, because a death is found by another path.
         self.state = RunState.STOPPING
-        return [AwaitCollateral()]
+        return [Await(Deadline.GRACE)]
 
     def _collateral_cause(self) -> RootCause:
         """The root cause where no task reported it: one without heartbeats is a better cause than none."""

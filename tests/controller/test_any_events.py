@@ -9,21 +9,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
-    AwaitCollateral,
+    Await,
     CancelRequested,
     Crashed,
+    Deadline,
+    DeadlinePassed,
     Event,
-    GraceDeadlinePassed,
     GroupBroken,
     GroupStopped,
     GroupUpdated,
     ReplaceTask,
     RoomFound,
-    RunDeadlinePassed,
-    SaveDeadlinePassed,
-    StacksDeadlinePassed,
     StartAttempt,
-    StartDeadlinePassed,
     StopGroup,
     StoredCheckpoint,
 )
@@ -83,7 +80,7 @@ class AnyEvents(RuleBasedStateMachine):
                     self.is_stop_asked = self.awaits_collateral = False
                 case StopGroup():
                     self.is_stop_asked, self.awaits_collateral = True, False
-                case AwaitCollateral():
+                case Await(Deadline.GRACE):
                     self.awaits_collateral = True
                 case ReplaceTask(task):
                     assert str(task) in self.ended, "a task that lives is replaced"
@@ -144,15 +141,15 @@ class AnyEvents(RuleBasedStateMachine):
     @precondition(lambda self: self.state is RunState.STARTING)
     @rule()
     def start_takes_too_long(self) -> None:
-        self.handle(StartDeadlinePassed())
+        self.handle(DeadlinePassed(Deadline.START))
 
     @precondition(lambda self: self.awaits_collateral and self.state is RunState.STOPPING)
     @rule()
     def no_further_failure_comes(self) -> None:
-        self.handle(GraceDeadlinePassed())
+        self.handle(DeadlinePassed(Deadline.GRACE))
 
     @precondition(lambda self: self.state in ACTIVE)
-    @rule(event=st.sampled_from([SaveDeadlinePassed(), StacksDeadlinePassed()]))
+    @rule(event=st.sampled_from([DeadlinePassed(Deadline.SAVE), DeadlinePassed(Deadline.STACKS)]))
     def a_wait_is_over(self, event: Event) -> None:
         self.handle(event)
 
@@ -191,10 +188,14 @@ class AnyEvents(RuleBasedStateMachine):
     @rule(seldom=st.integers(0, 9))
     def run_takes_too_long(self, seldom: int) -> None:
         if seldom == 0:
-            self.handle(RunDeadlinePassed())
+            self.handle(DeadlinePassed(Deadline.RUN))
 
     @precondition(lambda self: self.state.is_terminal)
-    @rule(event=st.sampled_from([CancelRequested(), RunDeadlinePassed(), GraceDeadlinePassed()]))
+    @rule(
+        event=st.sampled_from(
+            [CancelRequested(), DeadlinePassed(Deadline.RUN), DeadlinePassed(Deadline.GRACE)]
+        )
+    )
     def what_comes_after_the_end_changes_nothing(self, event: Event) -> None:
         before = self.state, self.machine.error
         assert self.machine.handle(GroupStopped()) == []  # a second try to stop

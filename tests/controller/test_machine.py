@@ -3,17 +3,16 @@ from __future__ import annotations
 import pytest
 
 from raydist.controller.events import (
-    AwaitCollateral,
+    Await,
     CancelRequested,
     Crashed,
+    Deadline,
+    DeadlinePassed,
     Event,
-    GraceDeadlinePassed,
     GroupBroken,
     GroupStopped,
     GroupUpdated,
-    RunDeadlinePassed,
     StartAttempt,
-    StartDeadlinePassed,
     StopGroup,
 )
 from raydist.controller.machine import InvalidTransitionError, RunMachine
@@ -116,7 +115,7 @@ def test_attempt_after_an_exception_goes_on_from_a_checkpoint_and_not_from_memor
 
 def test_collateral_failure_waits_for_its_cause() -> None:
     machine = machine_after(TRAINING)
-    assert machine.handle(COLLATERAL) == [AwaitCollateral()]
+    assert machine.handle(COLLATERAL) == [Await(Deadline.GRACE)]
     assert machine.handle(updated(make_status("worker/1", step=3))) == []
     assert machine.handle(failed("worker/1", message="nan loss")) == [StopGroup()]
     machine.handle(GroupStopped())
@@ -127,7 +126,11 @@ def test_collateral_failure_waits_for_its_cause() -> None:
 
 @pytest.mark.parametrize(
     "end",
-    [GraceDeadlinePassed(), GroupBroken(ClusterError("gone")), failed("worker/1", FailureKind.COLLATERAL)],
+    [
+        DeadlinePassed(Deadline.GRACE),
+        GroupBroken(ClusterError("gone")),
+        failed("worker/1", FailureKind.COLLATERAL),
+    ],
     ids=["grace-over", "group-broken", "all-tasks-ended"],
 )
 def test_collateral_failure_without_a_cause_is_retried(end: Event) -> None:
@@ -181,7 +184,7 @@ def test_mistake_and_failure_of_storage_or_device_are_final_with_their_own_exit_
 
 
 def test_start_timeout_while_waiting_for_room_is_final_and_says_for_what() -> None:
-    machine = machine_after(StartDeadlinePassed(), GroupStopped())
+    machine = machine_after(DeadlinePassed(Deadline.START), GroupStopped())
     assert machine.error is not None
     assert (machine.error.type, machine.error.exit_code) == ("StartTimeoutError", 3)
     assert machine.error.message == (
@@ -193,9 +196,9 @@ def test_start_timeout_while_waiting_for_room_is_final_and_says_for_what() -> No
 def test_start_timeout_after_placement_names_the_missing_task_and_is_retried() -> None:
     started = updated(make_status("worker/0"), make_status("worker/1", TaskState.STARTING))
     machine = machine_after(started, max_failures=1)
-    assert machine.handle(StartDeadlinePassed()) == [StopGroup(for_another=True)]
+    assert machine.handle(DeadlinePassed(Deadline.START)) == [StopGroup(for_another=True)]
     assert machine.handle(GroupStopped()) == [StartAttempt(1, suspected=frozenset({"10.0.0.2"}))]
-    for event in (started, StartDeadlinePassed(), GroupStopped()):
+    for event in (started, DeadlinePassed(Deadline.START), GroupStopped()):
         machine.handle(event)
     assert machine.error is not None
     assert (machine.error.type, machine.error.exit_code) == ("StartTimeoutError", 3)
@@ -204,13 +207,13 @@ def test_start_timeout_after_placement_names_the_missing_task_and_is_retried() -
 
 def test_start_timeout_names_the_silent_task_before_those_that_wait_for_it() -> None:
     machine = machine_after(updated(make_status("worker/0", TaskState.STARTING)), max_failures=0)
-    machine.handle(StartDeadlinePassed())
+    machine.handle(DeadlinePassed(Deadline.START))
     assert "(--start-timeout): worker/1 (PENDING);" in error_of(machine)
 
 
 @pytest.mark.parametrize("events", [[], [TRAINING]], ids=["starting", "running"])
 def test_run_timeout_is_final(events: list[Event]) -> None:
-    machine = machine_after(*events, RunDeadlinePassed(), GroupStopped())
+    machine = machine_after(*events, DeadlinePassed(Deadline.RUN), GroupStopped())
     assert machine.state is RunState.FAILED
     assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 0"
 
@@ -302,11 +305,11 @@ def test_crash_of_the_controller_ends_the_run(error: BaseException, state: RunSt
     ("events", "event"),
     [
         pytest.param([], GroupStopped(), id="stopped-without-being-asked"),
-        pytest.param([], GraceDeadlinePassed(), id="grace-without-a-failure"),
-        pytest.param([TRAINING], StartDeadlinePassed(), id="start-deadline-while-running"),
+        pytest.param([], DeadlinePassed(Deadline.GRACE), id="grace-without-a-failure"),
+        pytest.param([TRAINING], DeadlinePassed(Deadline.START), id="start-deadline-while-running"),
         pytest.param([TRAINING, COLLATERAL], GroupStopped(), id="stopped-while-collecting"),
         pytest.param([TRAINING, LOST], TRAINING, id="news-of-a-stopped-group"),
-        pytest.param([TRAINING, LOST], RunDeadlinePassed(), id="run-deadline-while-stopping"),
+        pytest.param([TRAINING, LOST], DeadlinePassed(Deadline.RUN), id="run-deadline-while-stopping"),
         pytest.param([CancelRequested(), GroupStopped()], CancelRequested(), id="cancel-after-the-end"),
         pytest.param([CancelRequested(), GroupStopped()], Crashed(RuntimeError()), id="crash-after-the-end"),
     ],

@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 
 from raydist.controller.events import (
-    AwaitCheckpoint,
-    AwaitCollateral,
+    Await,
     CancelRequested,
+    Deadline,
+    DeadlinePassed,
     Event,
-    GraceDeadlinePassed,
     GroupStopped,
     GroupUpdated,
     ReplaceTask,
-    SaveDeadlinePassed,
     SendCommand,
     StartAttempt,
-    StartDeadlinePassed,
     StopGroup,
 )
 from raydist.controller.machine import RunMachine
@@ -182,8 +180,8 @@ def test_chief_that_cannot_cope_with_a_death_is_told_as_its_consequence() -> Non
     machine = machine_after(TRAINING, dies("worker/1"))
     gone = "failed to connect to all addresses; last error: Connection refused"
     chief = dies("chief/0", FailureKind.USER, error_type="UnavailableError", message=gone)
-    assert machine.handle(chief) == [AwaitCollateral()]
-    assert machine.handle(GraceDeadlinePassed()) == [RESTART]
+    assert machine.handle(chief) == [Await(Deadline.GRACE)]
+    assert machine.handle(DeadlinePassed(Deadline.GRACE)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert machine.notes[0].startswith("worker/1 failed first (attempt 0): ProcessDied: killed by SIGKILL;")
 
@@ -191,7 +189,7 @@ def test_chief_that_cannot_cope_with_a_death_is_told_as_its_consequence() -> Non
 def test_chief_that_sees_a_death_before_us_waits_for_the_cause() -> None:
     machine = machine_after(TRAINING)
     chief = dies("chief/0", FailureKind.USER, error_type="PSUnavailableError", message="Socket closed")
-    assert machine.handle(chief) == [AwaitCollateral()]
+    assert machine.handle(chief) == [Await(Deadline.GRACE)]
     assert machine.handle(dies("ps/0")) == [RESTART]
     machine.handle(GroupStopped())
     assert machine.notes[0].startswith("ps/0 failed first (attempt 0)")
@@ -214,13 +212,13 @@ def test_worker_that_keeps_dying_costs_an_attempt() -> None:
 
 def test_missing_replacement_is_named_at_the_start_deadline() -> None:
     machine = machine_after(training(state=STARTING), dies("worker/1"), max_failures=0)
-    machine.handle(StartDeadlinePassed())
+    machine.handle(DeadlinePassed(Deadline.START))
     assert "(--start-timeout): worker/1 (PENDING);" in error_of(machine)
 
 
 def test_chief_is_named_last_at_the_start_deadline() -> None:
     machine = machine_after(training(state=STARTING), says("worker/0"), says("ps/0"), max_failures=0)
-    machine.handle(StartDeadlinePassed())
+    machine.handle(DeadlinePassed(Deadline.START))
     assert "(--start-timeout): worker/1 at 10.0.0.2:3333 (STARTING);" in error_of(machine)
     assert "chief" not in error_of(machine).partition(";")[0]
 
@@ -230,7 +228,7 @@ def test_chief_is_named_at_the_start_deadline_when_all_servers_are_up() -> None:
     machine = RunMachine(plan)
     machine.handle(training(is_evaluated=True, state=STARTING))
     machine.handle(news(*(make_status(name) for name in TRAINERS[1:])))
-    machine.handle(StartDeadlinePassed())
+    machine.handle(DeadlinePassed(Deadline.START))
     assert "chief/0 at 10.0.0.1:3333 (STARTING), evaluator/0 at" in error_of(machine)
 
 
@@ -275,7 +273,7 @@ def test_server_that_fails_after_the_chief_is_done_costs_nothing(name: str, kind
 
 def test_server_that_fails_just_before_the_chief_is_done_costs_nothing() -> None:
     machine = evaluated_after(EVALUATED)
-    assert machine.handle(dies("worker/1", FailureKind.COLLATERAL)) == [AwaitCollateral()]
+    assert machine.handle(dies("worker/1", FailureKind.COLLATERAL)) == [Await(Deadline.GRACE)]
     assert machine.handle(says("chief/0", FINISHED)) == [FINISH]
     assert machine.state is RunState.RUNNING
     assert machine.handle(says("evaluator/0", FINISHED)) == [StopGroup()]
@@ -309,7 +307,7 @@ MOVED: list[Event] = [
 
 def test_chief_saves_before_it_is_restarted_for_a_worker_on_another_host() -> None:
     machine = machine_after(*MOVED[:-1])
-    assert machine.handle(MOVED[-1]) == [SAVE, AwaitCheckpoint()]
+    assert machine.handle(MOVED[-1]) == [SAVE, Await(Deadline.SAVE)]
     assert machine.state is RunState.RUNNING
     assert machine.handle(says("chief/0", step=125, checkpoint="/c/step-100")) == []
     assert machine.handle(says("chief/0", step=130, checkpoint="/c/step-130", at_s=20)) == [RESTART]
@@ -319,7 +317,7 @@ def test_chief_saves_before_it_is_restarted_for_a_worker_on_another_host() -> No
 
 def test_chief_that_does_not_save_in_time_is_restarted_all_the_same() -> None:
     machine = machine_after(*MOVED)
-    assert machine.handle(SaveDeadlinePassed()) == [RESTART]
+    assert machine.handle(DeadlinePassed(Deadline.SAVE)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
 
 
@@ -329,7 +327,7 @@ def test_chief_that_does_not_train_yet_is_restarted_at_once() -> None:
 
 
 def test_restart_for_a_moved_worker_is_not_counted() -> None:
-    machine = machine_after(*MOVED, SaveDeadlinePassed(), GroupStopped(), TRAINING, max_failures=0)
+    machine = machine_after(*MOVED, DeadlinePassed(Deadline.SAVE), GroupStopped(), TRAINING, max_failures=0)
     assert machine.state is RunState.RUNNING
     assert (machine.attempt.number, machine.error, machine.notes) == (1, None, ())
 
@@ -354,7 +352,7 @@ def test_restart_tells_its_cost_once_training_goes_on() -> None:
 def test_restart_without_a_checkpoint_says_so() -> None:
     machine = machine_after(TRAINING, dies("worker/1"))
     machine.handle(says("worker/1", STARTING, incarnation=1, address="10.0.0.2:9"))
-    for event in (SaveDeadlinePassed(), GroupStopped(), TRAINING):
+    for event in (DeadlinePassed(Deadline.SAVE), GroupStopped(), TRAINING):
         machine.handle(event)
     machine.handle(says("chief/0", step=1, first_step_at_s=5.0, at_s=5.0))
     assert machine.restarts[0].sentence() == (
@@ -372,8 +370,11 @@ def test_moved_worker_that_dies_again_calls_the_restart_off() -> None:
     machine = machine_after(*MOVED)
     assert machine.handle(dies("worker/1", incarnation=1)) == [REPLACE_1]
     assert machine.handle(says("chief/0", checkpoint="/c/step-130")) == []
-    assert machine.handle(SaveDeadlinePassed()) == []
-    assert machine.handle(says("worker/1", STARTING, incarnation=2, **ELSEWHERE)) == [SAVE, AwaitCheckpoint()]
+    assert machine.handle(DeadlinePassed(Deadline.SAVE)) == []
+    assert machine.handle(says("worker/1", STARTING, incarnation=2, **ELSEWHERE)) == [
+        SAVE,
+        Await(Deadline.SAVE),
+    ]
 
 
 def test_training_that_ends_while_the_chief_saves_is_a_success() -> None:
@@ -396,7 +397,7 @@ def test_cancel_while_the_chief_saves_cancels() -> None:
 
 
 def test_nothing_is_started_anew_for_a_moved_worker_beside_processes_that_could_not_be_stopped() -> None:
-    machine = machine_after(*MOVED, SaveDeadlinePassed(), GroupStopped("RayError: timed out"))
+    machine = machine_after(*MOVED, DeadlinePassed(Deadline.SAVE), GroupStopped("RayError: timed out"))
     assert machine.state is RunState.FAILED
     assert error_of(machine).endswith(
         "could not be stopped cleanly: RayError: timed out; so it was not retried"

@@ -9,17 +9,15 @@ import pytest
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
-    AwaitCheckpoint,
-    AwaitStacks,
+    Await,
+    Deadline,
+    DeadlinePassed,
     Event,
-    GraceDeadlinePassed,
     GroupStopped,
     GroupUpdated,
     ReplaceTask,
     RoomFound,
-    SaveDeadlinePassed,
     SendCommand,
-    StacksDeadlinePassed,
     StartAttempt,
     StopGroup,
 )
@@ -34,7 +32,7 @@ from tests.support.fakes import make_failure, make_plan, make_status, task
 
 IN_FIT = CodePlace(where="bad.py:9 (train)", is_waiting=True, stack="...")
 IN_CALLBACK = CodePlace(where="bad.py:53 (on_epoch_end)", stack="...")
-SAVE = [SendCommand(Command.SAVE, (task("worker/0"),)), AwaitCheckpoint()]
+SAVE = [SendCommand(Command.SAVE, (task("worker/0"),)), Await(Deadline.SAVE)]
 
 
 def elastic_plan(workers: int = 2) -> Plan:
@@ -93,7 +91,7 @@ def test_silence_explains_what_peers_fail_of() -> None:
     run.fall_silent("worker/0", seconds=6)
     collateral = make_failure("worker/0", FailureKind.COLLATERAL)
     run.update(make_status("worker/0", TaskState.FAILED, failure=collateral))
-    assert run.handle(GraceDeadlinePassed()) == [StopGroup(for_another=True)]
+    assert run.handle(DeadlinePassed(Deadline.GRACE)) == [StopGroup(for_another=True)]
     run.handle(GroupStopped())
     assert run.machine.notes[0].startswith("worker/1 failed first (attempt 0): SilentTask")
 
@@ -101,7 +99,7 @@ def test_silence_explains_what_peers_fail_of() -> None:
 def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
     run = Run(make_plan(stall_timeout=30.0))
     dump = SendCommand(Command.DUMP_STACKS, run.plan.tasks)
-    assert run.fall_silent("worker/0", "worker/1", step=7) == [dump, AwaitStacks()]
+    assert run.fall_silent("worker/0", "worker/1", step=7) == [dump, Await(Deadline.STACKS)]
     assert run.say("worker/0", step=7, place=IN_FIT) == []
     assert run.say("worker/1", step=7, place=IN_CALLBACK) == [StopGroup(for_another=True)]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
@@ -114,7 +112,7 @@ def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
 def test_tasks_that_do_not_say_where_they_are_stall_all_the_same() -> None:
     run = Run(make_plan(stall_timeout=30.0))
     run.fall_silent("worker/0", "worker/1", step=7)
-    assert run.handle(StacksDeadlinePassed()) == [StopGroup(for_another=True)]
+    assert run.handle(DeadlinePassed(Deadline.STACKS)) == [StopGroup(for_another=True)]
     run.handle(GroupStopped())
     assert "for 30 s (--stall-timeout); the stacks of all tasks are" in run.machine.notes[0]
 
@@ -123,17 +121,17 @@ def test_tasks_that_go_on_when_they_are_asked_where_they_are_train_on() -> None:
     run = Run(make_plan(stall_timeout=30.0))
     run.fall_silent("worker/0", "worker/1", step=7)
     assert run.say("worker/0", "worker/1", step=8) == []
-    assert run.handle(StacksDeadlinePassed()) == []
+    assert run.handle(DeadlinePassed(Deadline.STACKS)) == []
     assert run.machine.state is RunState.RUNNING
 
 
 def test_second_stall_at_the_same_step_is_final() -> None:
     run = Run(make_plan(stall_timeout=30.0))
     run.fall_silent("worker/0", "worker/1", step=7)
-    run.handle(StacksDeadlinePassed(), GroupStopped())
+    run.handle(DeadlinePassed(Deadline.STACKS), GroupStopped())
     run.train()
     run.fall_silent("worker/0", "worker/1", step=7)
-    run.handle(StacksDeadlinePassed(), GroupStopped())
+    run.handle(DeadlinePassed(Deadline.STACKS), GroupStopped())
     assert run.machine.state is RunState.FAILED
     assert run.machine.error is not None
     assert run.machine.error.message.endswith("not retried: it stood still at step 7 before")
@@ -159,7 +157,7 @@ def test_worker_that_has_to_leave_may_wait_for_a_checkpoint() -> None:
 def test_worker_that_has_to_leave_is_not_waited_for_for_ever() -> None:
     run = Run()
     run.update(leaving("worker/1"))
-    assert run.handle(SaveDeadlinePassed()) == [StopGroup(for_another=False)]
+    assert run.handle(DeadlinePassed(Deadline.SAVE)) == [StopGroup(for_another=False)]
 
 
 def test_death_of_a_worker_that_had_to_leave_is_not_counted() -> None:
@@ -191,7 +189,7 @@ def test_run_grows_at_a_checkpoint() -> None:
 def test_run_that_cannot_save_does_not_grow() -> None:
     run = Run(elastic_plan())
     run.handle(RoomFound(3))
-    assert run.handle(SaveDeadlinePassed()) == []
+    assert run.handle(DeadlinePassed(Deadline.SAVE)) == []
     assert run.say("worker/0", checkpoint="/c/step-9") == []
 
 
