@@ -32,23 +32,22 @@ def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: li
             num_tpus=_tpu_chips(strategy, inventory),
         ),
     )
-    roles: Roles = (workers,)
+    roles = [workers]
     if strategy is Strategy.PARAMETER_SERVER:
         # No GPU for them: variables live in a ps's memory, and the chief would keep from a worker what it
         # computes with.
-        roles = (
+        roles = [
             Role(task_type=TaskType.CHIEF, resources=_resources(job, TaskType.CHIEF)),
             workers,
             Role(task_type=TaskType.PS, num_tasks=job.ps, resources=_resources(job, TaskType.PS)),
-        )
+        ]
     if job.evaluator:
         resources = dataclasses.replace(_resources(job, TaskType.EVALUATOR), num_gpus=job.gpus_per_evaluator)
-        roles = (*roles, Role(task_type=TaskType.EVALUATOR, resources=resources))
+        roles.append(Role(task_type=TaskType.EVALUATOR, resources=resources))
     if job.data_workers > 0:
         resources = _resources(job, TaskType.DATA_WORKER)
-        data_workers = Role(task_type=TaskType.DATA_WORKER, num_tasks=job.data_workers, resources=resources)
-        roles = (*roles, data_workers)
-    return _with_most_workers(roles, job, inventory, notes)
+        roles.append(Role(task_type=TaskType.DATA_WORKER, num_tasks=job.data_workers, resources=resources))
+    return _with_most_workers(tuple(roles), job, inventory, notes)
 
 
 def _resources(job: JobSpec, task_type: TaskType) -> Resources:

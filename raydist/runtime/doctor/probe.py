@@ -127,8 +127,7 @@ print(json.dumps(found))
 
 def versions_here() -> dict[str, str]:
     """Returns the versions that have to be the same everywhere, Ray's among them."""
-    versions = installed_versions()
-    return {**versions, "ray": metadata.version("ray")}
+    return {**installed_versions(), "ray": metadata.version("ray")}
 
 
 def glance(proof: StorageProof) -> QuickFacts:

@@ -83,18 +83,13 @@ def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str
       proof: What the driver has left on the storage.
       env: Variables of the job, which the storage may need.
     """
-    problems: dict[str, str] = {}
     with _probes([node for node in alive_nodes() if _host_of(node) in hosts]) as probes:
         up = {host: probe.now.remote() for host, probe in probes.items()}
         refs = {host: probe.glance.remote(proof, env) for host, probe in probes.items()}
-        for host, answer in _answers(up, timeout_s=_GLANCE_START_TIMEOUT_S):
-            if isinstance(answer, str):
-                problems[host] = answer
-                del refs[host]
-        for host, facts in _answers(refs, timeout_s=_GLANCE_TIMEOUT_S):
-            if isinstance(facts, str):
-                problems[host] = facts
-                continue
+        times, problems = _answers(up, timeout_s=_GLANCE_START_TIMEOUT_S)
+        reported, late = _answers({host: refs[host] for host in times}, timeout_s=_GLANCE_TIMEOUT_S)
+        problems |= late
+        for host, facts in reported.items():
             found = findings.quick_findings_of(host, facts, references={"the driver": versions_here()})
             if told := "; ".join(f"{one.what}: {one.text}" for one in found):
                 problems[host] = told
@@ -108,10 +103,9 @@ def _survey(storage_uri: str) -> list[findings.Finding]:
         refs = {host: probe.look.remote(proof) for host, probe in probes.items() if host in clocks}
         references = {"the driver": versions_here()}
         resources = {_host_of(node): node["Resources"] for node in nodes}
-        for host, facts in _answers(refs, timeout_s=_LOOK_TIMEOUT_S):
-            if isinstance(facts, str):
-                found.append(findings.bad(host, "host", facts))
-                continue
+        reported, problems = _answers(refs, timeout_s=_LOOK_TIMEOUT_S)
+        found += [findings.bad(host, "host", problem) for host, problem in problems.items()]
+        for host, facts in reported.items():
             found += findings.findings_of(
                 host, facts, references=references, resources=resources[host], clock=clocks[host]
             )
@@ -157,18 +151,15 @@ def _probes(nodes: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def _clocks(probes: Mapping[str, Any]) -> tuple[dict[str, findings.Clock], list[findings.Finding]]:
     """Returns the clocks of the hosts that answer, and a finding for each that does not."""
     up = {host: probe.now.remote() for host, probe in probes.items()}
+    times, problems = _answers(up, timeout_s=_START_TIMEOUT_S)
     clocks: dict[str, findings.Clock] = {}
-    found: list[findings.Finding] = []
-    for host, answer in _answers(up, timeout_s=_START_TIMEOUT_S):
-        if isinstance(answer, str):
-            found.append(findings.bad(host, "host", answer))
-            continue
+    for host in times:
         try:
             tries = [_read_clock(probes[host]) for _ in range(_CLOCK_TRIES)]
             clocks[host] = min(tries, key=lambda clock: clock.error_s)
         except RayError as error:
-            found.append(findings.bad(host, "host", f"was lost: {_first_line(error)}; see Ray's logs there"))
-    return clocks, found
+            problems[host] = f"was lost: {_first_line(error)}; see Ray's logs there"
+    return clocks, [findings.bad(host, "host", problem) for host, problem in problems.items()]
 
 
 def _read_clock(probe: Any) -> findings.Clock:
@@ -193,16 +184,20 @@ def _links(probes: Mapping[str, Any]) -> Iterator[findings.Finding]:
         yield findings.finding_of_link(source, target, answer)
 
 
-def _answers(refs: Mapping[str, Any], *, timeout_s: float) -> Iterator[tuple[str, Any]]:
-    """Yields each host with what it has answered, or with a sentence."""
+def _answers(refs: Mapping[str, Any], *, timeout_s: float) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns what each host has answered, and for the others a sentence each."""
+    answers: dict[str, Any] = {}
+    problems: dict[str, str] = {}
     deadline_s = time.monotonic() + timeout_s
     for host, ref in refs.items():
         try:
-            yield host, ray.get(ref, timeout=max(0.0, deadline_s - time.monotonic()))
+            answers[host] = ray.get(ref, timeout=max(0.0, deadline_s - time.monotonic()))
         except GetTimeoutError:
-            yield host, f"did not answer within {timeout_s:g} s; see `ray status`, and Ray's logs there"
+            problems[host] = f"did not answer within {timeout_s:g} s; see `ray status`, and Ray's logs there"
         except RayError as error:
-            yield host, f"cannot run raydist: {_first_line(error)}; install the same raydist on each host"
+            cause = _first_line(error)
+            problems[host] = f"cannot run raydist: {cause}; install the same raydist on each host"
+    return answers, problems
 
 
 def _first_line(error: BaseException) -> str:

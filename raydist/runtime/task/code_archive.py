@@ -18,6 +18,7 @@ from pathlib import Path
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.errors import MistakeError, StorageError
+from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.task_files import is_bytecode, is_tools_folder, top_of
 from raydist.spec.quantities import size_text
 
@@ -92,19 +93,23 @@ def unpack(data: bytes, folder: Path) -> None:
             os.chmod(archive.extract(entry, folder), (entry.external_attr >> 16) & 0o777)
 
 
-def unpack_for_task(data: bytes, folder: Path, *, host: str) -> None:
-    """As `unpack`, on the host of a task.
+def unpack_for_task(code: bytes | None, scratch: Scratch, *, host: str) -> Path | None:
+    """Unpacks the code into the folder of a task, and returns where it is; None where none travelled.
 
     Raises:
       StorageError: It cannot be written, such as on a full disk.
     """
+    if code is None:
+        return None
+    folder = scratch.code_path
     try:
-        unpack(data, folder)
+        unpack(code, folder)
     except OSError as error:
         raise StorageError(
             f"host {host} cannot unpack the job's code into {folder}: {error.strerror}; "
             "free some space there, or point TMPDIR on that host to another disk"
         ) from error
+    return folder
 
 
 def _files_within_limit(working_dir: Path) -> Iterator[Path]:

@@ -275,9 +275,7 @@ class TaskLife:
     def _prepared(self, assignment: TaskAssignment, code: bytes | None, kept: bytes | None) -> Run:
         assert self._held is not None
         self._secrets = secrets_of(assignment.job)
-        code_path = None if code is None else self._scratch.code_path
-        if code is not None and code_path is not None:
-            unpack_for_task(code, code_path, host=self._host)
+        code_path = unpack_for_task(code, self._scratch, host=self._host)
         if assignment.address is not None:  # an evaluator may be at another one than its predecessor
             assignment = dataclasses.replace(assignment, address=self._address)
         if assignment.fenced_in is not None:

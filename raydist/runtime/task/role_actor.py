@@ -93,8 +93,9 @@ class RoleActor:
         )
         host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         try:
+            folder = unpack_for_task(code, self._scratch, host=host) or self._scratch.path
             self._command = GuardedCommand.start(
-                setup.role.command, folder=self._place_code(code, host), environ=environ, grace_s=GRACE_S
+                setup.role.command, folder=folder, environ=environ, grace_s=GRACE_S
             )
         except BaseException:
             self._scratch.remove()
@@ -129,12 +130,6 @@ class RoleActor:
         self._command.wait_until_gone()
         self._capture.flush()
         self._scratch.remove()
-
-    def _place_code(self, code: bytes | None, host: str) -> Path:
-        if code is None:
-            return self._scratch.path
-        unpack_for_task(code, self._scratch.code_path, host=host)
-        return self._scratch.code_path
 
 
 def describe_command(setup: RoleSetup) -> str:
