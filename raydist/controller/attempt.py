@@ -33,10 +33,6 @@ class Tally:
     moved: dict[TaskId, bool] = field(default_factory=dict)
     leaving: dict[TaskId, str] = field(default_factory=dict)
 
-    @classmethod
-    def of_pending(cls, tasks: Iterable[TaskId]) -> Tally:
-        return cls(counts=Counter((task.task_type, TaskState.PENDING) for task in tasks))
-
     def change(
         self, before: TaskStatus | None, now: TaskStatus, *, has_moved: bool, is_dismissed: bool
     ) -> None:
@@ -96,7 +92,8 @@ class Attempt:
     @classmethod
     def begun(cls, number: int, tasks: tuple[TaskId, ...]) -> Attempt:
         """Returns an attempt as it is before any of its tasks has a process."""
-        return cls(number=number, tasks=tasks, tally=Tally.of_pending(tasks))
+        counts = Counter((task.task_type, TaskState.PENDING) for task in tasks)
+        return cls(number=number, tasks=tasks, tally=Tally(counts=counts))
 
     def take(self, update: GroupUpdate) -> list[TaskId]:
         """Takes in what is new; returns the tasks that were absent and are back."""

@@ -110,9 +110,9 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
         )
         state = _Searching(search, study=study, store=store, storage=storage, show=show)
         with quiet_tune(), state.current():
-            trials = _fit(search, packed, study, storage, store, parallel)
+            state.run(packed, parallel=parallel)
         # Ray is still there: a trial that was stopped has stored its last record by now.
-        rows = tuple(state.row_of(trial) for trial in trials)
+        rows = tuple(map(state.row_of, state.trials))
         state.keep_values(rows)
         not_ended = [row.run for row in rows if not row.has_ended]
     if state.problem is not None:
@@ -132,43 +132,6 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
         num_trials=search.num_trials,
         is_interrupted=state.is_interrupted,
     )
-
-
-def _fit(
-    search: Search, packed: api.PackedJob, study: str, storage: Storage, store: StudyStore, parallel: int
-) -> Sequence[Trial]:
-    filesystem, root = storage.arguments["filesystem"], storage.arguments["root"].folder
-    folder = f"{root}/{store.folder}"
-    trainable = trainable_of(packed, is_search=True)
-    space = param_space(search.space, seeds=search.seeds, first_seed=packed.request.job.seed)
-    path = f"{folder}/{study}"
-    state = _Searching.now()
-    Variants.at_once = parallel
-    if search.is_resumed and tune.Tuner.can_restore(path, storage_filesystem=filesystem):
-        # What Tune has stored may be cut off, as on a full disk.
-        with contextlib.suppress(Exception):
-            restored = tune.Tuner.restore(
-                path,
-                trainable,
-                param_space=space,
-                resume_errored=True,  # to restart them would give them another id, and so another run
-                storage_filesystem=filesystem,
-            )
-            state.fit(restored)
-    if not state.is_done:
-        # The same trials are made again, and those whose runs have succeeded end at once.
-        state.fit(
-            new_tuner(
-                search,
-                trainable,
-                space,
-                study=study,
-                filesystem=filesystem,
-                folder=folder,
-                watch=_Watch(),
-            )
-        )
-    return state.trials
 
 
 class _Searching:
@@ -236,7 +199,44 @@ class _Searching:
         if callable(tunes):
             tunes(signal.SIGUSR1, None)
 
-    def fit(self, tuner: tune.Tuner) -> None:
+    def run(self, packed: api.PackedJob, *, parallel: int) -> None:
+        """Runs all trials, or those that are left of a search before.
+
+        Args:
+          packed: The job of each trial.
+          parallel: How many go at a time.
+        """
+        search, study, place = self._search, self._study, self._storage.arguments
+        filesystem, folder = place["filesystem"], f"{place['root'].folder}/{self._store.folder}"
+        trainable = trainable_of(packed, is_search=True)
+        space = param_space(search.space, seeds=search.seeds, first_seed=packed.request.job.seed)
+        path = f"{folder}/{study}"
+        Variants.at_once = parallel
+        if search.is_resumed and tune.Tuner.can_restore(path, storage_filesystem=filesystem):
+            # What Tune has stored may be cut off, as on a full disk.
+            with contextlib.suppress(Exception):
+                restored = tune.Tuner.restore(
+                    path,
+                    trainable,
+                    param_space=space,
+                    resume_errored=True,  # to restart them would give them another id, and so another run
+                    storage_filesystem=filesystem,
+                )
+                self._fit(restored)
+        if not self.is_done:
+            # The same trials are made again, and those whose runs have succeeded end at once.
+            tuner = new_tuner(
+                search,
+                trainable,
+                space,
+                study=study,
+                filesystem=filesystem,
+                folder=folder,
+                watch=_Watch(),
+            )
+            self._fit(tuner)
+
+    def _fit(self, tuner: tune.Tuner) -> None:
         """Runs the trials until they have ended, or something stops the search."""
         try:
             tuner.fit()

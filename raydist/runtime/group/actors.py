@@ -19,6 +19,7 @@ from raydist.runtime.cluster.inventory import is_node_alive
 from raydist.runtime.cluster.placement import Placement, actor_options, spread_of
 from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.extra_roles import ExtraActors
+from raydist.runtime.group.ray_failures import answers_in_time
 from raydist.runtime.group.remains import Remains, Remnant
 from raydist.runtime.group.standbys import Standbys
 from raydist.runtime.host.address import accepts_tcp, split_address
@@ -319,18 +320,9 @@ class ActorSet:
         if commands:  # an agent takes several calls at once, and these came before
             ray.wait(commands, num_returns=len(commands), timeout=_COMMANDS_S)
         ends = {self.handles[task].end.remote(for_another): task for task in tasks}
-        if not ends:
-            return []
-        ready, _ = ray.wait(list(ends), num_returns=len(ends), timeout=_END_S)
-        departed, statuses = [], []
-        for ref in ready:
-            try:
-                statuses.append(ray.get(ref))
-                departed.append(ends[ref])
-            except RayError as error:
-                logger.debug("%s: %s", ends[ref], error)
-        self.last_statuses = tuple(status for status in statuses if status is not None)
-        return departed
+        answers = answers_in_time(ends, timeout_s=_END_S)
+        self.last_statuses = tuple(status for status in answers.values() if status is not None)
+        return list(answers)
 
     def _kill_tasks(self, tasks: Sequence[TaskId]) -> None:
         handles = [self.handles[task] for task in tasks if task in self.handles]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,11 @@ from ray.exceptions import RayError
 
 from raydist.errors import SpecError, TaskFailedError
 from raydist.runtime.cluster.placement import Placement, actor_options
-from raydist.runtime.group.ray_failures import describe_cause, raise_if_host_cannot
+from raydist.runtime.group.ray_failures import answers_in_time, describe_cause, raise_if_host_cannot
 from raydist.runtime.host.salvage import salvage, wait_until_gone
 from raydist.runtime.host.scratch import scratch_root
 from raydist.runtime.task import role_actor
 from raydist.spec.tasks import AnyTask, ExtraTask, Resources
-
-logger = logging.getLogger(__name__)
 
 # Beyond the time that a command has to end by itself: killing its children, and the end of its log.
 _STOP_EXTRA_S = 6.0
@@ -94,16 +91,7 @@ class ExtraActors:
         ready, _ = ray.wait(list(self._starts), num_returns=len(self._starts), timeout=0)
         reached = {*self._hellos, *(self._starts[ref] for ref in ready)}
         stops = {self._handles[task].stop.remote(): task for task in reached}
-        if stops:
-            ended, _ = ray.wait(
-                list(stops), num_returns=len(stops), timeout=role_actor.GRACE_S + _STOP_EXTRA_S
-            )
-            for ref in ended:
-                try:
-                    ray.get(ref)
-                    self._departed.add(stops[ref])
-                except RayError as error:
-                    logger.debug("%s: %s", stops[ref], error)
+        self._departed.update(answers_in_time(stops, timeout_s=role_actor.GRACE_S + _STOP_EXTRA_S))
         for handle in self._handles.values():
             ray.kill(handle)
 

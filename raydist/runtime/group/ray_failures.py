@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError, RuntimeEnvSetupError
+import ray
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError, RuntimeEnvSetupError
 
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.outcome.status import FailureKind, TaskFailure
@@ -14,6 +18,10 @@ from raydist.runtime.host.post_mortem import MORE_MEMORY
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.quantities import write_bytes
 from raydist.spec.tasks import AnyTask, TaskId
+
+logger = logging.getLogger(__name__)
+
+_Key = TypeVar("_Key", bound=AnyTask)
 
 _IP_PATTERN = re.compile(r"\bip(?:=|: )([0-9A-Fa-f.:]+)")
 _NOT_INSTALLED_PATTERN = re.compile(r"No module named '(raydist[.\w]*)'")
@@ -78,6 +86,22 @@ def unreachable_task(hello: Hello, loss: Loss, *, pid: int | None = None) -> Tas
         at_s=time.time(),
         is_host_in_doubt=loss is Loss.HOST,
     )
+
+
+def answers_in_time(calls: Mapping[Any, _Key], *, timeout_s: float) -> dict[_Key, Any]:
+    """Waits for calls, and returns what was answered to those that did not fail.
+
+    Args:
+      calls: Ray's references to the answers, each with what its call is known by.
+    """
+    ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s) if calls else ((), ())
+    answers = {}
+    for ref in ready:
+        try:
+            answers[calls[ref]] = ray.get(ref)
+        except RayError as error:
+            logger.debug("%s: %s", calls[ref], error)
+    return answers
 
 
 def _shortage(text: str) -> str:

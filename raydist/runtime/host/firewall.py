@@ -47,10 +47,6 @@ class Fence:
     port: int
     name: str
 
-    @classmethod
-    def new(cls, tool: Tool, port: int) -> Fence:
-        return cls(tool, port, f"raydist-{port}-{secrets.token_hex(4)}")
-
 
 def nft_table(name: str, *, ports: Collection[int], hosts: Sequence[str]) -> str:
     """Returns a table in which only `hosts` (IP addresses) and the host itself may connect to `ports`."""
@@ -121,7 +117,7 @@ def set_fence(scratch_path: Path, port: int, *, hosts: Sequence[str]) -> bool:
     for tool in Tool:
         if _find(tool.value) is None:
             continue
-        fence = Fence.new(tool, port)
+        fence = Fence(tool, port, f"raydist-{port}-{secrets.token_hex(4)}")
         _write_down(scratch_path, fence)
         if _set(fence, hosts):
             return True

@@ -157,7 +157,7 @@ def _start_beside(plan: Plan, address: str) -> Iterator[socket.socket]:
     """Starts the server for the only daemon of that Ray on this host; yields what holds it."""
     cpus = plan.roles[0].resources.num_cpus
     raylets = [pid for pid, has_cpus in raylets_here(address).items() if has_cpus >= cpus]
-    if len(raylets) != 1 or not _is_beside(raylets[0]):
+    if len(raylets) != 1 or _inherited(raylets[0]) != _inherited(os.getpid()):
         return
     [raylet] = raylets
     variables = Path(f"/proc/{raylet}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
@@ -175,12 +175,8 @@ def _start_beside(plan: Plan, address: str) -> Iterator[socket.socket]:
         yield connection
 
 
-def _is_beside(pid: int) -> bool:
-    """Whether a process is where this one is, and has what a child would inherit of this one."""
-    return _inherited(pid) == _inherited(os.getpid())
-
-
 def _inherited(pid: int) -> tuple[object, ...]:
+    """Returns where a process is, and what else its children inherit of it."""
     process = Path("/proc") / str(pid)
     return (
         *(os.readlink(process / "ns" / name) for name in _NAMESPACES),
