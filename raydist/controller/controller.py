@@ -265,7 +265,7 @@ class Controller:
 
     def _limits(self) -> dict[Deadline, float]:
         """Returns the deadlines that hold now, each with the time at which it passes."""
-        holding = _DEADLINES[self._machine.state]
+        holding = _DEADLINES.get(self._machine.state, ())
         return {deadline: self._limits_s[deadline] for deadline in holding if deadline in self._limits_s}
 
     def _end_attempt(self, *, for_another: bool = False, keeps_state: bool = True) -> GroupStopped:
