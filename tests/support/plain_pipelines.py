@@ -317,6 +317,7 @@ def compare(
     """
     import tensorflow as tf
 
+    from raydist.data.pipeline import Part
     from raydist.training.input import cut
 
     source = _source(tf)
@@ -350,7 +351,7 @@ def compare(
             parts = []
             for worker in range(workers):
                 running[0] = worker + 1 if local == 1 and workers == 2 else -1
-                part = cut.OwnPart(first=worker * local, num_local=local, num_replicas=workers * local)
+                part = Part(worker * local, local, workers * local)
                 data = cut.part_of(make() if is_random else once, part)
                 parts.append([list(data) for _ in expected])
             wrong += [

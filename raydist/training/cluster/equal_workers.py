@@ -35,7 +35,7 @@ def check_sizes(strategy: tf.distribute.Strategy, dataset: Any, *, num_steps: in
     Raises:
       UnsupportedError: It does not; in each worker.
     """
-    size = _size_of(dataset)
+    size = size_of(dataset)
     if size == tf.data.INFINITE_CARDINALITY and num_steps is None:
         raise UnsupportedError(ENDLESS)
     if collectives.is_alone(strategy):
@@ -66,7 +66,8 @@ def describe_difference(sizes: Sequence[int], steps: Sequence[int]) -> str | Non
     return None
 
 
-def _size_of(dataset: Any) -> int:
+def size_of(dataset: Any) -> int:
+    """Returns the batches of a dataset, or what TensorFlow's `cardinality` says in place of them."""
     cardinality = dataset.cardinality  # a distributed dataset has a property
     return int(cardinality() if callable(cardinality) else cardinality)
 
@@ -155,7 +156,8 @@ def differences(variables: Iterable[Any], gather: Gather) -> Differences:
 def statistics_of(model: Any) -> list[Any]:
     """Returns the float variables that Keras 3's layers change by each replica's part of a batch.
 
-    Keras 3 leaves them to each replica; raydist makes them equal at the end of an epoch.
+    Keras 3 leaves them to each replica; raydist makes them equal at the end of an epoch. A frozen layer
+    changes none.
     """
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
     trained = (layer for layer in layers if layer.trainable)

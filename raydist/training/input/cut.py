@@ -6,14 +6,12 @@ Where it can, a worker maps the examples of its own replicas alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from raydist.data.pipeline import in_turn
+from raydist.data.pipeline import Part, in_turn
 from raydist.training import tf_private
-from raydist.training.cluster import replica_tree
 from raydist.training.cluster.strategy import only_cpu_replica
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input import walk, worker_order
@@ -23,56 +21,12 @@ from raydist.training.reporting import reporter
 from raydist.training.tf_private import Transformation
 
 
-@dataclass(frozen=True)
-class OwnPart:
-    """Which replicas of all are this worker's.
-
-    Attributes:
-      first: The first one's number.
-      num_local: How many there are, with successive numbers.
-      num_replicas: Of all workers together.
-    """
-
-    first: int
-    num_local: int
-    num_replicas: int
-
-    @classmethod
-    def of(cls, context: tf.distribute.InputContext) -> OwnPart:
-        num_replicas = context.num_replicas_in_sync
-        own = replica_tree.replicas_of(
-            context.input_pipeline_id, num_workers=context.num_input_pipelines, num_replicas=num_replicas
-        )
-        return cls.of_replicas(own, num_replicas=num_replicas)
-
-    @classmethod
-    def of_replicas(cls, own: range, *, num_replicas: int) -> OwnPart:
-        return cls(first=own.start, num_local=len(own), num_replicas=num_replicas)
-
-    @property
-    def replicas(self) -> range:
-        return range(self.first, self.first + self.num_local)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether there is no other worker."""
-        return self.num_local == self.num_replicas
-
-    def rows_of(self, num_global: Any) -> tuple[Any, Any, Any]:
-        """Returns first row, row after the last, and whether the first of the batch is needed for padding."""
-        last = self.first + self.num_local - 1
-        start, _ = slices.bounds(num_global, self.first, self.num_replicas)
-        last_start, last_size = slices.bounds(num_global, last, self.num_replicas)
-        # The last of the worker's replicas has no more rows than the others.
-        return start, last_start + last_size, last_size == 0
-
-
-def slices_of(place: Place, part: OwnPart) -> tf.data.Dataset:
+def slices_of(place: Place, part: Part) -> tf.data.Dataset:
     """Returns a dataset with a tuple of `Slice`s, one for each local replica, for each global batch."""
     batch = place.batch
     size = tf_private.parameter(batch, "_batch_size")
     drops = tf_private.parameter(batch, "_drop_remainder")
-    start, end, is_padded = part.rows_of(size)
+    start, end, is_padded = _rows_of(part, size)
     dataset = place.source
     for node in place.before_batch:
         if tf_private.transformation_of(node) not in (Transformation.MAP, Transformation.PREFETCH):
@@ -93,15 +47,25 @@ def slices_of(place: Place, part: OwnPart) -> tf.data.Dataset:
         total = size if drops else num_global[0]
         return tuple(
             slices.slice_of_part(rows, replica, part.num_replicas, first=part.first, num_global=total)
-            for replica in part.replicas
+            for replica in _replicas_of(part)
         )
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _picked(
-    source: tf.data.Dataset, part: OwnPart, batch_size: int, *, drop_remainder: bool
-) -> tf.data.Dataset:
+def _replicas_of(part: Part) -> range:
+    return range(part.first, part.first + part.num_local)
+
+
+def _rows_of(part: Part, num_global: Any) -> tuple[Any, Any, Any]:
+    """Returns first row, row after the last, and whether the first of the batch is needed for padding."""
+    start, _ = slices.bounds(num_global, part.first, part.num_replicas)
+    last_start, last_size = slices.bounds(num_global, part.first + part.num_local - 1, part.num_replicas)
+    # The last of the worker's replicas has no more rows than the others.
+    return start, last_start + last_size, last_size == 0
+
+
+def _picked(source: tf.data.Dataset, part: Part, batch_size: int, *, drop_remainder: bool) -> tf.data.Dataset:
     """Returns (size of the global batch, element) for the worker's elements of each window of the source."""
     is_tuple = type(source.element_spec) is tuple  # tf.data passes a namedtuple as one argument
 
@@ -111,7 +75,7 @@ def _picked(
         if not isinstance(elements, tf.data.Dataset):
             elements = tf.data.Dataset.zip(elements)
         num_global = elements.cardinality()
-        start, end, is_padded = part.rows_of(num_global)
+        start, end, is_padded = _rows_of(part, num_global)
         own = elements.skip(start).take(end - start)
         if batch_size < part.num_replicas or not drop_remainder:
             own = own.concatenate(elements.take(tf.cast(is_padded, tf.int64)))
@@ -180,24 +144,23 @@ def cut_for_replicas(
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
         return strategy.experimental_distribute_dataset(begin(dataset))
     worker_order.check(dataset, strategy, is_compared=is_compared)
+    num_replicas = strategy.num_replicas_in_sync
     if endless and isinstance(strategy, VirtualReplicasStrategy) and strategy.is_on_cpu:
         # The iterator of a distributed dataset may take seconds to be deleted.
-        num_replicas = strategy.num_replicas_in_sync
-        own = OwnPart.of_replicas(strategy.own_replicas, num_replicas=num_replicas)
-        return part_of(dataset, own, begin=begin, is_joined=True)
+        own = strategy.own_replicas
+        return part_of(dataset, Part(own.start, len(own), num_replicas), begin=begin, is_joined=True)
     if endless and (number := only_cpu_replica(strategy)) is not None:
-        own = OwnPart(first=number, num_local=1, num_replicas=strategy.num_replicas_in_sync)
-        return part_of(dataset, own, begin=begin)
+        return part_of(dataset, Part(number, 1, num_replicas), begin=begin)
 
     def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return part_of(dataset, OwnPart.of(context), begin=begin, endless=endless)
+        return part_of(dataset, Part.of(context), begin=begin, endless=endless)
 
     return strategy.distribute_datasets_from_function(pipeline)
 
 
 def part_of(
     dataset: tf.data.Dataset,
-    part: OwnPart,
+    part: Part,
     *,
     begin: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
     endless: bool = False,
@@ -234,9 +197,9 @@ def part_of(
     return local.prefetch(tf.data.AUTOTUNE)
 
 
-def _slices(dataset: tf.data.Dataset, part: OwnPart) -> tf.data.Dataset:
+def _slices(dataset: tf.data.Dataset, part: Part) -> tf.data.Dataset:
     """Returns a tuple of `Slice`s, one for each local replica, for each global batch."""
-    if part.is_whole:  # no other worker could share the maps
+    if part.num_local == part.num_replicas:  # no other worker could share the maps
         return _cut_at_end(dataset, part)
     found = walk.find_place(dataset)
     if found.obstacle is not None:
@@ -248,13 +211,13 @@ def _slices(dataset: tf.data.Dataset, part: OwnPart) -> tf.data.Dataset:
     return _cut_at_end(dataset, part) if found.place is None else slices_of(found.place, part)
 
 
-def _cut_at_end(dataset: tf.data.Dataset, part: OwnPart) -> tf.data.Dataset:
+def _cut_at_end(dataset: tf.data.Dataset, part: Part) -> tf.data.Dataset:
     is_tuple = type(dataset.element_spec) is tuple  # tf.data passes a namedtuple as one argument
 
     @tf.autograph.experimental.do_not_convert  # which would wrap what is raised
     def cut(*elements: Any) -> tuple[slices.Slice, ...]:
         batch = elements if is_tuple else elements[0]
-        return tuple(slices.slice_of(batch, replica, part.num_replicas) for replica in part.replicas)
+        return tuple(slices.slice_of(batch, replica, part.num_replicas) for replica in _replicas_of(part))
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 

@@ -84,8 +84,7 @@ class Accumulated:
         Args:
           loss_scale: What they were divided by; None where they were not, or will be by `apply`.
         """
-        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        weighted = [weighted_gradient(one, num_replicas) for one in gradients]
+        weighted = [weighted_gradient(one) for one in gradients]
         raw = gradients if loss_scale is None else [_before_division(one) for one in gradients]
         halves = [one is not None and comes_from_half(one) for one in raw]
         sums = self._sums or [None] * len(weighted)

@@ -100,36 +100,41 @@ class use_share:
         _replica.step = self._outer
 
 
-def is_whole(num_replicas: int) -> bool:
+def num_replicas() -> int:
+    """Returns how many replicas the strategy has whose step is being traced."""
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def is_whole() -> bool:
     """Whether the batch being traced is all of the examples that one update is made from."""
-    return num_replicas == 1 and _replica.step.total_of is None
+    return num_replicas() == 1 and _replica.step.total_of is None
 
 
-def scale_by_share(loss: Any, num_replicas: int) -> Any:
+def scale_by_share(loss: Any) -> Any:
     """Scales a local mean so that its sum over replicas is the mean over the global batch."""
-    if is_whole(num_replicas) or _replica.step.rule is not LossRule.SCALED:
+    if is_whole() or _replica.step.rule is not LossRule.SCALED:
         return loss
     share = _replica.step.share
-    return loss * (tf.cast(1.0 / num_replicas, loss.dtype) if share is None else tf.cast(share, loss.dtype))
+    return loss * tf.cast(1.0 / num_replicas() if share is None else share, loss.dtype)
 
 
-def unscale_by_share(loss: Any, num_replicas: int) -> Any:
+def unscale_by_share(loss: Any) -> Any:
     """Undoes `scale_by_share`: returns the local mean, and 0 for a padding example."""
-    if is_whole(num_replicas) or _replica.step.rule is LossRule.LOCAL_MEAN:
+    if is_whole() or _replica.step.rule is LossRule.LOCAL_MEAN:
         return loss
     share = _replica.step.share
     if share is None:
-        return loss * tf.cast(num_replicas, loss.dtype)
+        return loss * tf.cast(num_replicas(), loss.dtype)
     return tf.math.divide_no_nan(loss, tf.cast(share, loss.dtype))
 
 
-def scale_sum(loss: Any, num_replicas: int) -> Any:
+def scale_sum(loss: Any) -> Any:
     """Scales a sum over the replica's examples so that replicas add up to that of the global batch."""
-    weight = local_mean_weight(num_replicas)  # that the gradient is multiplied with later
+    weight = local_mean_weight()  # that the gradient is multiplied with later
     return loss if weight is None else tf.math.divide_no_nan(loss, tf.cast(weight, loss.dtype))
 
 
-def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
+def in_proportion(amount: tf.Tensor) -> tf.Tensor:
     """Returns what this replica would have of an amount if it had its share of it: a collective.
 
     A mean over the valid entries of a mask, or by sample weights, divides by an amount that replicas do not
@@ -143,15 +148,15 @@ def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
         total = _replica.step.total_of(tf.stop_gradient(amount))
         return total * tf.cast(_replica.step.share, amount.dtype)
     context = tf.distribute.get_replica_context()
-    if num_replicas == 1 or context is None or gradient_probe.active() is not None:
+    if num_replicas() == 1 or context is None or gradient_probe.active() is not None:
         return amount
-    share = _share_of(num_replicas)
+    share = _share()
     own = tf.where(share > 0, amount, tf.zeros_like(amount))
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(own))
     return total * tf.cast(share, amount.dtype)
 
 
-def of_step(metric: Any, value: Any, weight: Any, num_replicas: int) -> tuple[Any, Any]:
+def of_step(metric: Any, value: Any, weight: Any) -> tuple[Any, Any]:
     """Returns what a `Mean` metric takes on this replica for a scalar of the user's step, and its weight.
 
     The mean over the replicas is then that of the global batch, also where the scalar is a sum over the
@@ -166,7 +171,7 @@ def of_step(metric: Any, value: Any, weight: Any, num_replicas: int) -> tuple[An
         value = tf.cast(value, tf.float32)
     if (probe := gradient_probe.active()) is not None:
         probe.means.append((metric, value))
-    weight = step_weight(num_replicas, value.dtype)
+    weight = step_weight(value.dtype)
     if weight is not None and (_replica.step.rule, _replica.step.is_evaluation) in _takers_of_sums.get(
         metric, ()
     ):
@@ -185,14 +190,14 @@ def set_takers_of_sums(
         _takers_of_sums[metric] |= {(rule, is_evaluation)}
 
 
-def step_weight(num_replicas: int, dtype: tf.DType) -> tf.Tensor | None:
+def step_weight(dtype: tf.DType) -> tf.Tensor | None:
     """Returns what a value of one batch counts on this replica, where it counts 1 on one device.
 
     None outside of a step of several replicas.
     """
-    if is_whole(num_replicas) or not _replica.step.is_traced:
+    if is_whole() or not _replica.step.is_traced:
         return None
-    return tf.cast(_share_of(num_replicas), dtype)
+    return tf.cast(_share(), dtype)
 
 
 def is_in_model_step() -> bool:
@@ -205,18 +210,19 @@ def is_local_mean() -> bool:
     return _replica.step.rule is LossRule.LOCAL_MEAN
 
 
-def local_mean_weight(num_replicas: int) -> tf.Tensor | None:
+def local_mean_weight() -> tf.Tensor | None:
     """Returns what a local mean weighs in the global one, a scalar; None for a loss that is scaled."""
-    if is_whole(num_replicas) or _replica.step.rule is not LossRule.LOCAL_MEAN:
+    if is_whole() or _replica.step.rule is not LossRule.LOCAL_MEAN:
         return None
-    return _share_of(num_replicas)
+    return _share()
 
 
-def _share_of(num_replicas: int) -> tf.Tensor:
-    return tf.constant(1.0 / num_replicas, SHARE_TYPE) if _replica.step.share is None else _replica.step.share
+def _share() -> tf.Tensor:
+    share = _replica.step.share
+    return tf.constant(1.0 / num_replicas(), SHARE_TYPE) if share is None else share
 
 
-def weighted_gradient(gradient: Any, num_replicas: int) -> Any:
+def weighted_gradient(gradient: Any) -> Any:
     """Returns a replica's gradient (tensor, `tf.IndexedSlices` or None) as it goes into the sum over
     replicas.
 
@@ -226,9 +232,9 @@ def weighted_gradient(gradient: Any, num_replicas: int) -> Any:
     if gradient is None:
         return None
     if isinstance(gradient, tf.IndexedSlices):
-        values = weighted_gradient(gradient.values, num_replicas)
+        values = weighted_gradient(gradient.values)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    weight = local_mean_weight(num_replicas)
+    weight = local_mean_weight()
     weighted = gradient if weight is None else gradient * tf.cast(weight, gradient.dtype)
     share = _replica.step.share
     return weighted if share is None else tf.where(share > 0, weighted, tf.zeros_like(weighted))

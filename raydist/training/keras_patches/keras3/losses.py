@@ -40,7 +40,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="unscale_loss_for_distribution",
             parameters="value",
             fingerprints=("3903c7ed7f69",),
-            make=lambda original: _unscale_loss,
+            make=lambda original: replica_share.unscale_by_share,
             reason="it undoes scale_loss_for_distribution",
         ),
         Replacement(
@@ -135,26 +135,17 @@ def _scale_loss(value: Any) -> Any:
     is_in_layer = global_state.get_global_attribute("current_call_ctx") is not None
     if is_in_layer and replica_share.is_in_model_step():
         return value
-    return replica_share.scale_by_share(value, _num_replicas())
-
-
-def _unscale_loss(value: Any) -> Any:
-    return replica_share.unscale_by_share(value, _num_replicas())
+    return replica_share.scale_by_share(value)
 
 
 def _apply_mask(
     original: Callable[..., Any], sample_weight: Any, mask: Any, dtype: Any, reduction: Any
 ) -> Any:
     weights = original(sample_weight, mask, dtype, reduction)
-    num_replicas = _num_replicas()
-    if (
-        mask is None
-        or replica_share.is_whole(num_replicas)
-        or reduction not in ("mean", "sum_over_batch_size")
-    ):
+    if mask is None or replica_share.is_whole() or reduction not in ("mean", "sum_over_batch_size"):
         return weights
     valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
-    return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
+    return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid))
 
 
 def _reduce_values(
@@ -164,19 +155,18 @@ def _reduce_values(
     reduction: Any = "sum_over_batch_size",
 ) -> Any:
     loss = original(values, sample_weight, reduction)
-    num_replicas = _num_replicas()
     is_by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
-    if not is_by_weights or replica_share.is_whole(num_replicas) or tuple(values.shape) in ((), (0,)):
+    if not is_by_weights or replica_share.is_whole() or tuple(values.shape) in ((), (0,)):
         return loss
     total = tf.cast(tf.reduce_sum(sample_weight), loss.dtype)
-    return loss * tf.math.divide_no_nan(total, replica_share.in_proportion(total, num_replicas))
+    return loss * tf.math.divide_no_nan(total, replica_share.in_proportion(total))
 
 
 def _aggregate_additional_loss(original: Callable[..., Any], self: Any, loss: Any) -> Any:
     if len(loss.shape) == 0:
         return original(self, loss)
     summed = base_trainer.Trainer._aggregate_additional_loss(self, loss)
-    return replica_share.scale_sum(summed, _num_replicas())
+    return replica_share.scale_sum(summed)
 
 
 def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
@@ -188,16 +178,12 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
         # Keras's own graphs none, or as many in every batch. Ours may know that of a single batch.
         is_static = sys._getframe(1).f_code is of_outputs and replica_share.is_in_model_step()
         if is_static:
-            sample_weight = replica_share.step_weight(_num_replicas(), values.dtype)
+            sample_weight = replica_share.step_weight(values.dtype)
         elif getattr(values, "shape", None) == ():
-            values, sample_weight = replica_share.of_step(self, values, sample_weight, _num_replicas())
+            values, sample_weight = replica_share.of_step(self, values, sample_weight)
         original(self, values, sample_weight=sample_weight)
 
     return update_state
-
-
-def _num_replicas() -> int:
-    return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
 def _get_metrics_result(original: Callable[..., Any], self: Any) -> Any:

@@ -13,6 +13,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers import BatchNormalization
 
 from raydist.training.cluster.collectives import is_alone
+from raydist.training.cluster.equal_workers import statistics_of
 from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
@@ -96,7 +97,7 @@ def equalize_statistics(model: Any) -> None:
     if strategy.num_replicas_in_sync == 1 or is_central(strategy):
         return
     if model not in _equalizers:
-        _equalizers[model] = _make_equalizer(strategy, _moving_statistics(model))
+        _equalizers[model] = _make_equalizer(strategy, statistics_of(model))
     _equalizers[model]()
 
 
@@ -118,17 +119,6 @@ def _make_equalizer(strategy: tf.distribute.Strategy, variables: list[tf.Variabl
             variable.assign(mean)
 
     return tf.function(lambda: strategy.run(average), autograph=False)
-
-
-def _moving_statistics(model: Any) -> list[tf.Variable]:
-    """Float state that layers write while they train. A frozen layer writes none."""
-    return [
-        variable.value
-        for layer in model._flatten_layers()
-        if layer.trainable
-        for variable in layer._non_trainable_variables
-        if variable.dtype.startswith(("float", "bfloat"))
-    ]
 
 
 class EqualStatistics(keras.callbacks.Callback):

@@ -14,7 +14,7 @@ from tf_keras.src.engine import data_adapter
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.cluster.equal_workers import check_sizes
+from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.input import cut, py_datasets, resume
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.replicas.accumulation import BatchGroups
@@ -120,8 +120,7 @@ def _pass_of(
     at = _Pass(groups=groups, steps=steps, batches=groups.batches_per_epoch)
     if groups.size <= 1 or groups.batches_per_epoch is not None:
         return at
-    cardinality = dataset.cardinality  # a distributed dataset has a property
-    count = int(cardinality() if callable(cardinality) else cardinality)
+    count = size_of(dataset)
     if count <= 0:
         return at
     at.batches = count

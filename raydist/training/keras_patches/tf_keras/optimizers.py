@@ -196,16 +196,12 @@ def _internal_apply_gradients(original: Callable[..., Any], self: Any, grads_and
 
 
 def _all_reduce(original: Callable[..., Any], grads_and_vars: Any) -> Any:
-    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    pairs = [
-        (replica_share.weighted_gradient(gradient, num_replicas), variable)
-        for gradient, variable in grads_and_vars
-    ]
+    pairs = [(replica_share.weighted_gradient(gradient), variable) for gradient, variable in grads_and_vars]
     given = [gradient for gradient, _ in pairs if gradient is not None]
     # A replica's part of a row is clipped like a row (optimizer.py, `_clip_gradients` before
     # `_deduplicate_sparse_grad`).
     is_ours = all_reduce.is_configured() or any(map(gradients.is_of_batch, given))
-    if num_replicas == 1 or not is_ours:
+    if replica_share.num_replicas() == 1 or not is_ours:
         summed = [gradient for gradient, _ in original(pairs)]
     else:
         found = iter(gradients.joined_over_replicas(given, tf.distribute.get_replica_context()))
@@ -215,21 +211,18 @@ def _all_reduce(original: Callable[..., Any], grads_and_vars: Any) -> Any:
 
 
 def _scale_loss(loss_value: Any) -> Any:
-    if (
-        loss_value.shape.rank
-    ):  # a loss for each example, which add_loss was given: its gradient is that of a sum
-        return replica_share.scale_sum(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
-    return replica_share.scale_by_share(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
+    # The gradient of a loss for each example, which add_loss was given, is that of a sum.
+    scale = replica_share.scale_sum if loss_value.shape.rank else replica_share.scale_by_share
+    return scale(loss_value)
 
 
 def _apply_valid_mask(original: Callable[..., Any], losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
     weights = original(losses, sw, mask, reduction)
-    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
     is_mean = reduction in (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
-    if mask is None or replica_share.is_whole(num_replicas) or not is_mean:
+    if mask is None or replica_share.is_whole() or not is_mean:
         return weights
     valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
-    factor = tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
+    factor = tf.math.divide_no_nan(valid, replica_share.in_proportion(valid))
     return tf.where(valid > 0, weights * factor, tf.zeros_like(weights))
 
 
@@ -238,16 +231,14 @@ def _get_reduction(original: Callable[..., Any], self: Any) -> Any:
         losses_utils.ReductionV2.AUTO,
         losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE,
     )
-    is_one = replica_share.is_whole(tf.distribute.get_strategy().num_replicas_in_sync)
     # What a layer gives to add_loss is scaled when the model sums up its losses (compile_utils.py).
     is_in_layer = base_layer_utils.call_context().in_call and replica_share.is_in_model_step()
-    if is_default and (is_one or is_in_layer or replica_share.is_local_mean()):
+    if is_default and (replica_share.is_whole() or is_in_layer or replica_share.is_local_mean()):
         return losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
     return original(self)
 
 
 def _update_state(original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None) -> Any:
     if getattr(values, "shape", None) == ():
-        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        values, sample_weight = replica_share.of_step(self, values, sample_weight, num_replicas)
+        values, sample_weight = replica_share.of_step(self, values, sample_weight)
     return original(self, values, sample_weight=sample_weight)
