@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.parameter_server import evaluation, fit, train_input
-from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
+from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
 from raydist.training.parameter_server.returned_values import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
@@ -41,29 +41,20 @@ def run_steps(
     run.note_unsaved(tf_private.changed_variables(traced))
     staleness = shared_updates(run, "train_steps", limits=_limits(run, request))
     steps = PackedSteps(
-        run.strategy,
-        run.coordinator,
+        run,
         lambda element, state: (state[0] + scalars.run(element),),
         feed=feed,
         zeros=lambda: (tf.zeros([len(scalars.names)]),),
         variables=tf_private.captured_variables(traced),
         staleness=staleness,
     )
-    num_workers = run.assignment.num_workers
     sizes = ClosureSizes(
-        num_workers=num_workers,
+        num_workers=run.assignment.num_workers,
         total=span.last_step - span.done,
         fixed=request.steps_per_call,
         staleness=staleness,
     )
-    scheduler = StepScheduler(
-        run.coordinator,
-        steps,
-        sizes,
-        num_workers=num_workers,
-        times=BusyTimes(num_workers, report=run.reporter.progress.workers_paced),
-        first_step=span.skip,
-    )
+    scheduler = StepScheduler(run, steps, sizes, first_step=span.skip)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
 
     def on_done(count: int, state: Sequence[np.ndarray]) -> None:

@@ -22,6 +22,7 @@ from raydist.training.cluster.ps_messages import StepReads
 from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
 from raydist.training.parameter_server.staleness import note_nothing_shared
 from raydist.training.parameter_server.train_input import Feed
+from raydist.training.trainers.base import TaskRun
 
 Step = Callable[[Any, Any], Any]
 
@@ -40,8 +41,7 @@ class PackedSteps:
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
-        coordinator: Any,
+        run: TaskRun,
         step: Step,
         *,
         feed: Feed,
@@ -57,9 +57,9 @@ class PackedSteps:
           variables: What a step is likely to read: those that are small travel together.
           staleness: How many of its own updates a worker's weights may lack.
         """
-        self._strategy = strategy
-        self._coordinator = coordinator
-        self._worker_numbers = tf_private.worker_numbers(coordinator)
+        self._strategy = run.strategy
+        self._coordinator = run.coordinator
+        self._worker_numbers = tf_private.worker_numbers(run.coordinator)
         self._step = step
         self._zeros = zeros
         self._variables = variables
@@ -68,7 +68,7 @@ class PackedSteps:
         self._functions: dict[int, Any] = {}
         self._shapes: list[tuple[int, ...]] = []
         self._num_shared = 0
-        with strategy.scope():
+        with run.strategy.scope():
             self.applied = tf.Variable(0, dtype=tf.int64, trainable=False, name="raydist_steps_applied")
         self.trace_s = 0.0
 
@@ -138,22 +138,13 @@ class PackedSteps:
 class StepScheduler:
     """Keeps all workers busy until a number of steps is done, and counts what is."""
 
-    def __init__(
-        self,
-        coordinator: Any,
-        steps: PackedSteps,
-        sizes: ClosureSizes,
-        *,
-        num_workers: int,
-        times: BusyTimes,
-        first_step: int = 0,
-    ) -> None:
+    def __init__(self, run: TaskRun, steps: PackedSteps, sizes: ClosureSizes, *, first_step: int) -> None:
         """Takes what to schedule; `first_step` is the step of the data that comes first."""
-        self._times = times
-        self._coordinator = coordinator
+        self._num_workers = run.assignment.num_workers
+        self._times = BusyTimes(self._num_workers, report=run.reporter.progress.workers_paced)
+        self._coordinator = run.coordinator
         self._steps = steps
         self._sizes = sizes
-        self._num_workers = num_workers
         self._done = 0
         self._next_step = first_step
 

@@ -22,7 +22,7 @@ from raydist.training.checkpointing import variables
 from raydist.training.input import recipes, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.parameter_server import train_input
-from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
+from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler, check_variables
 from raydist.training.parameter_server.evaluation import WorkerEvaluation
 from raydist.training.parameter_server.returned_values import LocalMetrics, ReturnedScalars, Tally
@@ -60,7 +60,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
         history=adapter.library.callbacks.History(),
         params={"epochs": epochs, "steps": steps_per_epoch, "verbose": 2},
     )
-    calls.train_begin()  # restores
+    calls.call("on_train_begin", {})  # restores
     check_variables(variables.variables_of("model", model))
     metrics = LocalMetrics(model)
     evaluation = None
@@ -91,18 +91,18 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     for epoch in range(first, epochs):
         logs = training.run_epoch(epoch, steps_per_epoch)
         if evaluation is not None and request.validates(epoch):
-            calls.test_begin()
+            calls.call("on_test_begin", {})
             values = evaluation.run()
-            calls.test_end(values)
+            calls.call("on_test_end", values)
             logs.update({f"val_{name}": value for name, value in values.items()})
-        calls.epoch_end(epoch, logs)
+        calls.call("on_epoch_end", epoch, logs)
         if request.verbose != 0:
             print(f"Epoch {epoch + 1}/{epochs}: {_words(logs)}", flush=True)
         if model.stop_training:
             break
     if first < epochs:
         adapter.end_training(model)
-    calls.train_end(position.history[-1] if position.history else {})
+    calls.call("on_train_end", position.history[-1] if position.history else {})
     run.steps_repeated += training.num_repeated
     if not position.is_done:  # a later one exports
         run.reporter.first_step = max(run.reporter.first_step, position.step)
@@ -168,8 +168,7 @@ class _Training:
         # What the user's own train_step returns besides the metrics.
         self._returned = self._probe(feed) if adapters.has_own(model, "train_step") else None
         steps = PackedSteps(
-            run.strategy,
-            run.coordinator,
+            run,
             self._step,
             feed=feed,
             zeros=self._zeros,
@@ -177,14 +176,7 @@ class _Training:
             staleness=staleness,
         )
         sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps, staleness=staleness)
-        self._scheduler = StepScheduler(
-            run.coordinator,
-            steps,
-            sizes,
-            num_workers=run.assignment.num_workers,
-            times=BusyTimes(run.assignment.num_workers, report=run.reporter.progress.workers_paced),
-            first_step=first_step,
-        )
+        self._scheduler = StepScheduler(run, steps, sizes, first_step=first_step)
 
     def _zeros(self) -> tuple[tf.Tensor, ...]:
         return (*self._metrics.zeros(), tf.zeros([len(self._names)]))
@@ -212,7 +204,8 @@ class _Training:
         """Runs what is left of the epoch; returns the metrics over all of it."""
         position = self._position
         self._model.reset_metrics()
-        self._calls.epoch_begin(epoch)  # of a resumed epoch it restores what the metrics' variables held
+        # Of a resumed epoch it restores what the metrics' variables held.
+        self._calls.call("on_epoch_begin", epoch, {})
         tally = self._metrics.read() if position.step_in_epoch else self._metrics.tally()
         means = _Means(self._names)
 

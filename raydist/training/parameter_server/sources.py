@@ -9,6 +9,7 @@ may hold credentials.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import pickle
 from collections.abc import Sequence
@@ -76,26 +77,20 @@ class _Readers:
 
     def __init__(self, parcels: Parcels) -> None:
         self._parcels = parcels
-        self._readers: dict[bytes, BlockReader] = {}
+        self._reader_of = functools.lru_cache(_MAX_READERS)(self._make_reader)
 
     def __call__(self, key: bytes, block: Any) -> list[Any]:
         try:
-            reader = self._readers.get(key)
-            if reader is None:
-                reader = self._reader(key.decode())
-                while len(self._readers) >= _MAX_READERS:
-                    self._readers.pop(next(iter(self._readers)), None)
-                self._readers[key] = reader
-            return reader(block)
+            return self._reader_of(key)(block)
         except (DataError, StorageError) as error:
             # TensorFlow hands the chief 2 KB of the text, in which the traceback and the cause come first.
             raise error.with_traceback(None) from None
 
-    def _reader(self, key: str) -> BlockReader:
+    def _make_reader(self, key: bytes) -> BlockReader:
         # Here, because a worker that comes back shall not wait for it.
         from raydist.data.pipeline import BlockReader, Part
 
-        return BlockReader(load(self._parcels, key), Part(), pads=False)
+        return BlockReader(load(self._parcels, key.decode()), Part(), pads=False)
 
 
 def start_server(assignment: TaskAssignment) -> tf.distribute.Server:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -106,33 +105,23 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     function = train_data.checked_function(data, "train_data")
     check = functools.partial(check_made_inside, name="train_data")
 
-    def distributed(dataset: tf.data.Dataset) -> Any:
-        # Several GPUs of one worker: TensorFlow cuts the batch. Not run on hardware.
-        return dataset if num_replicas == 1 else strategy.experimental_distribute_dataset(dataset)
-
-    if train_data.takes_input_context(function):
-
-        def of_worker(index: int) -> Callable[[], Any]:
-            own_context = tf.distribute.InputContext(num_workers, index, num_replicas)
-
-            def make() -> Any:
-                own = checked_dataset(function(own_context), "train_data").repeat().skip(skip // num_workers)
-                if num_replicas == 1:
-                    return own
-                return strategy.distribute_datasets_from_function(lambda _: own)
-
-            return make
-
-        pipelines = [of_worker(index) for index in range(num_workers)]
-        iterators, spec = tf_private.per_worker_iterators(run.coordinator, strategy, pipelines, check=check)
-        return IteratorFeed(iterators, spec)
-
-    def make(index: tf.Tensor) -> Any:
+    # Several GPUs of one worker: TensorFlow cuts the batch. Not run on hardware.
+    def own_part(index: tf.Tensor) -> Any:
         whole = checked_dataset(function(), "train_data").repeat().skip(skip)
-        return distributed(whole.shard(num_workers, index))
+        part = whole.shard(num_workers, index)
+        return part if num_replicas == 1 else strategy.experimental_distribute_dataset(part)
 
-    iterators, spec = tf_private.per_worker_iterators(run.coordinator, strategy, make, check=check)
-    return IteratorFeed(iterators, spec)
+    def of_context(context: tf.distribute.InputContext) -> Any:
+        part = checked_dataset(function(context), "train_data").repeat().skip(skip // num_workers)
+        return part if num_replicas == 1 else strategy.distribute_datasets_from_function(lambda _: part)
+
+    pipelines: Any = own_part
+    if train_data.takes_input_context(function):
+        contexts = (
+            tf.distribute.InputContext(num_workers, index, num_replicas) for index in range(num_workers)
+        )
+        pipelines = [functools.partial(of_context, one) for one in contexts]
+    return IteratorFeed(*tf_private.per_worker_iterators(run.coordinator, strategy, pipelines, check=check))
 
 
 def checked_dataset(dataset: Any, name: str) -> tf.data.Dataset:

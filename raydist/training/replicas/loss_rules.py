@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import weakref
@@ -202,18 +203,9 @@ def decide(
     given = slices.own_rows_of(strategy.experimental_local_results(element)[0])
     step, batch = slices.on_own_rows(strategy, step, element)
     has_losses = code_names.has_own_losses(model)
-    check: step_check.StepCheck | None = None
-    errors = [UNKNOWN] * 3
-    try:
-        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-        if not has_losses or int(slices.num_rows(batch)) > 1:
-            with gradient_probe.counters_kept(model):
-                check = step_check.StepCheck(
-                    step, strategy=strategy, spec=spec, model=model, shown=shown, compares=has_losses
-                )
-            errors = check.errors(batch) if has_losses else errors
-    except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
-        logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
+    check = _checked(
+        step, batch, name=model.name, strategy=strategy, model=model, shown=shown, compares=has_losses
+    )
     if check is not None or has_losses:  # else what the traced step shows is all that is known
         _rules[model] = LossRule.SCALED
     if has_losses:
@@ -221,7 +213,6 @@ def decide(
         _rules[model] = _find_rule(
             source,
             check,
-            errors,
             batch,
             strategy=strategy,
             num_batches=num_batches,
@@ -244,38 +235,58 @@ def decide_evaluation(
     """
     strategy = model.distribute_strategy
     step, batch = slices.on_own_rows(strategy, step, element)
-    check: step_check.StepCheck | None = None
-    try:
-        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-        with gradient_probe.counters_kept(model):
-            check = step_check.StepCheck(step, strategy=strategy, spec=spec, model=model, shown=shown)
-        # A row twice tells a sum from a mean, too.
-        check.errors(batch if int(slices.num_rows(batch)) > 1 else slices.doubled(batch))
-    except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
-        check = None
-        logger.info("the test step of %s could not be checked: %s", model.name, error, exc_info=True)
-    rules = list(LossRule)
-    shows_batch = np.zeros(len(rules))
-    takes_sums = np.zeros([len(rules), MOST_MEANS])
-    if check is not None:
-        shows_batch[:] = check.shows_batch
-        takes_sums[:, : len(check.means)] = check.takes_sums
-    found = findings_of_workers(strategy, [float(check is not None), *shows_batch, *takes_sums.reshape(-1)])
-    comparing, shows_batch = found[0], np.array(found[1 : 1 + len(rules)])
+    name = f"the test step of {model.name}"
+    check = _checked(step, batch, name=name, strategy=strategy, model=model, shown=shown, doubles=True)
+    found = _Findings.of(check).of_workers(strategy)
     _evaluation_rules[model] = None
     # Of losses of Keras's own either of the first two is right; what else the step shows is then not scaled.
     by_preference = (LossRule.LOCAL_MEAN, LossRule.SCALED, LossRule.SUM)
-    rule = next((one for one in by_preference if shows_batch[rules.index(one)] == 1), None)
+    rule = next((one for one in by_preference if found.shows(one)), None)
     if rule is None or check is None:
         source = type(model).test_step
         source = next(code_names.own_sources(model)) if is_keras(source) else source
-        is_known, num_replicas = comparing == 1, strategy.num_replicas_in_sync
+        is_known, num_replicas = found.has_compared == 1, strategy.num_replicas_in_sync
         sentence = loss_verdict.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known)
         reporter.note(sentence)
         return
     _evaluation_rules[model] = rule
-    takes_sums = np.reshape(found[1 + len(rules) :], takes_sums.shape)
-    _set_takers_of_sums(check.means, takes_sums[rules.index(rule)], rule, is_evaluation=True)
+    _set_takers_of_sums(check.means, found, rule, is_evaluation=True)
+
+
+def _checked(
+    step: Callable[[Any], Any],
+    batch: Any,
+    *,
+    name: str,
+    strategy: tf.distribute.Strategy,
+    model: Any = None,
+    shown: own_logs.Results | None = None,
+    compares: bool = True,
+    doubles: bool = False,
+) -> step_check.StepCheck | None:
+    """Returns what a check of a step finds, as far as it comes; None if it cannot begin.
+
+    Args:
+      name: Of the step, for the log.
+      model, shown, compares: As of `StepCheck`.
+      doubles: Whether a batch of one row may have it twice, which tells a sum from a mean, too.
+    """
+    check: step_check.StepCheck | None = None
+    try:
+        if compares and int(slices.num_rows(batch)) < 2:
+            if not doubles:
+                return None
+            batch = slices.doubled(batch)
+        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
+        with contextlib.nullcontext() if model is None else gradient_probe.counters_kept(model):
+            check = step_check.StepCheck(
+                step, strategy=strategy, spec=spec, model=model, shown=shown, compares=compares
+            )
+        if compares:
+            check.measure(batch)
+    except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
+        logger.info("%s could not be checked: %s", name, error, exc_info=True)
+    return check
 
 
 def _comparing_layers(model: Any, check: step_check.StepCheck | None, given: Any, batch: Any) -> list[Any]:
@@ -317,17 +328,9 @@ def rule_of_loop(
     if num_replicas == 1 or not _CheckSettings.checks:
         return LossRule.SCALED
     step, batch = slices.on_own_rows(strategy, step_fn, element)
-    check: step_check.StepCheck | None = None
-    errors = [UNKNOWN] * 3
-    try:
-        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-        if int(slices.num_rows(batch)) > 1:
-            check = step_check.StepCheck(step, strategy=strategy, spec=spec)
-            errors = check.errors(batch)
-    except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
-        logger.info("%s could not be checked: %s", step_fn, error, exc_info=True)
+    check = _checked(step, batch, name=str(step_fn), strategy=strategy)
     may_divide = any(np.isclose(one, (num_replicas, 1 / num_replicas)).any() for one in numbers)
-    rule = _find_rule(step_fn, check, errors, batch, strategy=strategy, is_loop=True, may_divide=may_divide)
+    rule = _find_rule(step_fn, check, batch, strategy=strategy, is_loop=True, may_divide=may_divide)
     if check is not None and check.draws_elsewhere:
         reporter.note(loss_verdict.describe_draws(step_fn))
     if check is not None and check.processes_gradients:
@@ -360,21 +363,21 @@ class _Findings:
     is_coarse: float = 0.0
 
     @classmethod
-    def of(cls, check: step_check.StepCheck | None, errors: Sequence[float]) -> _Findings:
-        is_known = np.less(errors, UNKNOWN)
-        takes_sums, shows_batch = np.zeros([len(errors), MOST_MEANS]), np.zeros(len(errors))
-        known: dict[str, Any] = {"errors": np.where(is_known, errors, 0.0), "is_known": is_known}
+    def of(cls, check: step_check.StepCheck | None) -> _Findings:
+        none = np.zeros(len(LossRule))
+        takes_sums, shows_batch = np.zeros([len(LossRule), MOST_MEANS]), none.copy()
         if check is None:
-            return cls(**known, takes_sums=takes_sums, shows_batch=shows_batch)
-        has_compared = len(check.takes_sums) == len(errors)
-        if has_compared:
+            return cls(errors=none, is_known=none, takes_sums=takes_sums, shows_batch=shows_batch)
+        is_known = np.less(check.errors, UNKNOWN)
+        if check.has_compared:
             takes_sums[:, : len(check.means)] = check.takes_sums
             shows_batch[:] = check.shows_batch
         return cls(
-            **known,
+            errors=np.where(is_known, check.errors, 0.0),
+            is_known=is_known,
             takes_sums=takes_sums,
             shows_batch=shows_batch,
-            has_compared=has_compared,
+            has_compared=check.has_compared,
             asks_for_replicas=check.asks_for_replicas,
             is_random=check.is_random,
             reduces_itself=check.reduces_itself,
@@ -393,11 +396,14 @@ class _Findings:
         shaped: list[Any] = [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
         return _Findings(**dict(zip(names, shaped, strict=True)))
 
+    def shows(self, rule: LossRule) -> bool:
+        """Whether all workers have found that a rule shows one device's values."""
+        return bool(self.shows_batch[list(LossRule).index(rule)] == 1)
+
 
 def _find_rule(
     source: Any,
     check: step_check.StepCheck | None,
-    errors: Sequence[float],
     batch: Any,
     *,
     strategy: tf.distribute.Strategy,
@@ -414,18 +420,17 @@ def _find_rule(
       is_normed: Whether each replica normalises its own part, which has a note already.
     """
     # One decision for all: each worker has looked at other examples, or had too few.
-    found = _Findings.of(check, errors).of_workers(strategy)
+    found = _Findings.of(check).of_workers(strategy)
 
     def set_takers_of_sums(rule: LossRule) -> None:
         # A worker that could not look does not know the metrics, and all have to treat them alike.
         if check is not None and found.has_compared == 1:
-            takes_sums = found.takes_sums[list(LossRule).index(rule)]
-            _set_takers_of_sums(check.means, takes_sums, rule)
+            _set_takers_of_sums(check.means, found, rule)
             # Keras's own test step computes the losses by the same code.
-            _set_takers_of_sums(check.means, takes_sums, rule, is_evaluation=True)
+            _set_takers_of_sums(check.means, found, rule, is_evaluation=True)
 
     def is_shown(rule: LossRule) -> bool:
-        return bool(found.has_compared < 1 or found.shows_batch[list(LossRule).index(rule)] == 1)
+        return found.has_compared < 1 or found.shows(rule)
 
     if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
         set_takers_of_sums(LossRule.SCALED)
@@ -462,12 +467,13 @@ def _find_rule(
 
 
 def _set_takers_of_sums(
-    metrics: Sequence[Any], takes_sums: Sequence[float], rule: LossRule, *, is_evaluation: bool = False
+    metrics: Sequence[Any], found: _Findings, rule: LossRule, *, is_evaluation: bool = False
 ) -> None:
     """Takes a metric for one of sums if each of its scalars is one, for some of the workers.
 
     For the others it may have been zero, which shows nothing.
     """
+    takes_sums = found.takes_sums[list(LossRule).index(rule)]
     others = {id(one) for one, is_sum in zip(metrics, takes_sums, strict=False) if not is_sum}
     takers = [one for one in metrics if id(one) not in others]
     replica_share.set_takers_of_sums(takers, rule, among=metrics, is_evaluation=is_evaluation)

@@ -92,13 +92,10 @@ def decide(
       may_divide: Whether the step has the number of replicas from outside, and may divide by it.
     """
     scaled, local, summed = errors
-    if reduces_twice and not reduces_itself:
-        return LossFinding(
-            verdict=LossVerdict.UNEQUAL, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True
-        )
-    if reduces_itself:
+    if reduces_itself or reduces_twice:
         # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
-        verdict = LossVerdict.SCALED if scaled <= tolerance else LossVerdict.UNEQUAL
+        is_right = reduces_itself and scaled <= tolerance
+        verdict = LossVerdict.SCALED if is_right else LossVerdict.UNEQUAL
         return LossFinding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
     if max(scaled, local) <= tolerance and not asks_for_replicas:
         # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for

@@ -25,6 +25,8 @@ from raydist.training.replicas.gradients import is_processed, with_unique_rows
 from raydist.training.replicas.loss_verdict import TOLERANCE, TOLERANCE_OF_DOUBLES, UNKNOWN
 from raydist.training.replicas.replica_share import use_share
 
+# By rule, scaled, local mean and sum: what losses are scaled by on each of two parts, and their gradients.
+_WEIGHTS = ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0))
 # Metrics of a step whose scalars are compared.
 MOST_MEANS = 16
 # A variable's gradient counts as at least this part of its update's.
@@ -64,6 +66,8 @@ class StepCheck:
     changes, and nothing is written.
 
     Attributes:
+      errors: The relative difference to one device under each rule: scaled, local mean, sum; `UNKNOWN` before
+        `measure`.
       asks_for_replicas: Whether the user's code asks how many replicas there are, itself or by TensorFlow's
         functions such as `tf.nn.compute_average_loss`.
       reduces_itself: Whether the step adds up its gradients over replicas before it gives them to an
@@ -102,6 +106,7 @@ class StepCheck:
         Raises:
           Exception: What the step raises on a part of a batch.
         """
+        self.errors = [UNKNOWN] * len(_WEIGHTS)
         self.asks_for_replicas = False
         self.reduces_itself = False
         self.reduces_twice = False
@@ -111,9 +116,8 @@ class StepCheck:
         self.takes_sums: list[list[bool]] = []
         self.shows_batch: list[bool] = []
         self.tolerance = TOLERANCE
-        self._tolerances: list[float] = []  # of `means`, and of what has weights
-        self._weighted_tolerances: list[float] = []
-        self._returned_tolerances: list[float] = []
+        # Of `means`, of what has weights, and of what is returned.
+        self._tolerances: list[list[float]] = [[], [], []]
         self._returned: list[tf.Tensor] = []  # of the step that was traced last
         self._step = step
         self.drawing: list[Any] = []
@@ -144,21 +148,27 @@ class StepCheck:
         """Whether its gradients depend on random numbers for which no constant could be put."""
         return dependence.draws(self._run.needed.as_graph_def())
 
-    def errors(self, batch: Any) -> list[float]:
-        """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
+    @property
+    def has_compared(self) -> bool:
+        """Whether `measure` has found `takes_sums` and `shows_batch`."""
+        return len(self.takes_sums) == len(_WEIGHTS)
+
+    def measure(self, batch: Any) -> None:
+        """Finds `errors`, `takes_sums` and `shows_batch` for a batch."""
         errors = []
         self.takes_sums, self.shows_batch = [], []
-        for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
+        of_given, of_weighted, of_returned = self._tolerances
+        for scale, weight in _WEIGHTS:
             run = self._run(tf.constant(scale), tf.constant(weight), batch)
             found = _Outputs(*(value.numpy() for value in run))
-            sums = _are_equal(found.given, found.given_parts, self._tolerances)
+            sums = _are_equal(found.given, found.given_parts, of_given)
             sums &= found.given != 0  # which shows nothing
-            means = _are_equal(found.given, found.given_parts / 2, self._tolerances)
+            means = _are_equal(found.given, found.given_parts / 2, of_given)
             # Keras weighs what it unscales, which makes a sum of it where losses are sums.
             weighted_parts = found.weighted_parts * (1 if scale == weight else 0.5)
             others = (
-                _are_equal(found.weighted, weighted_parts, self._weighted_tolerances),
-                _are_equal(found.returned, found.returned_parts / 2, self._returned_tolerances),
+                _are_equal(found.weighted, weighted_parts, of_weighted),
+                _are_equal(found.returned, found.returned_parts / 2, of_returned),
             )
             self.takes_sums.append([*sums])
             self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
@@ -167,7 +177,7 @@ class StepCheck:
             # that is zero, or overflows, shows nothing.
             is_known = np.isfinite(ratios).any()
             errors.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
-        return errors
+        self.errors = errors
 
     def compares_examples(self, batch: Any) -> bool:
         """Returns whether it matters which examples of a batch are together, and no weights make up for it.
@@ -206,9 +216,8 @@ class StepCheck:
             )
             return (norm(*plus) - norm(*minus)) / 4
 
-        moved = norm(0, 1, 1, -1, -1)
         return [
-            moved,
+            norm(0, 1, 1, -1, -1),  # what moves if other examples are together
             norm(0, 1, 1),
             norm(1),
             norm(0, 1),
@@ -244,9 +253,7 @@ class StepCheck:
         self.processes_gradients = any(is_processed(one) for update in whole for one in update.gradients)
         gradients = [one for update in whole for one in update.gradients if one is not None]
         self.tolerance = max(map(_tolerance_of, gradients), default=TOLERANCE)
-        self._tolerances, self._weighted_tolerances, self._returned_tolerances = (
-            [_tolerance_of(value) for _, value in of_batch] for of_batch, *_ in shown
-        )
+        self._tolerances = [[_tolerance_of(value) for _, value in of_batch] for of_batch, *_ in shown]
         return [
             *_squared_difference(whole, parts, weight),
             *(

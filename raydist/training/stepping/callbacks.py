@@ -5,6 +5,7 @@ CallbackCalls calls them from a training loop that is not Keras's.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import zlib
@@ -16,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
+from raydist.training import tf_private
 from raydist.training.cluster import collectives
 from raydist.training.cluster.collectives import worker_names
 from raydist.training.replicas.code_names import is_keras, keras_kinds
@@ -56,32 +58,15 @@ class CallbackCalls:
             callback.set_model(model)
             callback.set_params(dict(params))
 
-    def train_begin(self) -> None:
-        self._call("on_train_begin", {})
-
-    def train_end(self, logs: Mapping[str, float]) -> None:
-        self._call("on_train_end", logs)
-
-    def epoch_begin(self, epoch: int) -> None:
-        self._call("on_epoch_begin", epoch, {})
-
-    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
-        self._call("on_epoch_end", epoch, logs)
+    def call(self, hook: str, *args: Any) -> None:
+        """Calls a hook, such as `on_epoch_end`, of each callback."""
+        for callback in self._callbacks:
+            getattr(callback, hook)(*args)
 
     def batches(self, first: int, last: int, logs: Mapping[str, float]) -> None:
         """Says that the steps from `first` to `last` of the epoch are done."""
-        self._call("on_train_batch_begin", first, {})
-        self._call("on_train_batch_end", last, logs)
-
-    def test_begin(self) -> None:
-        self._call("on_test_begin", {})
-
-    def test_end(self, logs: Mapping[str, float]) -> None:
-        self._call("on_test_end", logs)
-
-    def _call(self, hook: str, *args: Any) -> None:
-        for callback in self._callbacks:
-            getattr(callback, hook)(*args)
+        self.call("on_train_batch_begin", first, {})
+        self.call("on_train_batch_end", last, logs)
 
 
 # By class: the attributes that say where it writes. Those that read first get theirs once `fit` has begun.
@@ -140,7 +125,7 @@ class CallbackScratch:
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = callbacks
         self._folder = Path(tempfile.mkdtemp(prefix="raydist-callbacks-"))
-        self._before: list[tuple[Any, str, Any]] = []
+        self._changes = contextlib.ExitStack()
         self._redirect(_WRITES, self._folder)
         for one in callbacks:
             if _has_keras_hook(one, "RemoteMonitor", "on_epoch_end"):
@@ -156,12 +141,7 @@ class CallbackScratch:
 
     def close(self) -> None:
         """Gives the callbacks their own places back, and removes the folder."""
-        while self._before:
-            callback, name, value = self._before.pop()
-            if value is _ABSENT:
-                delattr(callback, name)
-            else:
-                setattr(callback, name, value)
+        self._changes.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -179,11 +159,7 @@ class CallbackScratch:
                         self._set(callback, name, str(place / Path(value).name))
 
     def _set(self, callback: Any, name: str, value: Any) -> None:
-        self._before.append((callback, name, vars(callback).get(name, _ABSENT)))
-        setattr(callback, name, value)
-
-
-_ABSENT = object()
+        self._changes.enter_context(tf_private.own_attributes([(callback, name, value)]))
 
 
 class _Lockstep:

@@ -89,9 +89,9 @@ def call_of_steps(
     *,
     run_eagerly: bool,
     jit_compile: bool,
-    on_batch: Callable[[Any], Any] | None = None,
-    first_look: FirstLook | None = None,
-    on_graph: Callable[[tf.Graph], None] | None = None,
+    on_batch: Callable[[Any], Any] | None,
+    first_look: FirstLook,
+    on_graph: Callable[[tf.Graph], None] | None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `StepCall` that runs its steps in one `tf.function`, for the last outputs.
 
@@ -101,7 +101,7 @@ def call_of_steps(
       one_step: Takes an element of a `StepCall`: a batch, or the `Group` of a step.
       jit_compile: Whether XLA compiles each step, which one replica alone must then run.
       on_batch: Takes the batch of `train_on_batch`; None where it needs no other step.
-      on_graph: Called with the graph of the first steps that have run, if they were traced.
+      on_graph: Called with the graph of the first steps that have run, if they were traced; None for nothing.
     """
     compiled = tf.function(one_step, reduce_retracing=True, jit_compile=True) if jit_compile else None
     traced = None if run_eagerly else compiled or tf.function(one_step, reduce_retracing=True)
@@ -111,7 +111,7 @@ def call_of_steps(
     begun: set[bool] = set()  # kinds of elements, by whether they are groups
 
     def begin(element: Any, *, is_group: bool) -> Any:
-        if first_look is not None and is_group not in begun:
+        if is_group not in begun:
             begun.add(is_group)
             if first_look.is_wanted(is_group):
                 first_look.at_element(element)
@@ -135,14 +135,10 @@ def call_of_steps(
         if not isinstance(call, StepCall):
             return (on_batch or on_element)(begin(next(call), is_group=False))
         size = call.batches_per_step
-        is_new = first_look is not None and (size > 1) not in begun
-        if is_new and first_look is not None and size > 1:
+        is_new = (size > 1) not in begun
+        if is_new and size > 1:
             first_look.at_groups(call.iterator.element_spec)
-        if (
-            call.may_end
-            or run_eagerly
-            or (is_new and first_look is not None and first_look.is_wanted(size > 1))
-        ):
+        if call.may_end or run_eagerly or (is_new and first_look.is_wanted(size > 1)):
             return one_by_one(call)
         begun.add(size > 1)
         if size not in loops:

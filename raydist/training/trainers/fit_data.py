@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.input import recipes, train_data, worker_order
+from raydist.training.input import recipes, worker_order
 from raydist.training.input.py_datasets import is_py_dataset, num_batches_of
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.reporting import reporter
@@ -48,19 +48,11 @@ def _weighted(data: Any, weighted: Callable[..., Any]) -> Any:
 
 
 def _mapped(function: Callable[..., Any], weighted: Callable[..., Any]) -> Callable[..., Any]:
-    if train_data.takes_input_context(function):
+    @functools.wraps(function)  # with its parameters, as `takes_input_context` looks at them
+    def mapped(*context: tf.distribute.InputContext) -> Any:
+        return _weighted(function(*context), weighted)
 
-        @functools.wraps(function)
-        def of_context(context: tf.distribute.InputContext) -> Any:
-            return _weighted(function(context), weighted)
-
-        return of_context
-
-    @functools.wraps(function)
-    def of_nothing() -> Any:
-        return _weighted(function(), weighted)
-
-    return of_nothing
+    return mapped
 
 
 # Batches that are looked at for the sizes in which they differ, as Keras 3 does.

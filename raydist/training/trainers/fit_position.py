@@ -275,16 +275,14 @@ def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
     epochs = range(request.initial_epoch, request.initial_epoch + num_epochs)
     count = sum(map(request.validates, epochs))
     adapter = adapters.adapter_of(request.model)
-    if steps is not None and adapter.continues_validation:
+    goes_on = steps is not None and adapter.continues_validation
+    for num_epochs in [count] if goes_on else [1] * count:
         seeds = resume.seeds_of_fit(
-            dataset, epochs=count, steps_per_epoch=steps, steps=count * steps, unread=adapter.unread
-        )
-        if seeds is not None:
-            seeds()
-        return
-    for _ in range(count):
-        seeds = resume.seeds_of_fit(
-            dataset, epochs=1, steps_per_epoch=steps, steps=steps or 0, unread=adapter.unread
+            dataset,
+            epochs=num_epochs,
+            steps_per_epoch=steps,
+            steps=num_epochs * (steps or 0),
+            unread=adapter.unread,
         )
         if seeds is not None:
             seeds()
