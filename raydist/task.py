@@ -34,6 +34,13 @@ from raydist.training.reporting.tf_messages import with_advice
 logger = logging.getLogger(__name__)
 
 NO_SECRETS = Secrets()
+# The first one that fits.
+_KINDS = {
+    errors.MistakeError: FailureKind.MISTAKE,
+    errors.StorageError: FailureKind.STORAGE,
+    errors.DeviceError: FailureKind.DEVICE,
+    errors.ClusterError: FailureKind.START,
+}
 _PRELOADED = (
     "raydist.training.session",
     "raydist.training.parameter_server.sources",
@@ -212,29 +219,23 @@ def failure_of(
     """Says in data why the train function ended with `error`, without the job's `secrets`."""
     error = data_error_in(error) or error
     message = str(error) or type(error).__name__
-    if isinstance(error, errors.MistakeError):
-        kind = FailureKind.MISTAKE
-    elif isinstance(error, errors.StorageError):
-        kind = FailureKind.STORAGE
-    elif isinstance(error, errors.DeviceError):
-        kind = FailureKind.DEVICE
-    elif isinstance(error, errors.ClusterError):
-        kind = FailureKind.START
-    else:
-        # Also what a peer's failure made TensorFlow raise here: the controller, which sees all, tells.
-        kind = FailureKind.USER
+    # Others may be what a peer's failure made TensorFlow raise here: the controller, which sees all, tells.
+    kinds = (kind for error_class, kind in _KINDS.items() if isinstance(error, error_class))
+    kind = next(kinds, FailureKind.USER)
+    users_traceback = wants_retry = None
+    if kind is FailureKind.USER:
         message = with_advice(message)
         if keras is KerasFlavour.KERAS_3 and (advice := advice_on(error)) is not None:
             message = f"{message.rstrip()}\n{advice}"
+        users_traceback = without_colours(secrets.hide(_users_traceback(error)))
+        wants_retry = _wants_retry(error)
     return TaskFailure(
         task=task,
         kind=kind,
         error_type=type(error).__name__,
         message=without_colours(secrets.hide(message)),
-        traceback=without_colours(secrets.hide(_users_traceback(error)))
-        if kind is FailureKind.USER
-        else None,
-        wants_retry=_wants_retry(error) if kind is FailureKind.USER else None,
+        traceback=users_traceback,
+        wants_retry=wants_retry,
     )
 
 

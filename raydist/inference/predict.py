@@ -205,14 +205,11 @@ class PartPredictor:
         """Stores a part's predictions: whole, or not at all."""
         with tempfile.TemporaryDirectory(prefix="raydist-predict-") as folder:
             path = Path(folder) / part.name
-            num_rows = _write_parquet(path, self._tables(part, model))
+            batches = self._data.batches(part, model.inputs, size=self._batch_size)
+            num_rows = _write_parquet(path, (_joined(batch, model) for batch in batches))
             if num_rows != part.num_rows:
                 raise DataError(f"{part.name} has {num_rows} rows, not {part.num_rows} as its input said")
             self._out.upload(path, part.name, is_durable=True)
-
-    def _tables(self, part: Part, model: ServedModel) -> Iterator[pa.Table]:
-        for batch in self._data.batches(part, model.inputs, size=self._batch_size):
-            yield _joined(batch, model)
 
 
 def _failure(error: Exception, part: Part) -> RaydistError:

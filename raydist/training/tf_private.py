@@ -461,11 +461,6 @@ def global_random_variables() -> list[tf.Variable]:
     return [] if generator is None else [generator.state]
 
 
-def make_global_generator() -> None:
-    """Makes that generator, unless it is there."""
-    tf.random.get_global_generator()
-
-
 def default_strategy() -> tf.distribute.Strategy:
     """Returns the strategy outside of every scope."""
     return distribute_lib._get_default_strategy()
@@ -1002,6 +997,13 @@ def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     return list(dataset._inputs())
 
 
+def nodes_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """Yields a dataset and all that it is made of."""
+    yield dataset
+    for one in inputs_of(dataset):
+        yield from nodes_of(one)
+
+
 def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
     """Returns the functions that any dataset calls."""
     return [DataFunction(one) for one in dataset._functions()]
@@ -1078,7 +1080,7 @@ def is_out_of_order(dataset: tf.data.Dataset) -> bool:
 
 
 def _has_sloppy_operation(dataset: tf.data.Dataset) -> bool:
-    held = [one for node in _all_of(dataset) for one in getattr(node, "_tensors", ())]
+    held = [one for node in nodes_of(dataset) for one in getattr(node, "_tensors", ())]
     if sum(one.shape.num_elements() or 0 for one in held) > _MOST_COPIED:
         return False
     try:
@@ -1095,12 +1097,6 @@ def _has_sloppy_operation(dataset: tf.data.Dataset) -> bool:
 _MOST_COPIED = 1_000_000
 
 
-def _all_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    yield dataset
-    for one in dataset._inputs():
-        yield from _all_of(one)
-
-
 def _is_sloppy(node: Any) -> bool:
     return "deterministic" in node.attr and node.attr["deterministic"].s == b"false"
 
@@ -1108,12 +1104,8 @@ def _is_sloppy(node: Any) -> bool:
 def moved(dataset: tf.data.Dataset, onto: tf.data.Dataset) -> tf.data.Dataset:
     """Returns `onto` transformed as `dataset`'s input is; not for functions, nor for batches."""
     match transformation_of(dataset):
-        case Transformation.REPEAT:
-            return onto.repeat(dataset._count)
-        case Transformation.TAKE:
-            return onto.take(dataset._count)
-        case Transformation.SKIP:
-            return onto.skip(dataset._count)
+        case Transformation.REPEAT | Transformation.TAKE | Transformation.SKIP as kind:
+            return getattr(onto, kind.value)(dataset._count)
         case Transformation.PREFETCH:
             return onto.prefetch(parameter(dataset, "_buffer_size"))
         case Transformation.CARDINALITY:

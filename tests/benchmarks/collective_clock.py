@@ -56,7 +56,7 @@ def steps_in_turn(ctx: Any, *, num_rounds: int, num_steps: int) -> dict[str, Any
 
     functions = {"with": traced()}
     waited_s = collective_clock.waited_s()
-    collective_clock.stop()
+    collective_clock.start(tf.distribute.get_strategy())  # outside of every scope: it has no collectives
     functions["without"] = traced()
     seconds: dict[str, list[float]] = {f"{kind} {name}": [] for kind in ("wall", "cpu") for name in functions}
     for number in range(num_rounds + 1):

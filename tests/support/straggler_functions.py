@@ -134,13 +134,15 @@ def trained_with_and_without_the_clock(ctx: Any, *, program: str) -> dict[str, A
     """
     import importlib
 
+    import tensorflow as tf
+
     from raydist.training.cluster import collective_clock
 
     train = importlib.import_module(f"tests.programs.{program}").train
     before_s = collective_clock.waited_s()
     measured = train(ctx)
     after_s = collective_clock.waited_s()
-    collective_clock.stop()
+    collective_clock.start(tf.distribute.get_strategy())  # outside of every scope: it has no collectives
     plain = train(ctx)
     pairs = [
         (name, one, other[name])

@@ -68,7 +68,7 @@ _kept: list[CollectiveClock] = []
 
 
 def start(strategy: tf.distribute.Strategy) -> None:
-    """Measures from now on, where a strategy has collectives with other tasks.
+    """Measures what is traced from now on, where a strategy has collectives with other tasks.
 
     Not on GPUs: an operation on the CPU that follows one on a GPU runs when that is queued, not when it is
     done, so that the time would have a part of the task's own computation.
@@ -81,12 +81,6 @@ def start(strategy: tf.distribute.Strategy) -> None:
     _clock = CollectiveClock(devices)
     _kept.append(_clock)
     tf_private.observe_collectives(_begin, _end)
-
-
-def stop() -> None:
-    """Measures no more in what is traced from now on."""
-    global _clock
-    _clock = None
 
 
 def owns(variable: Any) -> bool:

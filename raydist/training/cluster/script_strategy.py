@@ -89,7 +89,7 @@ class ScriptStrategy:
                 ) from None
         with tf_private.changed(self, _is_own=True):
             strategy = new_strategy(assignment)
-        if is_virtual(strategy):  # others have been watched while they were built
+        if is_virtual(strategy) or is_parameter_server(strategy) or isinstance(strategy, _MULTI_WORKER):
             self._release_port()
         self._adopt(strategy)
         return strategy
@@ -107,7 +107,7 @@ class ScriptStrategy:
             ):
                 original = kind.__init__
                 stack.callback(setattr, kind, "__init__", original)
-                kind.__init__ = _built_within(original, around)
+                kind.__init__ = self._built_within(original, around)
             yield
 
     def finish(self) -> None:
@@ -175,10 +175,6 @@ class ScriptStrategy:
     @contextlib.contextmanager
     def _around_multi_worker(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
         assignment = self._assignment
-        if self._is_own:
-            yield
-            self._release_port()
-            return
         self._check_is_planned(strategy)
         if assignment.strategy is Strategy.PARAMETER_SERVER:
             raise UnsupportedError(
@@ -206,7 +202,7 @@ class ScriptStrategy:
     @contextlib.contextmanager
     def _around_parameter_server(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
         assignment = self._assignment
-        if not self._is_own and assignment.strategy is not Strategy.PARAMETER_SERVER:
+        if assignment.strategy is not Strategy.PARAMETER_SERVER:
             resolver = args[0] if args else kwargs.get("cluster_resolver")
             has_own_cluster = resolver is not None and "ps" in resolver.cluster_spec().jobs
             if not has_own_cluster:
@@ -216,16 +212,12 @@ class ScriptStrategy:
                 )
         yield
         self._release_port()
-        if not self._is_own:
-            self._take(strategy)
+        self._take(strategy)
 
     @contextlib.contextmanager
     def _around_local(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-        if not self._is_own:
-            self._check_is_planned(strategy)
+        self._check_is_planned(strategy)
         yield
-        if self._is_own:
-            return
         assignment = self._assignment
         is_alone = self._built is None or not self._spans_run(self._built)
         if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1 and is_alone:
@@ -242,11 +234,10 @@ class ScriptStrategy:
         if self._assignment.task.task_type in _SERVERS:
             self._release_port()
 
+    def _built_within(self, original: Callable[..., None], around: Callable[..., Any]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(built: Any, *args: Any, **kwargs: Any) -> None:
+            with contextlib.nullcontext() if self._is_own else around(built, *args, **kwargs):
+                original(built, *args, **kwargs)
 
-def _built_within(original: Callable[..., None], around: Callable[..., Any]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        with around(self, *args, **kwargs):
-            original(self, *args, **kwargs)
-
-    return __init__
+        return __init__

@@ -60,6 +60,11 @@ def only_cpu_replica(strategy: tf.distribute.Strategy) -> int | None:
 
 
 _COMPRESSIONS = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
+_CROSS_DEVICE_OPS = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+    "one_device": tf.distribute.ReductionToOneDevice,
+}
 
 
 def options_of(job: JobSpec) -> tf.distribute.experimental.CommunicationOptions:
@@ -73,15 +78,8 @@ def options_of(job: JobSpec) -> tf.distribute.experimental.CommunicationOptions:
 
 def cross_device_ops_of(job: JobSpec) -> Any:
     """Returns what MirroredStrategy takes; None leaves the choice to it."""
-    match job.cross_device_ops:
-        case "nccl":
-            return tf.distribute.NcclAllReduce()
-        case "hierarchical":
-            return tf.distribute.HierarchicalCopyAllReduce()
-        case "one_device":
-            return tf.distribute.ReductionToOneDevice()
-        case _:
-            return None
+    make = _CROSS_DEVICE_OPS.get(job.cross_device_ops)
+    return None if make is None else make()
 
 
 def compression_of(job: JobSpec) -> tf.DType | None:

@@ -144,21 +144,19 @@ def _constant(tensor: tf.Tensor) -> np.ndarray | None:
     return None if value is None else np.asarray(value)
 
 
-def _axes(tensor: tf.Tensor, rank: int | None) -> set[int] | None:
-    """Returns axes, counted from the first; None where they are not known."""
-    values = _constant(tensor)
-    return None if values is None or rank is None else {int(one) % rank for one in values.ravel()}
+def _leaves_rows(axes: tf.Tensor, rank: int | None) -> bool:
+    """Whether axes are known, and the first one, of the rows, is none of them."""
+    values = _constant(axes)
+    return values is not None and rank is not None and all(int(one) % rank for one in values.ravel())
 
 
 def _reduces(op: tf.Operation, is_rows: list[bool]) -> bool:
-    axes = _axes(op.inputs[1], op.inputs[0].shape.rank)
-    return _first_alone(op, is_rows) and axes is not None and 0 not in axes
+    return _first_alone(op, is_rows) and _leaves_rows(op.inputs[1], op.inputs[0].shape.rank)
 
 
 def _expands(op: tf.Operation, is_rows: list[bool]) -> bool:
     rank = op.inputs[0].shape.rank
-    axes = None if rank is None else _axes(op.inputs[1], rank + 1)
-    return _first_alone(op, is_rows) and axes is not None and 0 not in axes
+    return _first_alone(op, is_rows) and rank is not None and _leaves_rows(op.inputs[1], rank + 1)
 
 
 def _squeezes(op: tf.Operation, is_rows: list[bool]) -> bool:
@@ -180,9 +178,8 @@ def _transposes(op: tf.Operation, is_rows: list[bool]) -> bool:
 
 
 def _joins(op: tf.Operation, is_rows: list[bool]) -> bool:
-    rank = op.inputs[0].shape.rank
-    axes = _axes(op.inputs[-1], rank)
-    return all(is_rows[:-1]) and not is_rows[-1] and axes is not None and 0 not in axes
+    is_beside = _leaves_rows(op.inputs[-1], op.inputs[0].shape.rank)
+    return all(is_rows[:-1]) and not is_rows[-1] and is_beside
 
 
 def _stacks(op: tf.Operation, is_rows: list[bool]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.input.walk import nodes_of
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.replicas.slices import Slice
 from raydist.training.reporting import reporter
@@ -44,7 +43,7 @@ def shuffles_of(dataset: Any) -> list[tf.data.Dataset]:
     """Returns the shuffles in a pipeline that draw another order for each pass; none of other data."""
     if not isinstance(dataset, tf.data.Dataset):
         return []
-    return [node for node in nodes_of(dataset) if tf_private.reshuffles(node)]
+    return [node for node in tf_private.nodes_of(dataset) if tf_private.reshuffles(node)]
 
 
 def begin_passes(dataset: tf.data.Dataset, count: int) -> None:

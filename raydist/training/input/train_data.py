@@ -166,28 +166,28 @@ def _remedy(message: str) -> str | None:
             f"the dataset reads {files}, too few for {few[2]} workers under its auto-shard policy; "
             "use --auto-shard data, or write at least one file for each worker"
         )
-    if "Could not find callback with key=pyfunc" in message:
-        return (
-            "the dataset that ctx.distribute got runs Python (from_generator, py_function, numpy_function), "
-            "which data workers cannot; do that after ctx.distribute, or by TensorFlow's own operations"
-        )
-    if "unshardable source dataset" in message:
-        return (
-            "the dataset reads no files that TensorFlow could divide among the workers, and its "
-            "auto-shard policy is file; use --auto-shard data"
-        )
     if sizes := _OTHER_SIZES.search(message):
         return (
             f"the data yield an array of the shape {sizes[1]}, and {sizes[2]} was expected, from the first "
             "two batches or the output_signature; let the first two batches differ in each size that may "
             "vary, or give a tf.data.Dataset.from_generator with None for it in output_signature"
         )
-    for sentence in (slices.UNLIKE_ROWS, NO_WEIGHT):
-        if sentence in message:
-            return sentence
-    if "When providing an infinite dataset, you must" in message:
-        return equal_workers.ENDLESS
-    return None
+    return next((remedy for text, remedy in _REMEDIES.items() if text in message), None)
+
+
+_REMEDIES = {
+    "Could not find callback with key=pyfunc": (
+        "the dataset that ctx.distribute got runs Python (from_generator, py_function, numpy_function), "
+        "which data workers cannot; do that after ctx.distribute, or by TensorFlow's own operations"
+    ),
+    "unshardable source dataset": (
+        "the dataset reads no files that TensorFlow could divide among the workers, and its auto-shard "
+        "policy is file; use --auto-shard data"
+    ),
+    slices.UNLIKE_ROWS: slices.UNLIKE_ROWS,
+    NO_WEIGHT: NO_WEIGHT,
+    "When providing an infinite dataset, you must": equal_workers.ENDLESS,
+}
 
 
 def takes_input_context(function: Callable[..., Any]) -> bool:

@@ -6,7 +6,7 @@ where nothing after the place depends on the examples of others: see `find_place
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +66,8 @@ def find_place(dataset: tf.data.Dataset) -> Walk:
         return Walk(None, obstacle if _maps_anything(node) else None)
     batch = node
     obstacle, before_batch, node = _walk_to_source(tf_private.input_of(batch))
-    place = Place(node, before_batch, batch, after_batch)
-    if not any(map(_is_map, (*before_batch, *after_batch))):
-        return Walk(None, obstacle if _maps_anything(node) else None)
+    has_maps = any(map(_is_map, (*before_batch, *after_batch)))
+    place = Place(node, before_batch, batch, after_batch) if has_maps else None
     return Walk(place, obstacle if _maps_anything(node) else None)
 
 
@@ -139,7 +138,7 @@ def _is_map(node: tf.data.Dataset) -> bool:
 
 def _maps_anything(node: tf.data.Dataset) -> bool:
     """Whether there is a map in what a dataset is made of, itself included."""
-    return any(_is_users_map(one) or _maps_inside(one) for one in nodes_of(node))
+    return any(_is_users_map(one) or _maps_inside(one) for one in tf_private.nodes_of(node))
 
 
 def _is_users_map(node: tf.data.Dataset) -> bool:
@@ -149,13 +148,6 @@ def _is_users_map(node: tf.data.Dataset) -> bool:
 
 def _maps_inside(node: tf.data.Dataset) -> bool:
     return any(one.is_users and map_functions.maps_examples(one) for one in tf_private.functions_of(node))
-
-
-def nodes_of(node: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all that it is made of."""
-    yield node
-    for one in tf_private.inputs_of(node):
-        yield from nodes_of(one)
 
 
 def _is_cut_alike(element_spec: Any) -> bool:

@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster import collectives
-from raydist.training.input import walk
 from raydist.training.reporting import reporter
 
 # Of each tensor that a pipeline begins with; enough for the names of many files.
@@ -59,7 +58,7 @@ def check(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, is_comp
 
 def generators_of(dataset: tf.data.Dataset) -> list[tf_private.PythonGenerator]:
     """Returns the generators of `from_generator` in a pipeline, but for those that raydist has compared."""
-    found = map(tf_private.generator_of, walk.nodes_of(dataset))
+    found = map(tf_private.generator_of, tf_private.nodes_of(dataset))
     return [one for one in found if one is not None and not hasattr(one.function, "raydist_compared")]
 
 
@@ -133,7 +132,7 @@ _BY_SEED = (
 def fingerprint(dataset: tf.data.Dataset) -> int:
     """Returns a checksum of seeds, and of the tensors that a pipeline begins with."""
     checksum = 0
-    for node in walk.nodes_of(dataset):
+    for node in tf_private.nodes_of(dataset):
         for value in _order_of(node):
             checksum = zlib.crc32(value, checksum)
     return checksum
@@ -154,7 +153,7 @@ def _order_of(node: tf.data.Dataset) -> Iterator[bytes]:
 
 def out_of_order(dataset: tf.data.Dataset) -> str | None:
     """Returns the transformation that may give its elements in any order; None for none."""
-    for node in walk.nodes_of(dataset):
+    for node in tf_private.nodes_of(dataset):
         if tf_private.is_out_of_order(node):
             return tf_private.name_of_transformation(node)
     return None

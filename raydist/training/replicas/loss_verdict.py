@@ -133,13 +133,12 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     where = described(function)
     if finding.verdict in (LossVerdict.EITHER, LossVerdict.SCALED, LossVerdict.SUM):
         return None
-    averaged = (
-        f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "
-        f"{parts} by their number of examples, as one device does; if they are divided "
-        "by a number of replicas that was read outside of it, use --no-check-equality"
-    )
     if finding.verdict is LossVerdict.LOCAL_MEAN:
-        return averaged
+        return (
+            f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged "
+            f"over {parts} by their number of examples, as one device does; if they are divided by a number "
+            "of replicas that was read outside of it, use --no-check-equality"
+        )
     if finding.verdict is LossVerdict.DIVIDED:
         return (
             f"the losses in {where} are means over a replica's part of the batch, and gradients are summed "

@@ -191,6 +191,8 @@ def _differences(
     probe = gradient_probe.Probe(model.distribute_strategy)
     failed: set[int] = set()
 
+    # A metric that draws, to break ties for example, would differ from itself.
+    @tf_private.constant_draws(lambda: None)
     def results(whole: Any) -> list[tf.Tensor]:
         with tf_private.as_one_of(1), use_share(None, is_model_step=True), _recorded(metrics) as calls:
             probe.collect(lambda: step(whole))
@@ -204,14 +206,9 @@ def _differences(
                 found += [tf.zeros([1]), tf.zeros([1])]
         return found
 
-    def undrawn(whole: Any) -> list[tf.Tensor]:
-        # A metric that draws, to break ties for example, would differ from itself.
-        with tf_private.constant_draws(lambda: None):
-            return results(whole)
-
     try:
         with gradient_probe.counters_kept(model):
-            run = tf_private.WithoutEffects(undrawn, spec)
+            run = tf_private.WithoutEffects(results, spec)
         values = [one.numpy() for one in run(batch)]
     except Exception as error:  # the user's code
         logger.info("the metrics of %s could not be checked: %s", model.name, error, exc_info=True)

@@ -47,11 +47,9 @@ def run_slice(
     is_evaluation: bool = False,
 ) -> Any:
     """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns."""
-    if not isinstance(element, Slice):
-        with use_share(None, rule, is_model_step=is_model_step, is_evaluation=is_evaluation):
-            return step_fn(element)
-    with use_share(element.share, rule, is_model_step=is_model_step, is_evaluation=is_evaluation):
-        return step_fn(element.batch)
+    share = element.share if isinstance(element, Slice) else None
+    with use_share(share, rule, is_model_step=is_model_step, is_evaluation=is_evaluation):
+        return step_fn(own_rows_of(element))
 
 
 def doubled(batch: Any) -> Any:

@@ -37,19 +37,17 @@ class Commands:
         self.save = threading.Event()
         self.finish = threading.Event()
         self.profile = threading.Event()
+        self._events = {
+            Command.SAVE: self.save,
+            Command.FINISH: self.finish,
+            Command.PROFILE: self.profile,
+        }
 
     def take(self, command: Command) -> bool:
         """Notes a command; returns whether it is one for the train function."""
-        match command:
-            case Command.SAVE:
-                self.save.set()
-            case Command.PROFILE:
-                self.profile.set()
-            case Command.FINISH:
-                self.finish.set()
-            case _:
-                return False
-        return True
+        if command in self._events:
+            self._events[command].set()
+        return command in self._events
 
 
 # A train function may call `fit` for each of thousands of epochs. The status holds so many, and a curve

@@ -96,10 +96,8 @@ def params_end(*, wall_time: float) -> bytes:
 
 
 def _params_event(tag: str, content: bytes, wall_time: float) -> bytes:
-    metadata = {"plugin_data": {"plugin_name": _PARAMS_PLUGIN, "content": content}}
     nothing = tf.make_tensor_proto(0, dtype=tf.float32, shape=(0,))
-    summary = tf.compat.v1.Summary(value=[{"tag": tag, "metadata": metadata, "tensor": nothing}])
-    return tf.compat.v1.Event(wall_time=wall_time, summary=summary).SerializeToString()
+    return _tensor(tag, nothing, plugin=_PARAMS_PLUGIN, content=content, step=0, wall_time=wall_time)
 
 
 def _value(value: bool | float | str) -> bytes:

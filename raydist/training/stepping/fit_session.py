@@ -26,6 +26,8 @@ class FitSession:
       resumption: Where the training data begin.
       groups: Which batches make up each step.
       element_spec: The structure of a batch of the training data, once Keras has them.
+      pauses: What may have to happen between two calls; None for nothing.
+      is_free: Whether the number of steps of a call is free, as far as this worker knows.
     """
 
     def __init__(self, model: Any, callbacks: Any, *, base: type) -> None:
@@ -43,10 +45,10 @@ class FitSession:
         self.element_spec: Any = None
         self.groups: BatchGroups = _of_any(known, "groups") or BatchGroups()
         pauses = _of_any(known, "pauses")
-        self._pauses: Pauses | None = None if pauses is None else pauses()
+        self.pauses: Pauses | None = None if pauses is None else pauses()
         # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.
         is_watched = not is_list or any(watches_batches(one, base) for one in known)
-        self._is_free = not is_watched and not model.run_eagerly
+        self.is_free = not is_watched and not model.run_eagerly
         self._is_taken = False
         self._ends = [one.fit_ended for one in known if hasattr(one, "fit_ended")]
 
@@ -54,16 +56,6 @@ class FitSession:
         """Tells raydist's callbacks that the `fit` is over, whether it has trained to its end or not."""
         for fit_ended in self._ends:
             fit_ended()
-
-    def packer(self, steps_per_execution: int, agree: Means) -> StepPacker:
-        """Returns what chooses the steps of each call of the train function."""
-        return StepPacker(
-            steps_per_execution=steps_per_execution,
-            agree=agree,
-            packs=steps_per_execution == 1,
-            is_free=self._is_free,
-            pauses=self._pauses,
-        )
 
     def take(self) -> FitSession | None:
         """Returns itself the first time: the first data handler of a `fit` is that of the training data."""
@@ -100,7 +92,13 @@ def packer_of(session: FitSession | None, steps_per_execution: int, agree: Means
     """Returns the packer of a data handler, which chooses only in a `fit`, for its training data."""
     if session is None:
         return StepPacker(steps_per_execution=steps_per_execution, packs=False)
-    return session.packer(steps_per_execution, agree)
+    return StepPacker(
+        steps_per_execution=steps_per_execution,
+        agree=agree,
+        packs=steps_per_execution == 1,
+        is_free=session.is_free,
+        pauses=session.pauses,
+    )
 
 
 def _of_any(callbacks: Sequence[Any], name: str) -> Any:

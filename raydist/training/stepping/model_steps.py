@@ -51,12 +51,11 @@ def run(
     accumulated, outputs = accumulation.Accumulated(), []
 
     def run_batch(element: Any, share: tf.Tensor) -> Any:
-        batch = element.batch if isinstance(element, slices.Slice) else element
         with (
             use_share(share, rule, is_model_step=True, total_of=in_turn(totals)),
             accumulation.collecting(accumulated),
         ):
-            return step(batch)
+            return step(slices.own_rows_of(element))
 
     for given, share in zip(elements, shares, strict=True):
         element = accumulated.after(given)
@@ -77,8 +76,7 @@ def _totals(
         return []
     own = []
     for element, share in zip(elements, shares, strict=True):
-        batch = element.batch if isinstance(element, slices.Slice) else element
-        amounts = tf.stack(check.amounts(batch))
+        amounts = tf.stack(check.amounts(slices.own_rows_of(element)))
         own.append(tf.where(share > 0, amounts, tf.zeros_like(amounts)))
     total = tf.add_n(own)
     context = tf.distribute.get_replica_context()

@@ -12,6 +12,7 @@ import tensorflow as tf
 from raydist.outcome.status import Scope, TaskPace
 from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
+from raydist.training.replicas import slices
 from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
 from raydist.training.reporting.reporter import Reporter
@@ -189,13 +190,7 @@ def _of_replicas(value: Any) -> Sequence[Any]:
 
 
 def _num_rows(component: Any) -> Any:
-    if isinstance(component, tf.SparseTensor):
-        return component.dense_shape[0]
-    if isinstance(component, tf.RaggedTensor):
-        return tf.cast(component.nrows(), tf.int64)
-    if component.shape.rank == 0:
-        return tf.constant(1, tf.int64)
-    return tf.shape(component, out_type=tf.int64)[0]
+    return tf.cast(1 if component.shape.rank == 0 else slices.num_rows(component), tf.int64)
 
 
 # A file of each thread and the state of each connection are read for it.

@@ -25,17 +25,6 @@ OF_PREDICT = ("steps", DATA_OF_PREDICT)
 OF_VALIDATION = ("validation_steps", "validation_data")
 
 
-def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, Any]:
-    """Returns the metrics over the data, each example counted once; every task calls it."""
-    model = request.model
-    adapters.check(model, run.strategy)
-    data = with_batches(request).data
-    steps = num_steps(data, request.steps)
-    dataset = _read(data, run, model)
-    verbose = verbosity(run, request.verbose, default=0)
-    return numbers(model.evaluate(dataset, steps=steps, verbose=verbose, return_dict=True))
-
-
 def _read(data: Any, run: TaskRun, model: Any) -> Any:
     """Returns what Keras's `evaluate` is given."""
     _, name = OF_EVALUATE
@@ -59,17 +48,6 @@ def _read_batches(data: Batches, run: TaskRun, *, has_own: bool) -> Any:
     """
     read = recipes.global_batches if has_own else recipes.parts_of_workers
     return read(data.for_epochs(None), run.strategy)
-
-
-def predict(run: TaskRun, request: PredictRequest) -> Any:
-    """Returns the outputs for all rows in their order, in every task."""
-    data, model = data_to_predict(request), request.model
-    if isinstance(data, Batches):
-        dataset = _read_batches(data, run, has_own=adapters.has_own(model, "predict"))
-        return model.predict(dataset, steps=num_steps(data, request.steps, names=OF_PREDICT), verbose=0)
-    return predicted(
-        request, train_data.read(data, run.strategy, auto_shard=run.auto_shard, name=DATA_OF_PREDICT)
-    )
 
 
 def data_to_predict(request: PredictRequest) -> Any:
@@ -160,10 +138,23 @@ class KerasEvaluation:
         self._run = run
 
     def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
-        return evaluate(self._run, request)
+        """Returns the metrics over the data, each example counted once; every task calls it."""
+        run, model = self._run, request.model
+        adapters.check(model, run.strategy)
+        data = with_batches(request).data
+        steps = num_steps(data, request.steps)
+        dataset = _read(data, run, model)
+        verbose = verbosity(run, request.verbose, default=0)
+        return numbers(model.evaluate(dataset, steps=steps, verbose=verbose, return_dict=True))
 
     def predict(self, request: PredictRequest) -> Any:
-        return predict(self._run, request)
+        """Returns the outputs for all rows in their order, in every task."""
+        run, data, model = self._run, data_to_predict(request), request.model
+        if isinstance(data, Batches):
+            dataset = _read_batches(data, run, has_own=adapters.has_own(model, "predict"))
+            return model.predict(dataset, steps=num_steps(data, request.steps, names=OF_PREDICT), verbose=0)
+        dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard, name=DATA_OF_PREDICT)
+        return predicted(request, dataset)
 
 
 class EvaluatorTrainer(KerasEvaluation):

@@ -37,7 +37,7 @@ def make_global_generators(names: set[str]) -> None:
     if _KERAS in names:
         adapter.make_global_generator()
     if _TENSORFLOW in names:
-        tf_private.make_global_generator()
+        tf.random.get_global_generator()  # makes it, unless it is there
 
 
 GROUP = "state"
