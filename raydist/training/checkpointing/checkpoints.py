@@ -128,7 +128,7 @@ class TaskCheckpoints:
                 return state
             name = state.uri.rpartition("/")[2] if state else ""
             rows = self._gather([state.step if state else -1, zlib.crc32(name.encode())])
-            if not (inconsistent := collectives.inconsistent_workers(rows)):
+            if not (named := collectives.inconsistent_names(rows)):
                 return state
             # A chief that was cut away and comes back may have committed another one since.
             time.sleep(_REREAD_AFTER_S)
@@ -136,7 +136,6 @@ class TaskCheckpoints:
             f"worker/{index} {f'that of step {step}' if step >= 0 else 'none'}"
             for index, (step, _) in enumerate(rows)
         )
-        named = collectives.worker_names(inconsistent)
         raise CheckpointError(
             f"the workers found different checkpoints ({found}): {named} does not see the same "
             "storage; give a --storage that every host shares"
@@ -145,9 +144,8 @@ class TaskCheckpoints:
     def _note_kept(self, state: SavedState) -> None:
         self._on_kept()
         if self._is_chief:
-            instead = "from the beginning"
-            if self.last_saved_step is not None:
-                instead = f"from the checkpoint of step {self.last_saved_step}"
+            saved = self.last_saved_step
+            instead = "from the beginning" if saved is None else f"from the checkpoint of step {saved}"
             self._progress.note(
                 f"attempt {self._attempt} continued from step {state.step}, which the chief's host had in "
                 f"memory, and not {instead}"

@@ -114,6 +114,11 @@ def inconsistent_workers(rows: Sequence[Sequence[int]]) -> list[int]:
     return [index for index, row in enumerate(rows) if tuple(row) != right]
 
 
+def inconsistent_names(rows: Sequence[Sequence[int]]) -> str:
+    """Returns the names of `inconsistent_workers`; empty where there are none."""
+    return worker_names(inconsistent_workers(rows))
+
+
 def worker_names(indices: Iterable[int]) -> str:
     """Returns `worker/0, worker/2`."""
     return ", ".join(f"worker/{index}" for index in indices)

@@ -216,10 +216,10 @@ def note_on_processors(strategy: tf.distribute.Strategy) -> str | None:
     if not is_virtual(strategy) or collectives.is_alone(strategy):
         return None
     rows = collectives.gather_over_workers(strategy, [zlib.crc32(_processor_features().encode())])
-    if not (unlike := collectives.inconsistent_workers(rows)):
+    if not (unlike := collectives.inconsistent_names(rows)):
         return None
     return (
-        f"the CPU of {collectives.worker_names(unlike)} has other features than that of the other workers, "
+        f"the CPU of {unlike} has other features than that of the other workers, "
         "so results may depend on which worker computes a virtual replica; choose hosts of one kind, for "
         "example by --label-selector"
     )

@@ -41,14 +41,12 @@ def check(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, is_comp
     generators = [] if is_compared else generators_of(dataset)
     made = _checksum_of([first_elements(one) for one in generators])
     rows = collectives.gather_over_workers(strategy, [fingerprint(dataset), made])
-    if inconsistent := collectives.inconsistent_workers([row[:1] for row in rows]):
-        named = collectives.worker_names(inconsistent)
+    if named := collectives.inconsistent_names([row[:1] for row in rows]):
         reporter.note(
             f"the dataset of {named} begins with other values, or shuffles by another seed, than that of "
             f"the other workers: {_EFFECT}; make the same dataset in every worker, and seed each shuffle"
         )
-    if inconsistent := collectives.inconsistent_workers([row[1:] for row in rows]):
-        named = collectives.worker_names(inconsistent)
+    if named := collectives.inconsistent_names([row[1:] for row in rows]):
         reporter.note(
             f"the first elements that the Python generator of a dataset makes in {named} are others than "
             "those of the other workers: each worker makes all and keeps its rows of each batch, so "
@@ -105,8 +103,7 @@ def check_batches(batches: Sequence[Any], strategy: tf.distribute.Strategy, *, n
     if collectives.is_alone(strategy):
         return
     rows = collectives.gather_over_workers(strategy, [len(batches), _checksum_of(batches)])
-    if inconsistent := collectives.inconsistent_workers(rows):
-        named = collectives.worker_names(inconsistent)
+    if named := collectives.inconsistent_names(rows):
         reporter.note(
             f"the first batches of {name} that {named} makes are others than those of the other workers: "
             f"each worker makes all batches and keeps its rows of each, so {_BY_SEED}"

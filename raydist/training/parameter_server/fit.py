@@ -103,7 +103,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     if first < epochs:
         adapter.end_training(model)
     calls.call("on_train_end", position.history[-1] if position.history else {})
-    run.steps_repeated += training.num_repeated
+    run.steps_repeated += training.scheduler.num_repeated
     if not position.is_done:  # a later one exports
         run.reporter.first_step = max(run.reporter.first_step, position.step)
         run.export(model, fit=position.number, element_spec=feed.element_spec)
@@ -176,7 +176,7 @@ class _Training:
             staleness=staleness,
         )
         sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps, staleness=staleness)
-        self._scheduler = StepScheduler(run, steps, sizes, first_step=first_step)
+        self.scheduler = StepScheduler(run, steps, sizes, first_step=first_step)
 
     def _zeros(self) -> tuple[tf.Tensor, ...]:
         return (*self._metrics.zeros(), tf.zeros([len(self._names)]))
@@ -227,8 +227,8 @@ class _Training:
 
         while position.step_in_epoch < num_steps and not self._model.stop_training:
             left = min(num_steps - position.step_in_epoch, schedule.steps_left(position.step))
-            self._scheduler.run(left, on_done, should_pause=should_pause)
-            self._run.reporter.progress.repeated(self._run.steps_repeated + self.num_repeated)
+            self.scheduler.run(left, on_done, should_pause=should_pause)
+            self._run.reporter.progress.repeated(self._run.steps_repeated + self.scheduler.num_repeated)
             if is_save_wanted():
                 self._metrics.write(tally)
                 self._save()
@@ -238,10 +238,6 @@ class _Training:
     def _logs(self, tally: Tally, means: _Means) -> dict[str, Any]:
         shown = {} if self._returned is None else self._returned.shown.metrics
         return own_logs.joined(means.result(), self._metrics.results(tally), shown)
-
-    @property
-    def num_repeated(self) -> int:
-        return self._scheduler.num_repeated
 
 
 class _RunningLogs(UserDict[str, Any]):

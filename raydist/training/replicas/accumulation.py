@@ -14,8 +14,8 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.replicas import slices
 from raydist.training.replicas.gradient_probe import Probe, Update
-from raydist.training.replicas.gradients import added, comes_from_half, is_processed, overflowed_as_half
-from raydist.training.replicas.replica_share import SHARE_TYPE, use_share, weighted_gradient
+from raydist.training.replicas.gradients import added, comes_from_half, is_processed, overflowed_halves
+from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, use_share, weighted_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +157,7 @@ def overflowed(sums: Sequence[Any]) -> list[Any]:
     halves, scale = _current.halves, _current.loss_scale
     if halves is None or scale is None:
         return list(sums)
-    return [
-        overflowed_as_half(one, scale) if is_half and one is not None else one
-        for one, is_half in zip(sums, halves, strict=True)
-    ]
+    return overflowed_halves(sums, halves, scale=scale)
 
 
 def _before_division(gradient: Any) -> Any:
@@ -170,7 +167,7 @@ def _before_division(gradient: Any) -> Any:
     return tensor.op.inputs[0] if is_product else tensor
 
 
-def shares_of(elements: Sequence[Any], num_replicas: int) -> list[tf.Tensor]:
+def shares_of(elements: Sequence[Any]) -> list[tf.Tensor]:
     """Returns this replica's share of all examples of an update in each of its batches.
 
     Args:
@@ -180,7 +177,7 @@ def shares_of(elements: Sequence[Any], num_replicas: int) -> list[tf.Tensor]:
         total = tf.add_n([tf.cast(one.num_global, SHARE_TYPE) for one in elements])
         return [tf.math.divide_no_nan(tf.cast(one.num_examples, SHARE_TYPE), total) for one in elements]
     rows = [tf.cast(_num_rows(one), SHARE_TYPE) for one in elements]
-    return [tf.math.divide_no_nan(one, tf.add_n(rows) * num_replicas) for one in rows]
+    return [tf.math.divide_no_nan(one, tf.add_n(rows) * num_replicas()) for one in rows]
 
 
 def _num_rows(batch: Any) -> Any:

@@ -250,7 +250,15 @@ _NOT_LINEAR = (
 )
 
 
-def overflowed_as_half(gradient: Any, scale: Any = 1.0) -> Any:
+def overflowed_halves(sums: Sequence[Any], halves: Sequence[bool], *, scale: Any = 1.0) -> list[Any]:
+    """Returns the sums, those of `halves` as `overflowed_as_half` has them."""
+    return [
+        overflowed_as_half(one, scale) if is_half and one is not None else one
+        for one, is_half in zip(sums, halves, strict=True)
+    ]
+
+
+def overflowed_as_half(gradient: Any, scale: Any) -> Any:
     """Returns a float32 sum with infinity where `scale` times it is more than float16 holds.
 
     One device sums in float16 over the batch. The replicas' parts are cast before they are added, so that

@@ -12,6 +12,7 @@ import tensorflow as tf
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.replicas import loss_verdict, slices
+from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
 
 # What the step of a model shows that runs, or ran last.
@@ -76,7 +77,7 @@ class Results:
             and _is_number(value)
         ]
 
-    def weighted(self, outputs: Any, element: Any, *, num_replicas: int) -> Any:
+    def weighted(self, outputs: Any, element: Any) -> Any:
         """Returns the logs of one replica's slice, weighted by its number of examples.
 
         The mean over replicas is then that over all examples. Metrics know their examples, and are left
@@ -84,7 +85,7 @@ class Results:
         """
         if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
             return outputs
-        return _weighted(outputs, element.share * num_replicas, self.metrics)
+        return _weighted(outputs, element.share * num_replicas(), self.metrics)
 
 
 def set_shown(model: Any, results: Results | None) -> None:
@@ -121,7 +122,7 @@ def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> d
     return found
 
 
-def of_update(outputs: Sequence[Any], shares: Sequence[Any], shown: Results, *, num_replicas: int) -> Any:
+def of_update(outputs: Sequence[Any], shares: Sequence[Any], shown: Results) -> Any:
     """Returns what a user's own step returned for the batches of an update, as of all of their examples.
 
     Metrics have their last values.
@@ -135,7 +136,7 @@ def of_update(outputs: Sequence[Any], shares: Sequence[Any], shown: Results, *, 
         return outputs[-1]
     metrics = shown.metrics
     parts = [
-        _weighted(one, share * num_replicas, metrics) for one, share in zip(outputs, shares, strict=True)
+        _weighted(one, share * num_replicas(), metrics) for one, share in zip(outputs, shares, strict=True)
     ]
     return _summed(parts, metrics)
 

@@ -12,8 +12,8 @@ from raydist.errors import UnsupportedError
 from raydist.training.reporting import reporter
 from raydist.training.reporting.reporter import Reporter
 
-# How often a task records its own running values.
-LOCAL_REPORT_INTERVAL_S = 0.5
+# How often a task records its own running values, and a loop its scalars.
+REPORT_INTERVAL_S = 0.5
 # Of an array that reports take element by element.
 _MOST_ELEMENTS = 100
 
@@ -59,9 +59,6 @@ def by_element(values: Mapping[str, Any]) -> dict[str, float]:
             array = np.asarray(value)
             found |= {f"{name}/{'/'.join(map(str, at))}": float(array[at]) for at in np.ndindex(array.shape)}
     return found
-
-
-REPORT_INTERVAL_S = 0.5
 
 
 def checked_scalars(scalars: Any) -> Mapping[str, Any]:

@@ -197,11 +197,11 @@ class _Lockstep:
             self._scratch.clean()
         rows = _gather(self._strategy, [bool(self.model.stop_training), _rate_bits(self.model)])
         stops = [bool(stop) for stop, _ in rows]
-        if inconsistent := collectives.inconsistent_workers([[rate] for _, rate in rows]):
+        if named := collectives.inconsistent_names([[rate] for _, rate in rows]):
             rates = ", ".join(f"worker/{index} {_rate_of(bits):g}" for index, (_, bits) in enumerate(rows))
             raise UnsupportedError(
                 f"after epoch {epoch + 1} the workers have different learning rates ({rates}): a callback in "
-                f"{worker_names(inconsistent)} decides by something of its own; decide by the epoch's logs, "
+                f"{named} decides by something of its own; decide by the epoch's logs, "
                 "which are the same in every worker, and in all of them"
             )
         if any(stops) and not all(stops):
@@ -222,9 +222,9 @@ class _Lockstep:
         for weight in self.model.get_weights():
             checksum = zlib.crc32(np.ascontiguousarray(weight).tobytes(), checksum)
         rows = _gather(self._strategy, [getattr(self.model, "_initial_epoch", None) or 0, checksum])
-        if inconsistent := collectives.inconsistent_workers(rows):
+        if named := collectives.inconsistent_names(rows):
             raise UnsupportedError(
-                f"BackupAndRestore has restored something else in {worker_names(inconsistent)} than in the "
+                f"BackupAndRestore has restored something else in {named} than in the "
                 "others; give it a backup_dir on storage that all hosts share"
             )
 
@@ -241,9 +241,9 @@ def _check_files(strategy: Any, folders: Sequence[str]) -> None:
         ]
         listed = sorted((name.removeprefix(folder), tf.io.gfile.stat(name).length) for name in found)
         checksum = zlib.crc32(repr(listed).encode(), checksum)
-    if inconsistent := collectives.inconsistent_workers(_gather(strategy, [checksum])):
+    if named := collectives.inconsistent_names(_gather(strategy, [checksum])):
         raise UnsupportedError(
-            f"BackupAndRestore has other files to restore in {worker_names(inconsistent)} than in the "
+            f"BackupAndRestore has other files to restore in {named} than in the "
             "others; give it a backup_dir on storage that all hosts share"
         )
 

@@ -18,7 +18,7 @@ from raydist.training.replicas import (
 )
 from raydist.training.replicas.accumulation import Group, UpdateCheck
 from raydist.training.replicas.loss_verdict import LossRule
-from raydist.training.replicas.replica_share import in_turn, use_share
+from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
 from raydist.training.reporting import reporter
 from raydist.training.stepping import step_calls
 
@@ -27,7 +27,6 @@ def run(
     step: Callable[[Any], Any],
     elements: Sequence[Any],
     *,
-    model: Any,
     rule: LossRule,
     check: UpdateCheck,
     shown: own_logs.Results | None,
@@ -45,9 +44,8 @@ def run(
     Returns:
       The outputs of the last batch; of a step of the user's, the means of what are not metrics.
     """
-    num_replicas = model.distribute_strategy.num_replicas_in_sync
-    shares = accumulation.shares_of(elements, num_replicas)
-    totals = _totals(elements, shares, check, num_replicas)
+    shares = accumulation.shares_of(elements)
+    totals = _totals(elements, shares, check)
     accumulated, outputs = accumulation.Accumulated(), []
 
     def run_batch(element: Any, share: tf.Tensor) -> Any:
@@ -65,12 +63,10 @@ def run(
     accumulated.apply()
     if shown is None:
         return outputs[-1]
-    return own_logs.of_update(outputs, shares, shown, num_replicas=num_replicas)
+    return own_logs.of_update(outputs, shares, shown)
 
 
-def _totals(
-    elements: Sequence[Any], shares: Sequence[tf.Tensor], check: UpdateCheck, num_replicas: int
-) -> list[tf.Tensor]:
+def _totals(elements: Sequence[Any], shares: Sequence[tf.Tensor], check: UpdateCheck) -> list[tf.Tensor]:
     """Returns what all batches of the update, on all replicas, have of each amount: a collective if any."""
     if check.num_amounts == 0:
         return []
@@ -80,7 +76,7 @@ def _totals(
         own.append(tf.where(share > 0, amounts, tf.zeros_like(amounts)))
     total = tf.add_n(own)
     context = tf.distribute.get_replica_context()
-    if num_replicas > 1 and context is not None:
+    if num_replicas() > 1 and context is not None:
         total = context.all_reduce(tf.distribute.ReduceOp.SUM, total)
     return list(tf.unstack(total, num=check.num_amounts))
 
@@ -125,7 +121,6 @@ def make_step_function(
         outputs = run(
             step,
             group.batches,
-            model=model,
             rule=loss_rules.rule_of(model),
             check=loss_rules.update_check_of(model),
             shown=shown,
@@ -138,7 +133,7 @@ def make_step_function(
         outputs = replica_step(element)
         if shown is None:
             return outputs
-        return shown.weighted(outputs, element, num_replicas=strategy.num_replicas_in_sync)
+        return shown.weighted(outputs, element)
 
     @tf.autograph.experimental.do_not_convert
     def one_step(element: Any) -> Any:

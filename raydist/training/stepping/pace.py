@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
 from raydist.training.replicas import slices
 from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
-from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
+from raydist.training.reporting.logs import REPORT_INTERVAL_S, floats
 from raydist.training.reporting.reporter import Reporter
 
 INPUT_WAIT = "input_wait"  # the name of the share that is reported
@@ -140,43 +141,6 @@ def next_element(iterator: Any) -> Any:
     return next(iterator) if _clock is None else _clock.next(iterator)
 
 
-class InputReport:
-    """What one training reports of its input. Does nothing where nothing is measured."""
-
-    def __init__(self) -> None:
-        self._begun: Reading | None = None
-        self._last: Reading | None = None
-
-    def update(self) -> dict[str, float]:
-        """Returns the values since the last call; nothing at the first one, which is after a step.
-
-        What the first steps take is not counted: tracing, and filling the buffers.
-        """
-        reading = read_input_clock()
-        if reading is None:
-            return {}
-        last, self._last = self._last, reading
-        if last is None:
-            self._begun = reading
-            return {}
-        return reading.since(last)
-
-    def finish(self, reporter: Reporter) -> None:
-        """Prints a line, and notes an advice where the training waited too long."""
-        reading, begun = read_input_clock(), self._begun
-        if reading is None or begun is None or reading.at_s - begun.at_s < 1.0:
-            return
-        values = reading.since(begun)
-        waited = (
-            f"{values[INPUT_WAIT]:.0%} of the time waited for data"
-            if INPUT_WAIT in values
-            else "time waited for data not measured with deterministic operations"
-        )
-        print(f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, {waited}", flush=True)
-        if (sentence := advice(str(reporter.task), begun, reading)) is not None:
-            reporter.note(sentence)
-
-
 def _num_examples(element: Any) -> Any:
     """Returns this task's examples in an element: those of its slices, or the rows of its first component."""
     counted = getattr(element, "num_examples", None)
@@ -198,10 +162,11 @@ PACE_INTERVAL_S = 2.0
 
 
 class PaceReport:
-    """What one training reports of the time of its steps."""
+    """What one training reports of the time of its steps, and of its input where that is measured."""
 
     def __init__(self) -> None:
-        self._input = InputReport()
+        self._begun: Reading | None = None
+        self._last: Reading | None = None
         self._waited: tuple[float, float] | None = None  # until when, and how long
         self._reported_at_s = self._logged_at_s = float("-inf")
 
@@ -222,7 +187,7 @@ class PaceReport:
           is_resumable: As of `Reporter.advance`.
         """
         values, now_s = None, time.monotonic()
-        if now_s - self._logged_at_s >= LOCAL_REPORT_INTERVAL_S:
+        if now_s - self._logged_at_s >= REPORT_INTERVAL_S:
             self._logged_at_s, values = now_s, floats(logs)
             measured = self.update(reporter, step=step) if is_measured else {}
             reporter.report({**values, **measured}, step=step, epoch=epoch, scope=Scope.LOCAL)
@@ -233,7 +198,7 @@ class PaceReport:
 
         Called at a step's end. What the first steps take is not counted: tracing, and filling the buffers.
         """
-        values, waited_s, now_s = self._input.update(), collective_clock.waited_s(), time.monotonic()
+        values, waited_s, now_s = self._update_input(), collective_clock.waited_s(), time.monotonic()
         if waited_s is not None:
             last, self._waited = self._waited, (now_s, waited_s)
             if last is not None and now_s > last[0]:
@@ -244,22 +209,41 @@ class PaceReport:
             reporter.progress.paced(pace)
         return values
 
+    def _update_input(self) -> dict[str, float]:
+        """Returns the values of the input since the last call; nothing at the first one."""
+        reading = read_input_clock()
+        if reading is None:
+            return {}
+        last, self._last = self._last, reading
+        if last is None:
+            self._begun = reading
+            return {}
+        return reading.since(last)
+
     def finish(self, reporter: Reporter) -> None:
         """Prints a line on the input, and notes an advice where the training waited too long for it."""
-        self._input.finish(reporter)
+        reading, begun = read_input_clock(), self._begun
+        if reading is None or begun is None or reading.at_s - begun.at_s < 1.0:
+            return
+        values = reading.since(begun)
+        waited = (
+            f"{values[INPUT_WAIT]:.0%} of the time waited for data"
+            if INPUT_WAIT in values
+            else "time waited for data not measured with deterministic operations"
+        )
+        print(f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, {waited}", flush=True)
+        if (sentence := advice(str(reporter.task), begun, reading)) is not None:
+            reporter.note(sentence)
 
 
 def _pace(step: int, *, at_s: float, collective_wait_s: float | None, links: TaskLinks) -> TaskPace:
-    read, usage = read_input_clock(), read_cpu_usage()
+    read = read_input_clock()
     return TaskPace(
         at_s=at_s,
         steps=step,
         input_wait_s=None if read is None else read.waited_s,
         collective_wait_s=collective_wait_s,
-        cpu_s=usage.cpu_s,
-        run_delay_s=usage.run_delay_s,
-        other_cpu_s=usage.other_cpu_s,
-        num_cpus=usage.num_cpus,
+        **dataclasses.asdict(read_cpu_usage()),
         host=links.host,
         links=links.read(),
     )

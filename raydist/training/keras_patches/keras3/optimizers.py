@@ -113,10 +113,7 @@ def _loss_scale_apply(
     if not tf.distribute.in_cross_replica_context():
         halves = accumulation.halves_of(grads)
         gradients.note_unseen_lookups(self, grads)
-        grads = [
-            gradients.overflowed_as_half(one) if is_half and one is not None else one
-            for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)
-        ]
+        grads = gradients.overflowed_halves(gradients.summed_over_replicas(grads), halves)
         if shares_variables(tf.distribute.get_strategy()):
             tf.distribute.get_replica_context().merge_call(
                 _apply_to_shared, args=(self, grads, trainable_variables)
