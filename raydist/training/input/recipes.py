@@ -155,7 +155,7 @@ def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start
     def own(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         part = pipeline.Part.of(input_context)
         read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, pads=True))
-        finish = pipeline.without_counts if is_even else _as_slice
+        finish = pipeline.without_counts if is_even else Slice
         return pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)
 
     return strategy.distribute_datasets_from_function(own)
@@ -233,7 +233,3 @@ def _other_files(
     more = " and more" if len(differing) > _MOST_NAMED else ""
     verb = "differs" if len(differing) == 1 else "differ"
     return f"{names}{more} of {workers} {verb} from the other workers' in name, size or content; {remedy}"
-
-
-def _as_slice(batch: Any, num_examples: tf.Tensor, num_global: tf.Tensor) -> Slice:
-    return Slice(batch=batch, num_examples=num_examples, num_global=num_global)

@@ -248,9 +248,8 @@ def _keeps_own_state(layer: Any) -> bool:
 
 
 def _is_above_zero(rate: object) -> bool:
-    return (
-        isinstance(rate, (int, float)) and rate > 0
-    )  # a recurrent layer's; others have a layer of that name
+    # A recurrent layer's; others have a layer of that name.
+    return isinstance(rate, (int, float)) and rate > 0
 
 
 def _names(layers: Sequence[Any]) -> str:

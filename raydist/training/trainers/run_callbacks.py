@@ -205,9 +205,8 @@ class _Checkpoint:
 
     def _keep_within_epoch(self) -> None:
         self._keeping.called()
-        if (
-            self._position.step_in_epoch
-        ):  # else the epoch's end has kept it, or something else has begun since
+        # At an epoch's end that has kept it, or something else has begun since.
+        if self._position.step_in_epoch:
             self._keep()
 
     def _keep(self) -> None:

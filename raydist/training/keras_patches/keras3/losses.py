@@ -193,7 +193,8 @@ def _get_metrics_result(original: Callable[..., Any], self: Any) -> Any:
     summed = [one for one in self.metrics_variables if _is_summed(one.value)]
     inner = (one for metric in self.metrics for one in (metric, *getattr(metric, "metrics", ())))
     # The user's metrics may assign variables when they are read.
-    if not tf_private.is_in_replica() and summed and all(map(_is_of_keras, inner)):
+    is_keras = all(code_names.is_keras(type(one)) for one in inner)
+    if not tf_private.is_in_replica() and summed and is_keras:
         values = collectives.sums_over_replicas([one.value for one in summed], strategy)
         mapping = [(one, tf.constant(value, one.dtype)) for one, value in zip(summed, values, strict=True)]
         with keras.StatelessScope(state_mapping=mapping):
@@ -205,10 +206,6 @@ def _is_summed(variable: Any) -> bool:
     is_sum = getattr(variable, "aggregation", None) == tf.VariableAggregation.SUM
     is_distributed = isinstance(variable, tf.distribute.DistributedValues)
     return is_sum and is_distributed and tf_private.is_synchronized_on_read(variable)
-
-
-def _is_of_keras(metric: Any) -> bool:
-    return code_names.is_keras(type(metric))
 
 
 def _logs_of_epoch(original: Callable[..., Any], self: Any, logs: Any) -> Any:
