@@ -13,7 +13,7 @@ import click
 
 from tests.fuzz.comparison import CLUSTERS, Result, Verdict, compare, of_name, shrink
 from tests.fuzz.loops import PREFIX
-from tests.fuzz.program import SHARED, STILL
+from tests.fuzz.program import SHARED, STILL, Program
 
 # How programs of fits that a strategy can run are named.
 OF_FITS = {"parameter_server": SHARED, "parameter_server_3": STILL}
@@ -34,6 +34,7 @@ OF_FITS = {"parameter_server": SHARED, "parameter_server_3": STILL}
 )
 @click.option("--keras", default="3", show_default=True, type=click.Choice(["3", "legacy"]))
 @click.option("--loops", is_flag=True, help="Loops of ctx.train_steps in place of fits.")
+@click.option("--short", "is_short", is_flag=True, help="Of fits only those that take a second or two.")
 @click.option("--dtype", default="float64", show_default=True, type=click.Choice(["float64", "float32"]))
 @click.option("--shrink", "is_shrunk", is_flag=True, help="Look for the simplest form of what fails.")
 @click.option("--at-once", default=25, show_default=True, help="Programs in one set of processes.")
@@ -42,6 +43,7 @@ def main(
     strategies: tuple[str, ...],
     keras: str,
     loops: bool,
+    is_short: bool,
     dtype: str,
     is_shrunk: bool,
     at_once: int,
@@ -51,10 +53,12 @@ def main(
         for strategy in strategies
     }
     try:
-        for name in {name for of_strategy in names.values() for name in of_strategy}:
-            of_name(name)
+        programs = {name: of_name(name) for of_strategy in names.values() for name in of_strategy}
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--seeds") from error
+    if is_short:
+        short = {name for name, one in programs.items() if isinstance(one, Program) and one.is_short}
+        names = {strategy: [name for name in known if name in short] for strategy, known in names.items()}
     counts: dict[str, Counter[str]] = {strategy: Counter() for strategy in strategies}
     for start in range(0, len(names[strategies[0]]), at_once):
         for strategy in strategies:

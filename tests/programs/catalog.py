@@ -63,7 +63,7 @@ PROGRAMS = {
         Program(name="clipping", expected=BOTH, is_slow=True),
         Program(name="convnet", expected=BOTH, is_slow=True),
         Program(name="custom_loop", expected=BOTH, is_slow=True),
-        Program(name="dcgan", expected=BOTH),
+        Program(name="dcgan", expected=BOTH, is_slow=True),
         Program(name="distillation", expected=BOTH, kill_after=11, is_slow=True),  # 2nd fit
         Program(name="efficient_embeddings", expected=BOTH, is_slow=True),
         Program(name="ema", expected=BOTH, is_slow=True),
