@@ -79,7 +79,7 @@ def assert_same_work(prepare: Callable[[int], list[Call]]) -> None:
     small, large = (work_of(functools.partial(prepare, num_tasks)) for num_tasks in (250, 500))
     assert large.instructions <= 1.02 * small.instructions
     assert large.entries <= small.entries < 100
-    assert large.num_bytes <= 1.1 * small.num_bytes
+    assert large.num_bytes <= small.num_bytes + 1000  # a copy of a list of all would take 2,000 more
 
 
 @pytest.mark.parametrize("change", [with_progress, told_to_leave, finished, with_a_note])

@@ -34,7 +34,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 EVIL = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">'
-SHOTS = [(is_dark, width) for is_dark in (False, True) for width in (400, 1280, 2000)]
+SHOTS = [
+    pytest.param(is_dark, width, marks=() if is_dark == (width == 400) else pytest.mark.slow)
+    for is_dark in (False, True)
+    for width in (400, 1280, 2000)
+]
 
 
 @pytest.fixture(scope="module")
