@@ -34,7 +34,7 @@ from raydist.training.reporting.tf_messages import with_advice
 logger = logging.getLogger(__name__)
 
 NO_SECRETS = Secrets()
-# The first one that fits.
+# By the class of the error; the first that fits counts.
 _KINDS = {
     errors.MistakeError: FailureKind.MISTAKE,
     errors.StorageError: FailureKind.STORAGE,

@@ -117,7 +117,7 @@ class Controller:
         self._stop_requested = threading.Event()
         self._started_s = self._started_unix_s = self._attempt_started_s = self._recorded_s = 0.0
         self._room_asked_s = 0.0
-        self._limits_s: dict[Deadline, float] = {}  # when those of the attempt pass
+        self._limits_s: dict[Deadline, float] = {}  # when each deadline passes
         self._spent_s = ray_s if revival is None else revival.spent_s
         self._timings: dict[str, float] = {"ray": ray_s} if revival is None else dict(revival.timings)
         self._latest = result_of(machine, places=places, timings={})

@@ -47,18 +47,18 @@ class GroupBroken:
 
 
 class Deadline(enum.Enum):
-    """A limit of time."""
+    """A time limit."""
 
     RUN = "RUN"  # the run's timeout
     START = "START"  # the attempt's start timeout
-    GRACE = "GRACE"  # further failures may be reported: the one seen so far is only a consequence
-    SAVE = "SAVE"  # the chief was asked to save before it is restarted
-    STACKS = "STACKS"  # tasks without progress were asked to dump their stacks, and to say where they are
+    GRACE = "GRACE"  # how long further failures are waited for after one that is only a consequence
+    SAVE = "SAVE"  # how long a chief gets to save before it is restarted
+    STACKS = "STACKS"  # how long tasks without progress get to dump their stacks and to say where they are
 
 
 @dataclass(frozen=True)
 class DeadlinePassed:
-    """That time is over."""
+    """A deadline has passed."""
 
     deadline: Deadline
 
@@ -143,7 +143,7 @@ class SendCommand:
 
 @dataclass(frozen=True)
 class Await:
-    """Continue polling, at most until that deadline, whose time begins now."""
+    """Continue polling, until that deadline at the latest: GRACE, SAVE or STACKS, whose time starts now."""
 
     deadline: Deadline
 

@@ -166,8 +166,8 @@ class RunMachine:
             case RunState.STARTING | RunState.RUNNING | RunState.STOPPING, Crashed(error):
                 return self._crash(error)
             case _:
-                what = event if isinstance(event, DeadlinePassed) else type(event).__name__
-                raise InvalidTransitionError(f"{what} in {self.state.name}")
+                which = f" ({event.deadline.name})" if isinstance(event, DeadlinePassed) else ""
+                raise InvalidTransitionError(f"{type(event).__name__}{which} in {self.state.name}")
 
     def _take_plan(self, plan: Plan) -> list[Action]:
         before, number, now = self.plan.num_workers, self.attempt.number, plan.num_workers
@@ -342,8 +342,9 @@ class RunMachine:
 
     def _lose_group(self, error: RaydistError) -> list[Action]:
         # What the cluster could not give, or refused, at the start would only be refused once more.
-        is_refused = self.state is RunState.STARTING or not isinstance(error, ClusterError)
-        if is_refused and not isinstance(error, TaskFailedError):  # which is that of an extra role
+        is_lasting = self.state is RunState.STARTING or not isinstance(error, ClusterError)
+        # A TaskFailedError is an extra role's, which another attempt may cure.
+        if is_lasting and not isinstance(error, TaskFailedError):
             return self._fail(RunError.from_exception(error, attempt=self.attempt.number))
         self._lost, following = self._lost.with_silence(error, self.attempt)
         return self._follow(following)

@@ -32,7 +32,17 @@ _MODULES = {
     "mix": "sources.mix",
 }
 
-__all__ = [*_MODULES]
+# Type checkers read literals alone.
+__all__ = [
+    "Batches",
+    "Source",
+    "from_arrays",
+    "from_images",
+    "from_parquet",
+    "from_ray_dataset",
+    "from_tfrecord",
+    "mix",
+]
 
 if not TYPE_CHECKING:  # else a type checker would believe in any name
 

@@ -197,7 +197,7 @@ def _entries(
     """Returns the function that decodes the entries of an object.
 
     Args:
-      decoders: By the entry's key; each with the name that what it decodes gets.
+      decoders: By the entry's key, the name under which its value is returned, and its decoder.
       absent: By the key, whether it is a mistake that there is no such entry; it counts as null if it is not.
         One that is not named here is left out.
     """

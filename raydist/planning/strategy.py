@@ -74,6 +74,7 @@ def choose_strategy(job: JobSpec, origins: Origins, inventory: Inventory) -> Str
         unused["workers"] = "runs on one host"
     for name, why in unused.items():
         value = getattr(job, name)
+        # The strategy outranks what was set in a place of less weight; the rest contradicts it.
         if origins[name] >= origins["strategy"]:
             raise SpecError(
                 f"{name} is {value}, but strategy {strategy.value} {why}; "

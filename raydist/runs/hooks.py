@@ -28,7 +28,7 @@ class GuardedHook:
     """
 
     def __init__(self, call: Callable[[Mapping[str, Any]], object] | None) -> None:
-        """Takes the function; None for nobody who is told."""
+        """Takes the function; None if nobody is to be told."""
         self._call = call or (lambda event: None)
         self._notes: tuple[str, ...] = ()
         self._stop: Callable[[], None] = lambda: None

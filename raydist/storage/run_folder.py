@@ -32,7 +32,7 @@ class RunFolder:
       uri: The folder.
       record: Replaces run.json.
       claim_number: Number of the claim that this process holds, or held; None before.
-      before: The record of the run that is resumed; None for a new one.
+      before: The record of the run that is resumed, once it was read; None for a new one.
     """
 
     def __init__(self, storage: RunStorage, *, resume: Resume, now: Callable[[], float] = time.time) -> None:

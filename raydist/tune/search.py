@@ -200,7 +200,7 @@ class _Searching:
             tunes(signal.SIGUSR1, None)
 
     def run(self, packed: api.PackedJob, *, parallel: int) -> None:
-        """Runs all trials, or those that are left of a search before.
+        """Runs all trials, or those that are left of an earlier search.
 
         Args:
           packed: The job of each trial.

@@ -52,6 +52,21 @@ def fit(ctx: Any, model: Any, way: str, callbacks: list[Any], *, epochs: int = E
     return ctx.fit(model, data(), **named) if way == "ctx" else model.fit(data(), **named)
 
 
+def with_a_property(logger: Any) -> Any:
+    """Returns a subclass of CSVLogger that has its place elsewhere."""
+
+    class OwnLogger(logger):  # type: ignore[misc, valid-type]
+        @property
+        def filename(self) -> str:
+            return str(self.place)
+
+        @filename.setter
+        def filename(self, place: str) -> None:
+            self.place = place
+
+    return OwnLogger
+
+
 def writes(ctx: Any, *, way: str, folder: str, port: int) -> dict[str, Any]:
     """Every callback of Keras that writes, with a model whose saving is a collective."""
     import tensorflow as tf
@@ -70,7 +85,8 @@ def writes(ctx: Any, *, way: str, folder: str, port: int) -> dict[str, Any]:
         )
     lines = (place / "lines.txt").open("a") if place.is_dir() else None
     saved = "saved-{epoch}-{val_loss:.2f}" + (".weights" if legacy else ".weights.h5")
-    logger = callbacks.CSVLogger(str(place / "log.csv"), append=True)
+    logger_class = callbacks.CSVLogger if way == "ctx" else with_a_property(callbacks.CSVLogger)
+    logger = logger_class(str(place / "log.csv"), append=True)
     given = [
         logger,
         callbacks.TensorBoard(str(place / "board"), histogram_freq=1, write_graph=False),

@@ -123,7 +123,7 @@ class WindowedOrder:
         self.num_lanes = 1 if seed is None or self._fits else max(1, wanted)
         self._window_rows = max(1, window_rows // self.num_lanes)
         self._rows: dict[int, _Row] = {}
-        self._lanes: dict[tuple[int, int], np.ndarray] = {}
+        self._lane_bounds: dict[tuple[int, int], np.ndarray] = {}
         self._windows: dict[tuple[int, int, int], Window] = {}
 
     def slots(self, lane: int, size: int) -> tuple[int, int]:
@@ -189,12 +189,12 @@ class WindowedOrder:
 
     def _bounds(self, epoch: int, lane: int) -> np.ndarray:
         """Returns the first row of each window of a lane and the end of the last, in the row of the epoch."""
-        found = self._lanes.get((epoch, lane))
+        found = self._lane_bounds.get((epoch, lane))
         if found is None:
             found = self._lay_out(epoch, lane)
             # The epoch before and the next one, of which the first windows are read ahead.
-            kept = {key: old for key, old in self._lanes.items() if abs(key[0] - epoch) <= 1}
-            self._lanes = {**kept, (epoch, lane): found}
+            kept = {key: old for key, old in self._lane_bounds.items() if abs(key[0] - epoch) <= 1}
+            self._lane_bounds = {**kept, (epoch, lane): found}
         return found
 
     def _lay_out(self, epoch: int, lane: int) -> np.ndarray:

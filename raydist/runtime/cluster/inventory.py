@@ -22,7 +22,7 @@ _ANSWER_S = 2.0
 
 
 def alive_nodes() -> list[Mapping[str, Any]]:
-    """Returns the nodes that Ray counts on, in its own words; a dead one is known after some seconds."""
+    """Returns the nodes that Ray counts on, as Ray describes them; a dead one is known after some seconds."""
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
@@ -79,7 +79,7 @@ def is_node_alive(node_id: str) -> bool:
 
 
 def labels_of_nodes() -> dict[str, Mapping[str, str]]:
-    """Returns each node's labels by its id."""
+    """Returns the labels of each node that is alive, by its id."""
     return {node["NodeID"]: _labels(node) for node in alive_nodes()}
 
 

@@ -107,8 +107,8 @@ class Placement:
         )
         if not bundle or not any(_holds(amounts, bundle) for amounts in free):
             return False
-        if task in self._moved:
-            self.give_back(self._moved[task])
+        if (before := self._moved.pop(task, None)) is not None:
+            self.give_back(before)
         self._moved[task] = self.request_more(asked, away_from=away_from)
         return True
 

@@ -93,7 +93,7 @@ def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str
             found = findings.quick_findings_of(host, facts, references={"the driver": versions_here()})
             if told := "; ".join(f"{one.what}: {one.text}" for one in found):
                 problems[host] = told
-    return problems
+    return {host: problems[host] for host in probes if host in problems}
 
 
 def _survey(storage_uri: str) -> list[findings.Finding]:

@@ -1,4 +1,4 @@
-"""From Ray's exceptions to ours."""
+"""What calls to Ray end with: answers, and exceptions of ours in place of Ray's."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def unreachable_task(hello: Hello, loss: Loss, *, pid: int | None = None) -> Tas
 
 
 def answers_in_time(calls: Mapping[Any, _Key], *, timeout_s: float) -> dict[_Key, Any]:
-    """Waits for calls, and returns what was answered to those that did not fail.
+    """Waits for calls, and returns the answers of those that neither failed nor were late, by their tasks.
 
     Args:
-      calls: Ray's references to the answers, each with what its call is known by.
+      calls: Ray's references to the answers, each with its task.
     """
     ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s) if calls else ((), ())
     answers = {}

@@ -72,8 +72,9 @@ def _descendants(parent: int) -> Iterator[int]:
 def children_of(parent: int) -> list[int]:
     """Returns the processes that are children of a process; none once it has ended."""
     found: list[int] = []
-    for children in Path(f"/proc/{parent}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    # A folder that goes while it is listed raises too, before Python 3.13.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
             found += map(int, children.read_text().split())
     return found
 

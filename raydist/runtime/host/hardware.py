@@ -45,7 +45,7 @@ def _found(pattern: str, file: Path) -> str | None:
 
 
 def text_of(file: Path) -> str:
-    """Returns what the kernel has in a file of /proc or /sys; nothing where it has no such file."""
+    """Returns what the kernel has in a file of /proc or /sys; nothing where it cannot be read."""
     try:
         return file.read_text(errors="replace")
     except OSError:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from raydist.errors import StorageError
 from raydist.runtime.host.firewall import lift_fences
-from raydist.runtime.host.hardware import text_of
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.scratch import adopted, owner_pid, scratch_root
 from raydist.runtime.host.task_files import TaskFiles
@@ -73,8 +72,11 @@ def _lives(pid: int) -> bool:
     One that has ended stays as a zombie if its parent ended before it and the host's first process, as in
     many containers, does not care.
     """
-    fields = text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return bool(fields) and fields[:2] != ["Z", "1"]
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[:2] != ["Z", "1"]
 
 
 def _kill(pid: int) -> None:

@@ -236,8 +236,8 @@ class ScriptStrategy:
 
     def _built_within(self, original: Callable[..., None], around: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(original)
-        def __init__(built: Any, *args: Any, **kwargs: Any) -> None:
-            with contextlib.nullcontext() if self._is_own else around(built, *args, **kwargs):
-                original(built, *args, **kwargs)
+        def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
+            with contextlib.nullcontext() if self._is_own else around(strategy, *args, **kwargs):
+                original(strategy, *args, **kwargs)
 
         return __init__

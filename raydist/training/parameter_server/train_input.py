@@ -105,7 +105,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     function = train_data.checked_function(data, "train_data")
     check = functools.partial(check_made_inside, name="train_data")
 
-    # Several GPUs of one worker: TensorFlow cuts the batch. Not run on hardware.
+    # Where a worker has several GPUs, TensorFlow cuts the batch for them. Not run on hardware.
     def own_part(index: tf.Tensor) -> Any:
         whole = checked_dataset(function(), "train_data").repeat().skip(skip)
         part = whole.shard(num_workers, index)

@@ -42,7 +42,9 @@ def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
     """
     context = tf.distribute.get_replica_context()
     num_replicas = 1 if context is None else context.num_replicas_in_sync
-    present = [weighted_gradient(one) for one in gradients if one is not None]
+    present = [one for one in gradients if one is not None]
+    if context is not None:
+        present = [weighted_gradient(one) for one in present]
     if _Settings.sums_rows or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
         present = [with_unique_rows(one) for one in present]
     if present and context is not None and num_replicas > 1:

@@ -257,14 +257,16 @@ def _checked(
     step: Callable[[Any], Any],
     batch: Any,
     *,
-    name: str,
+    name: object,
     strategy: tf.distribute.Strategy,
     model: Any = None,
     shown: own_logs.Results | None = None,
     compares: bool = True,
     doubles: bool = False,
 ) -> step_check.StepCheck | None:
-    """Returns what a check of a step finds, as far as it comes; None if it cannot begin.
+    """Returns what a check of a step finds, as far as it gets; None if it cannot begin.
+
+    That is also the case for a batch of one row, unless `doubles`.
 
     Args:
       name: Of the step, for the log.
@@ -328,7 +330,7 @@ def rule_of_loop(
     if num_replicas == 1 or not _CheckSettings.checks:
         return LossRule.SCALED
     step, batch = slices.on_own_rows(strategy, step_fn, element)
-    check = _checked(step, batch, name=str(step_fn), strategy=strategy)
+    check = _checked(step, batch, name=step_fn, strategy=strategy)
     may_divide = any(np.isclose(one, (num_replicas, 1 / num_replicas)).any() for one in numbers)
     rule = _find_rule(step_fn, check, batch, strategy=strategy, is_loop=True, may_divide=may_divide)
     if check is not None and check.draws_elsewhere:

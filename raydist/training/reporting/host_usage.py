@@ -28,7 +28,7 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class CpuUsage:
-    """Sums in seconds, by the names of `TaskPace`."""
+    """Fields of `TaskPace`, by their names: sums in seconds, and the number of CPUs."""
 
     cpu_s: float
     run_delay_s: float | None

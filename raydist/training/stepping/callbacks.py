@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster import collectives
 from raydist.training.cluster.collectives import worker_names
 from raydist.training.replicas.code_names import is_keras, keras_kinds
@@ -159,7 +158,12 @@ class CallbackScratch:
                         self._set(callback, name, str(place / Path(value).name))
 
     def _set(self, callback: Any, name: str, value: Any) -> None:
-        self._changes.enter_context(tf_private.own_attributes([(callback, name, value)]))
+        was_own, before = name in vars(callback), getattr(callback, name)
+        setattr(callback, name, value)
+        if was_own or name not in vars(callback):  # a property, which a subclass may have
+            self._changes.callback(setattr, callback, name, before)
+        else:
+            self._changes.callback(delattr, callback, name)
 
 
 class _Lockstep:

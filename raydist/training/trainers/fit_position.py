@@ -276,12 +276,12 @@ def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
     count = sum(map(request.validates, epochs))
     adapter = adapters.adapter_of(request.model)
     goes_on = steps is not None and adapter.continues_validation
-    for num_epochs in [count] if goes_on else [1] * count:
+    for at_once in [count] if goes_on else [1] * count:
         seeds = resume.seeds_of_fit(
             dataset,
-            epochs=num_epochs,
+            epochs=at_once,
             steps_per_epoch=steps,
-            steps=num_epochs * (steps or 0),
+            steps=at_once * (steps or 0),
             unread=adapter.unread,
         )
         if seeds is not None:

@@ -205,7 +205,7 @@ class _Checkpoint:
 
     def _keep_within_epoch(self) -> None:
         self._keeping.called()
-        # At an epoch's end that has kept it, or something else has begun since.
+        # If it is 0, the epoch's end has kept the state, or something else has begun since.
         if self._position.step_in_epoch:
             self._keep()
 

@@ -47,7 +47,7 @@ class Study:
     Attributes:
       asked: What was given for all runs.
       num_steps: After which each run is stopped.
-      files: Those that are wanted, by the option that names one.
+      files: The files to write, by the option that names each.
     """
 
     asked: AskedJob

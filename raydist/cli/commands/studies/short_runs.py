@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 MIN_MEASURED_S = 10.0
 _POLL_S = 0.2
 _TOO_SHORT = ", before it was stopped: a longer training, with more epochs, is measured better"
-# Options that do not change the speed of the steps, and would do what is not wanted of a short run.
+# Set for each short run, and so no options of these commands: they do not change the speed of the steps, and
+# have effects that a short run should not have.
 WITHOUT: dict[str, Any] = {
     **{"on_end": None, "mlflow": None, "keep_runs": None, "keep_best": None},
     **{"resume": False, "detach": False, "export": False},
