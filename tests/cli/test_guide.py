@@ -40,6 +40,7 @@ FOREIGN_OPTIONS = {
     "--write",
     "--tasks",
     "--agents",
+    "--short",
     "--shrink",
     "--parts",
     "--exhaustive",
