@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -48,53 +48,64 @@ def main(
     is_shrunk: bool,
     at_once: int,
 ) -> None:
-    names = {
-        strategy: [*_names(seeds, dtype, prefix=PREFIX if loops else OF_FITS.get(strategy, ""))]
-        for strategy in strategies
-    }
+    prefixes = {strategy: PREFIX if loops else OF_FITS.get(strategy, "") for strategy in strategies}
     try:
-        programs = {name: of_name(name) for of_strategy in names.values() for name in of_strategy}
+        names = {
+            strategy: [*_names(seeds, dtype, prefix=prefix, is_short=is_short)]
+            for strategy, prefix in prefixes.items()
+        }
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--seeds") from error
-    if is_short:
-        short = {name for name, one in programs.items() if isinstance(one, Program) and one.is_short}
-        names = {strategy: [name for name in known if name in short] for strategy, known in names.items()}
-    counts: dict[str, Counter[str]] = {strategy: Counter() for strategy in strategies}
-    for start in range(0, len(names[strategies[0]]), at_once):
-        for strategy in strategies:
-            for result in compare(names[strategy][start : start + at_once], keras=keras, cluster=strategy):
-                if result.verdict is Verdict.DIFFERENT:
-                    # A process says a sentence once, which may have been for the program before.
-                    (alone,) = compare([result.program.name], keras=keras, cluster=strategy)
-                    result = alone if alone.verdict is Verdict.TOLD else result
-                counts[strategy][result.verdict.value] += 1
-                if result.verdict.is_defect:
-                    _say(result, keras=keras, strategy=strategy, is_shrunk=is_shrunk)
-                elif result.verdict.value in ("told", "explained", "unusable"):
-                    said = f"{result.program.name} ({strategy}): {result.details[-150:]!r}"
-                    click.echo(f"{result.verdict.value} {said}")
-    for strategy, of_verdicts in counts.items():
-        counted = (f"{count} {verdict}" for verdict, count in sorted(of_verdicts.items()))
+    if not all(names.values()):
+        which = "no short program" if is_short else "no program"
+        raise click.BadParameter(f"{seeds} names {which}", param_hint="--seeds")
+    has_defects = False
+    for strategy in strategies:
+        counts: Counter[Verdict] = Counter()
+        for start in range(0, len(names[strategy]), at_once):
+            for result in _results(names[strategy][start : start + at_once], keras=keras, strategy=strategy):
+                counts[result.verdict] += 1
+                _say(result, keras=keras, strategy=strategy, is_shrunk=is_shrunk)
+        counted = (f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
         click.echo(f"{strategy}: {', '.join(counted)}")
-    is_defect = {verdict.value: verdict.is_defect for verdict in Verdict}
-    sys.exit(any(is_defect[verdict] for of_verdicts in counts.values() for verdict in of_verdicts))
+        has_defects |= any(verdict.is_defect for verdict in counts)
+    sys.exit(has_defects)
 
 
-def _names(seeds: str, dtype: str, *, prefix: str) -> Iterator[str]:
+def _names(seeds: str, dtype: str, *, prefix: str, is_short: bool) -> Iterator[str]:
+    """Yields the names of programs; raises ValueError for one that is none."""
     suffix = "" if dtype == "float64" else f":{dtype}"
     first, colon, last = seeds.partition(":")
     if colon and last.isdecimal():
-        yield from (f"{prefix}{seed}{suffix}" for seed in range(int(first), int(last) + 1))
+        names = [f"{prefix}{seed}{suffix}" for seed in range(int(first), int(last) + 1)]
     else:
-        yield from seeds.split(",")
+        names = seeds.split(",")
+    for name in names:
+        program = of_name(name)
+        if not is_short or (isinstance(program, Program) and program.is_short):
+            yield name
+
+
+def _results(names: Sequence[str], *, keras: str, strategy: str) -> Iterator[Result]:
+    for result in compare(names, keras=keras, cluster=strategy):
+        if result.verdict is Verdict.DIFFERENT:
+            # A process says a sentence once, which may have been for the program before.
+            (alone,) = compare([result.program.name], keras=keras, cluster=strategy)
+            result = alone if alone.verdict is Verdict.TOLD else result
+        yield result
 
 
 def _say(result: Result, *, keras: str, strategy: str, is_shrunk: bool) -> None:
-    click.echo(f"{result.verdict.value.upper()} ({strategy}) {result.program.describe()}\n{result.details}")
-    if is_shrunk:
-        found = shrink(result.program, keras=keras, cluster=strategy, verdict=result.verdict)
-        click.echo(f"simplest: {found.describe()}")
-    click.echo("")
+    """Prints what differs, or why that is no defect; nothing for what is equal."""
+    name = result.verdict.value
+    if result.verdict.is_defect:
+        click.echo(f"{name.upper()} ({strategy}) {result.program.describe()}\n{result.details}")
+        if is_shrunk:
+            found = shrink(result.program, keras=keras, cluster=strategy, verdict=result.verdict)
+            click.echo(f"simplest: {found.describe()}")
+        click.echo("")
+    elif result.verdict is not Verdict.EQUAL:
+        click.echo(f"{name} {result.program.name} ({strategy}): {result.details[-150:]!r}")
 
 
 if __name__ == "__main__":

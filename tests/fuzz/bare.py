@@ -46,7 +46,7 @@ class Bare:
             step(batch)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.cache
 def run_bare(names: tuple[str, ...], keras: str) -> dict[str, Done]:
     """Returns by name what plain Keras makes of each program; several clusters are compared with one run."""
     with tempfile.TemporaryDirectory(prefix="raydist-fuzz-") as folder:

@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import pytest
+from click.testing import CliRunner
 
+from tests.fuzz.__main__ import main
 from tests.fuzz.comparison import Result, Verdict, compare
+from tests.fuzz.program import program_of
 from tests.support.selected import selected
 
 # All programs of a test's kind run for the first test that asks for one.
@@ -64,6 +68,31 @@ def test_random_program_trains_what_one_device_trains(
     assert not result.verdict.is_defect, f"{result.program.describe()}\n{result.details}"
     if name in FOUND[keras]:
         assert result.verdict is (Verdict.TOLD if name == TOLD else Verdict.EQUAL), result.details
+
+
+@pytest.mark.parametrize("seeds", ["5:3", "1:3 --short", "xx", "1:3 --short --loops"])
+def test_seeds_of_which_nothing_would_run_are_a_mistake(seeds: str) -> None:
+    found = CliRunner().invoke(main, ["--seeds", *seeds.split()])
+    assert found.exit_code == 2, found.output
+    assert "Invalid value for --seeds" in found.output
+
+
+def test_each_strategy_runs_its_own_short_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: dict[str, list[str]] = {"2": [], "parameter_server": []}
+
+    def compared(names: Sequence[str], *, keras: str, cluster: str) -> list[Result]:
+        ran[cluster] += names
+        return [Result(program=program_of(name), verdict=Verdict.EQUAL) for name in names]
+
+    monkeypatch.setattr("tests.fuzz.__main__.compare", compared)
+    arguments = ["--seeds", "1:300", "--short", *(part for one in ran for part in ("--strategy", one))]
+    found = CliRunner().invoke(main, arguments)
+    assert found.exit_code == 0, found.output
+    for cluster, prefix in (("2", ""), ("parameter_server", "ps")):
+        names = [f"{prefix}{seed}" for seed in range(1, 301)]
+        assert ran[cluster] == [name for name in names if program_of(name).is_short]
+        assert f"{cluster}: {len(ran[cluster])} equal" in found.output.splitlines()
+    assert len(ran["2"]) < len(ran["parameter_server"])
 
 
 @pytest.mark.slow
