@@ -13,8 +13,10 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.replicas import slices
-from raydist.training.replicas.gradient_probe import Probe, Update
+from raydist.training.replicas.code_names import is_keras
+from raydist.training.replicas.gradient_probe import Probe, Update, counters_kept
 from raydist.training.replicas.gradients import added, comes_from_half, is_processed, overflowed_halves
+from raydist.training.replicas.loss_verdict import described
 from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, use_share, weighted_gradient
 
 
@@ -258,3 +260,51 @@ class UpdateCheck:
         if changed:
             return f"assigns to {', '.join(str(one.name) for one in changed[:3])} after each batch"
         return None
+
+
+def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> UpdateCheck:
+    """Returns the check of a step of which several batches can make one update, before the first is traced.
+
+    Args:
+      step: The model's `train_step` as its Keras traces it, for one replica's batch.
+      element_spec: The type of an element of the distributed data.
+
+    Raises:
+      UnsupportedError: They cannot.
+    """
+    strategy = model.distribute_strategy
+    # A distributed dataset's spec holds one for each local replica.
+    own = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], element_spec)
+    where = described(type(model).train_step)
+    try:
+        spec = tf.nest.map_structure(slices.relaxed_spec, slices.own_rows_of(own))
+        with counters_kept(model):
+            check = UpdateCheck(step, strategy=strategy, spec=spec)
+    except Exception as error:  # the user's code
+        raise UnsupportedError(
+            f"ctx.fit got accumulate, and {where} could not be traced for one batch by itself "
+            f"({type(error).__name__}: {error}); leave accumulate out"
+        ) from error
+    layers = list(model._flatten_layers(include_self=False))
+    problem = None
+    if not is_keras(type(model).train_step):
+        weights = [variable for one in layers for variable in _weights_of(one)]
+        owners = (*layers, *model.metrics)
+        known = [variable for one in owners for variable in (*one.variables, *_seeds_of(one))]
+        problem = check.problem(weights, known)
+    if problem is not None:
+        raise UnsupportedError(
+            f"ctx.fit got accumulate, but {where} {problem}, so its batches cannot make one update; leave "
+            "accumulate out, or give the optimizer the gradients of the batch once, as they are"
+        )
+    return check
+
+
+def _weights_of(layer: Any) -> list[Any]:
+    """Returns what training changes of a layer, also while it is frozen."""
+    is_keras_3 = hasattr(layer, "_trainable_variables")
+    return list(getattr(layer, "_trainable_variables" if is_keras_3 else "_trainable_weights", ()))
+
+
+def _seeds_of(layer: Any) -> list[Any]:
+    return [one.state for one in getattr(layer, "_seed_generators", ())]

@@ -27,7 +27,6 @@ from raydist.training.replicas import (
     slices,
     step_check,
 )
-from raydist.training.replicas.accumulation import UpdateCheck
 from raydist.training.replicas.code_names import is_keras
 from raydist.training.replicas.loss_verdict import (
     TOLERANCE,
@@ -49,7 +48,6 @@ class _CheckSettings:
 _rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
 # Of models whose test step was looked at; None if no rule gives what one device shows.
 _evaluation_rules: weakref.WeakKeyDictionary[Any, LossRule | None] = weakref.WeakKeyDictionary()
-_update_checks: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()
 
 
 def enable_check(is_enabled: bool) -> None:
@@ -75,11 +73,8 @@ def evaluation_rule_of(model: Any) -> LossRule:
 
 def forget(model: Any, *, is_training: bool) -> None:
     """Forgets the rule, so that it is found again: the model was compiled."""
-    if not is_training:
-        _evaluation_rules.pop(model, None)
-        return
-    _rules.pop(model, None)
-    _update_checks.pop(model, None)
+    known: weakref.WeakKeyDictionary[Any, Any] = _rules if is_training else _evaluation_rules
+    known.pop(model, None)
 
 
 def is_enabled() -> bool:
@@ -116,49 +111,6 @@ def is_evaluation_undecided(model: Any, strategy: tf.distribute.Strategy) -> boo
     return is_own or (model not in _rules and code_names.has_own_losses(model))
 
 
-def update_check_of(model: Any) -> UpdateCheck:
-    """Returns what `check_update` has found."""
-    return _update_checks[model]
-
-
-def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> None:
-    """Looks whether several batches of a model can make one update, before the first one is traced.
-
-    Args:
-      step: The model's `train_step` as its Keras traces it, for one replica's batch.
-      element_spec: The type of an element of the distributed data.
-
-    Raises:
-      UnsupportedError: They cannot.
-    """
-    strategy = model.distribute_strategy
-    # A distributed dataset's spec holds one for each local replica.
-    own = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], element_spec)
-    where = loss_verdict.described(type(model).train_step)
-    try:
-        spec = tf.nest.map_structure(slices.relaxed_spec, slices.own_rows_of(own))
-        with gradient_probe.counters_kept(model):
-            check = UpdateCheck(step, strategy=strategy, spec=spec)
-    except Exception as error:  # the user's code
-        raise UnsupportedError(
-            f"ctx.fit got accumulate, and {where} could not be traced for one batch by itself "
-            f"({type(error).__name__}: {error}); leave accumulate out"
-        ) from error
-    layers = list(model._flatten_layers(include_self=False))
-    problem = None
-    if not is_keras(type(model).train_step):
-        weights = [variable for one in layers for variable in _weights_of(one)]
-        owners = (*layers, *model.metrics)
-        known = [variable for one in owners for variable in (*one.variables, *_seeds_of(one))]
-        problem = check.problem(weights, known)
-    if problem is not None:
-        raise UnsupportedError(
-            f"ctx.fit got accumulate, but {where} {problem}, so its batches cannot make one update; leave "
-            "accumulate out, or give the optimizer the gradients of the batch once, as they are"
-        )
-    _update_checks[model] = check
-
-
 def check_rule(model: Any) -> None:
     """Raises UnsupportedError for losses of a model's own that no batch's share can weight."""
     if rule_of(model) is not LossRule.SCALED or not code_names.has_own_losses(model):
@@ -169,16 +121,6 @@ def check_rule(model: Any) -> None:
         "scaled for several replicas, or could not be checked, so raydist cannot weight each batch by its "
         "examples; let them be means over the batch, and leave --no-check-equality out"
     )
-
-
-def _weights_of(layer: Any) -> list[Any]:
-    """Returns what training changes of a layer, also while it is frozen."""
-    is_keras_3 = hasattr(layer, "_trainable_variables")
-    return list(getattr(layer, "_trainable_variables" if is_keras_3 else "_trainable_weights", ()))
-
-
-def _seeds_of(layer: Any) -> list[Any]:
-    return [one.state for one in getattr(layer, "_seed_generators", ())]
 
 
 def decide(

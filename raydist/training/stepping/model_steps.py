@@ -104,6 +104,7 @@ def make_step_function(
     """
     strategy = model.distribute_strategy
     loss_rules.forget(model, is_training=is_training)
+    update_check: UpdateCheck | None = None
 
     def replica_step(element: Any) -> Any:
         rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
@@ -118,11 +119,12 @@ def make_step_function(
         return outputs
 
     def replica_update(group: Group) -> Any:
+        assert update_check is not None  # `look_at_groups` comes first
         outputs = run(
             step,
             group.batches,
             rule=loss_rules.rule_of(model),
-            check=loss_rules.update_check_of(model),
+            check=update_check,
             shown=shown,
             metric_variables=metric_variables(),
         )
@@ -164,7 +166,8 @@ def make_step_function(
             metric_check.check(model, step, batches[0])
 
     def look_at_groups(element_spec: Any) -> None:
-        loss_rules.check_update(model, step, element_spec)
+        nonlocal update_check
+        update_check = accumulation.check_update(model, step, element_spec)
         if not loss_rules.is_undecided(model, strategy, is_group=True):
             loss_rules.check_rule(model)
 
