@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raydist.training.replicas.code_names import names_called
+from raydist.training.replicas.code_names import losses_of_whole_batch, may_read_last, names_called
 
 
 class KerasLayer:
@@ -141,3 +142,80 @@ class Recursive(Layer):
 )
 def test_names_of_a_layer(layer: Any, names: set[str]) -> None:
     assert names_called(layer) == names
+
+
+class Dice:
+    """What Keras has of a loss."""
+
+    def __init__(self, axis: Any = None) -> None:
+        self.axis = axis
+
+
+Dice.__module__ = "keras.src.losses.losses"
+
+
+def tversky(y_true: Any, y_pred: Any) -> Any:
+    """A function of Keras's."""
+
+
+tversky.__module__ = "keras.src.losses.losses"
+
+
+class UsersDice(Dice):
+    """One of the user's own, which the check of losses looks at."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "found"),
+    [
+        (Dice(), ["Dice"]),
+        (Dice(axis=(1, 2, 3)), []),
+        ("dice", ["dice"]),
+        ("mse", []),
+        (tversky, ["tversky"]),
+        (UsersDice(), []),
+        ({"mask": Dice(), "edges": ["mse", tversky]}, ["Dice", "tversky"]),
+        (None, []),
+    ],
+)
+def test_losses_of_keras_that_compare_examples_are_known(loss: Any, found: list[str]) -> None:
+    assert losses_of_whole_batch(SimpleNamespace(loss=loss)) == found
+
+
+class Hooks:
+    """Hooks of batches, as callbacks have them."""
+
+    seen: Any = None
+
+    def reads(self, batch: int, logs: Any = None) -> None:
+        self.seen = logs["loss"]
+
+    def counts(self, batch: int, logs: Any = None) -> None:
+        self.seen = batch
+
+    def keeps(self, batch: int, logs: Any = None) -> None:
+        self.seen = lambda: logs
+
+    def takes_any(self, *args: Any) -> None:
+        self.seen = args
+
+    def passes_on(self, batch: int, logs: Any = None) -> None:
+        self.reads(batch, logs)
+
+
+@pytest.mark.parametrize(
+    ("hook", "expected"),
+    [
+        (Hooks.reads, True),
+        (Hooks().reads, True),
+        (Hooks.counts, False),
+        (Hooks.keeps, True),
+        (Hooks.takes_any, True),
+        (Hooks.passes_on, True),
+        (lambda batch, logs: print(batch), False),
+        (lambda batch, logs: print(batch, logs), True),
+        (print, True),
+    ],
+)
+def test_only_functions_that_may_read_their_last_argument_are_said_to(hook: Any, expected: bool) -> None:
+    assert may_read_last(hook) is expected

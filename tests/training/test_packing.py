@@ -271,8 +271,22 @@ class OfRaydist(AtBatches):
     takes_packed_steps = True
 
 
+def lambda_callback(hook: str) -> Base:
+    """What Keras's LambdaCallback is: its functions are attributes."""
+    callback = Base()
+    setattr(callback, hook, lambda *args: None)
+    return callback
+
+
 @pytest.mark.parametrize(
-    ("callback", "expected"), [(AtEpochs(), False), (AtBatches(), True), (OfRaydist(), False)]
+    ("callback", "expected"),
+    [
+        (AtEpochs(), False),
+        (AtBatches(), True),
+        (OfRaydist(), False),
+        (lambda_callback("on_epoch_end"), False),
+        (lambda_callback("on_train_batch_end"), True),
+    ],
 )
 def test_only_callbacks_with_batch_hooks_watch_batches(callback: Base, expected: bool) -> None:
     assert watches_batches(callback, Base) is expected

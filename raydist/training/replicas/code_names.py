@@ -14,6 +14,8 @@ _NOT_FORWARD = (
     *("__init__", "build", "from_config", "get_config", "compute_output_shape", "compute_output_spec"),
     *("compile", "compute_loss", "compute_metrics", "metrics", "train_step", "test_step", "predict_step"),
 )
+# Keras's losses that are one number for all examples of a batch, and their functions.
+_OF_WHOLE_BATCH = frozenset(("Dice", "Tversky", "Circle", "dice", "tversky", "circle"))
 _OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _SINGLE_LOADS = frozenset(
     "LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_DEREF".split()
@@ -57,6 +59,35 @@ def names_called(layer: Any) -> set[str]:
 def is_keras(thing: Any) -> bool:
     """Whether a function or class is Keras's own, of either Keras."""
     return _is_of(thing, "keras", "tf_keras")
+
+
+def may_read_last(function: Any) -> bool:
+    """Whether a function may use its last argument, as far as its code shows."""
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_argcount == 0 or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return True
+    name = code.co_varnames[code.co_argcount - 1]
+    loads = [one for one in dis.get_instructions(code) if "LOAD" in one.opname]
+    # Python 3.13 loads two variables at once.
+    read = [one.argval if isinstance(one.argval, tuple) else (one.argval,) for one in loads]
+    return name in code.co_cellvars or any(name in names for names in read)
+
+
+def takes_whole_batch(loss: Any) -> bool:
+    """Whether a loss is one of Keras's that compare the examples of a batch: by name, or as an object."""
+    if isinstance(loss, str):
+        return loss in _OF_WHOLE_BATCH
+    name = getattr(loss, "__name__", type(loss).__name__)
+    # Over axes of an example it is computed for each of them.
+    return name in _OF_WHOLE_BATCH and is_keras(loss) and getattr(loss, "axis", None) is None
+
+
+def losses_of_whole_batch(model: Any) -> list[str]:
+    """Returns the names of the compiled losses that `takes_whole_batch` finds."""
+    found = [loss for loss in _losses_as_given(model) if takes_whole_batch(loss)]
+    named = (one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in found)
+    return sorted({*named})
 
 
 def keras_kinds(thing: Any) -> list[str]:
@@ -144,8 +175,12 @@ def _own_losses(model: Any) -> Iterator[Any]:
     yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
 
 
+def _losses_as_given(model: Any) -> Iterator[Any]:
+    yield from _ends(model.loss if not inspect.ismethod(model.loss) else None)
+
+
 def _compiled_losses(model: Any) -> Iterator[Any]:
-    for loss in _ends(model.loss if not inspect.ismethod(model.loss) else None):
+    for loss in _losses_as_given(model):
         if loss is None or isinstance(loss, str):
             continue
         yield loss if inspect.isroutine(loss) else type(loss)

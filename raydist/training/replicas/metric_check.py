@@ -125,7 +125,7 @@ _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def is_wanted(model: Any, strategy: tf.distribute.Strategy) -> bool:
-    """Whether the model has metrics of the user's own that are not known yet, and several replicas."""
+    """Whether the model has metrics that are not known yet, as the user's own are, and several replicas."""
     return loss_rules.is_enabled() and strategy.num_replicas_in_sync > 1 and bool(_unknown(model))
 
 
@@ -173,8 +173,12 @@ def note_sums(model: Any) -> None:
 
 def _unknown(model: Any) -> list[Any]:
     inner = [one for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
-    own = [one for one in inner if not code_names.is_keras(_source(one)) and one not in _looked_at]
+    own = [one for one in inner if _may_compare(_source(one)) and one not in _looked_at]
     return list({id(one): one for one in own}.values())
+
+
+def _may_compare(source: Any) -> bool:
+    return not code_names.is_keras(source) or code_names.takes_whole_batch(source)
 
 
 def _source(metric: Any) -> Any:

@@ -19,10 +19,10 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives
 from raydist.training.cluster.collectives import worker_names
-from raydist.training.replicas.code_names import is_keras, keras_kinds
+from raydist.training.replicas.code_names import is_keras, keras_kinds, may_read_last
 from raydist.training.reporting import reporter
 from raydist.training.stepping.model_access import may_reach_model
-from raydist.training.stepping.packing import watches_batches
+from raydist.training.stepping.packing import batch_hook_of, watches_batches
 
 
 def in_run_order(callbacks: Sequence[Any]) -> list[Any]:
@@ -110,12 +110,32 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
     lockstep = type("RaydistLockstep", (_Lockstep, base), {"_supports_tf_logs": True})
     backups = [one for one in users if "BackupAndRestore" in keras_kinds(one) and id(one) not in left_out]
     # A callback that only some workers have is one of all in what they have to agree on.
-    own_needs = [any(_may_decide_at_batch(one, base) for one in users), bool(backups)]
-    decides, has_backup = (any(column) for column in zip(*_gather(strategy, own_needs), strict=True))
+    own_needs = [
+        any(_may_decide_at_batch(one, base) for one in users),
+        any(_reads_batch_logs(one, base) for one in users),
+        bool(backups),
+    ]
+    decides, reads_logs, has_backup = (
+        any(column) for column in zip(*_gather(strategy, own_needs), strict=True)
+    )
     if has_backup:
         _check_files(strategy, [one.backup_dir for one in backups])
-    own = lockstep(strategy, scratch, decides=decides, has_backup=has_backup)
+    own = lockstep(strategy, scratch, decides=decides, reads_logs=reads_logs, has_backup=has_backup)
     return sorted([*kept, own], key=lambda one: getattr(one, "raydist_place", 0))
+
+
+def reads_batch_logs(callbacks: Sequence[Any], base: type, strategy: Any) -> bool:
+    """Whether a callback of the user's looks at the logs of training batches, in any worker.
+
+    One that ends the training or sets a learning rate by them has to see what all others see.
+
+    Args:
+      callbacks: As `prepared` returns them.
+    """
+    lockstep = next((one for one in callbacks if isinstance(one, _Lockstep)), None)
+    if lockstep is not None:
+        return lockstep.reads_logs
+    return collectives.is_alone(strategy) and any(_reads_batch_logs(one, base) for one in callbacks)
 
 
 class CallbackScratch:
@@ -167,19 +187,30 @@ class CallbackScratch:
 
 
 class _Lockstep:
-    """Has all workers stop after the same step, and finds out where they would train differently."""
+    """Has all workers stop after the same step, and finds out where they would train differently.
+
+    Attributes:
+      reads_logs: Whether a callback of some worker looks at the logs of training batches.
+    """
 
     raydist_place = 0.5  # after the user's, before the checkpoint
     takes_packed_steps = True
     model: Any  # set by Keras
 
     def __init__(
-        self, strategy: Any, scratch: CallbackScratch | None, *, decides: bool, has_backup: bool
+        self,
+        strategy: Any,
+        scratch: CallbackScratch | None,
+        *,
+        decides: bool,
+        reads_logs: bool,
+        has_backup: bool,
     ) -> None:
         super().__init__()
         self._strategy = strategy
         self._scratch = scratch
         self._decides = decides
+        self.reads_logs = reads_logs
         self._has_backup = has_backup
 
     def run_around(self, callbacks: Sequence[Any]) -> None:
@@ -281,6 +312,16 @@ def _may_decide_at_batch(callback: Any, base: type) -> bool:
     if not watches_batches(callback, base):
         return False
     return not any(kind in _UNDECIDED for kind in keras_kinds(callback)) or not is_keras(type(callback))
+
+
+def _reads_batch_logs(callback: Any, base: type) -> bool:
+    if is_keras(type(callback)) and "ModelCheckpoint" in keras_kinds(callback):
+        return callback.save_best_only and callback.save_freq != "epoch"
+    if is_keras(type(callback)) and "TerminateOnNaN" in keras_kinds(callback):
+        return False  # what is NaN in one worker stops all
+    hooks = (batch_hook_of(callback, name, base) for name in ("on_train_batch_end", "on_batch_end"))
+    is_decided = _may_decide_at_batch(callback, base)
+    return is_decided and any(may_read_last(one) for one in hooks if one is not None)
 
 
 def _has_keras_hook(callback: Any, kind: str, hook: str) -> bool:

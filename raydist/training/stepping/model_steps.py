@@ -20,7 +20,7 @@ from raydist.training.replicas.accumulation import Group, UpdateCheck
 from raydist.training.replicas.loss_verdict import LossRule
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
 from raydist.training.reporting import reporter
-from raydist.training.stepping import step_calls
+from raydist.training.stepping import fit_session, step_calls
 
 
 def run(
@@ -98,7 +98,7 @@ def make_step_function(
       step: The model's `train_step` or `test_step` as its Keras traces it, on one replica's batch.
       shown: What the logs of a step of the user's show, found when it is traced; None for Keras's own.
       metric_variables: Returns the variables that a padding example must not change.
-      finish: Takes logs of a batch that was passed by hand, see `user_batches.step_of`.
+      finish: Takes the logs of this task's replicas, and returns those of all: a collective.
       before_check: Called with one replica's batch, to make what the step would make in its first trace.
       after_step: Called on each replica when the step has run.
     """
@@ -144,8 +144,8 @@ def make_step_function(
         else:
             outputs = strategy.run(logged_step, args=(element,))
         # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
-        # per metric and step, and halve the step rate. The logs of an epoch are read from
-        # the metrics, whose variables are summed over all replicas.
+        # per step, and halve the step rate. Where a callback reads them, `call` does so. The logs of an epoch
+        # are read from the metrics, whose variables are summed over all replicas.
         return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
 
     def is_undecided(is_group: bool) -> bool:
@@ -199,6 +199,8 @@ def make_step_function(
         while unnoted:
             own_step = type(model).train_step if is_training else type(model).test_step
             unnoted.pop().note_derived(own_step)
-        return outputs
+        session = fit_session.current() if is_training and strategy.num_replicas_in_sync > 1 else None
+        is_read = session is not None and session.reads_batch_logs
+        return finish(outputs) if is_read and isinstance(elements, step_calls.StepCall) else outputs
 
     return call

@@ -141,4 +141,12 @@ def watches_batches(callback: Any, base: type) -> bool:
     """Whether a callback has something to do at each batch. raydist's own ones take several at once."""
     if getattr(callback, "takes_packed_steps", False):
         return False
-    return any(getattr(type(callback), hook, None) is not getattr(base, hook) for hook in _BATCH_HOOKS)
+    return any(batch_hook_of(callback, hook, base) is not None for hook in _BATCH_HOOKS)
+
+
+def batch_hook_of(callback: Any, name: str, base: type) -> Any:
+    """Returns what a callback has in place of the hook of its base class; None if nothing."""
+    if name in vars(callback):  # a LambdaCallback's
+        return vars(callback)[name]
+    hook = getattr(type(callback), name, None)
+    return None if hook is getattr(base, name) else hook
