@@ -73,10 +73,14 @@ def trace_step(
 
 
 def _in_order(graph: Any) -> list[Any]:
-    """Returns the variables of a traced function in the order of their first use; the graph keeps none."""
+    """Returns the variables of a traced function in the order of their first use; the graph keeps none.
+
+    Those of several replicas as a whole: nothing else may keep it, and a copy alone is not what is saved.
+    """
     positions = {id(outside): position for position, (outside, _) in enumerate(graph.captures)}
     of_program = [one for one in graph.variables if not collective_clock.owns(one)]
-    return sorted(of_program, key=lambda one: positions.get(id(one.handle), len(positions)))
+    in_order = sorted(of_program, key=lambda one: positions.get(id(one.handle), len(positions)))
+    return [tf_private.distributed(one) for one in in_order]
 
 
 def has_traced(model: Any) -> bool:

@@ -178,12 +178,12 @@ def decide_evaluation(
     strategy = model.distribute_strategy
     step, batch = slices.on_own_rows(strategy, step, element)
     name = f"the test step of {model.name}"
-    check = _checked(step, batch, name=name, strategy=strategy, model=model, shown=shown, doubles=True)
+    check = _checked(step, batch, name=name, strategy=strategy, model=model, shown=shown)
     found = _Findings.of(check).of_workers(strategy)
     _evaluation_rules[model] = None
     # Of losses of Keras's own either of the first two is right; what else the step shows is then not scaled.
     by_preference = (LossRule.LOCAL_MEAN, LossRule.SCALED, LossRule.SUM)
-    rule = next((one for one in by_preference if found.shows(one)), None)
+    rule = next((one for one in by_preference if found.has_compared == 1 and found.shows(one)), None)
     if rule is None or check is None:
         source = type(model).test_step
         source = next(code_names.own_sources(model)) if is_keras(source) else source
@@ -204,22 +204,21 @@ def _checked(
     model: Any = None,
     shown: own_logs.Results | None = None,
     compares: bool = True,
-    doubles: bool = False,
 ) -> step_check.StepCheck | None:
-    """Returns what a check of a step finds, as far as it gets; None if it cannot begin.
+    """Returns what a check of a step finds, as far as it gets; None if it cannot begin, as without a row.
 
-    That is also the case for a batch of one row, unless `doubles`.
+    A batch of one row has it twice, which tells a sum from a mean, too, but nothing of the gradients.
 
     Args:
       name: Of the step, for the log.
       model, shown, compares: As of `StepCheck`.
-      doubles: Whether a batch of one row may have it twice, which tells a sum from a mean, too.
     """
     check: step_check.StepCheck | None = None
     try:
-        if compares and int(slices.num_rows(batch)) < 2:
-            if not doubles:
-                return None
+        num_rows = int(slices.num_rows(batch)) if compares else 2
+        if num_rows == 0:
+            return None
+        if num_rows == 1:
             batch = slices.doubled(batch)
         spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         with contextlib.nullcontext() if model is None else gradient_probe.counters_kept(model):
@@ -228,6 +227,8 @@ def _checked(
             )
         if compares:
             check.measure(batch)
+        if num_rows == 1:
+            check.errors = [UNKNOWN] * len(LossRule)  # two examples alike hide a comparison
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
         logger.info("%s could not be checked: %s", name, error, exc_info=True)
     return check
@@ -341,8 +342,11 @@ class _Findings:
         return _Findings(**dict(zip(names, shaped, strict=True)))
 
     def shows(self, rule: LossRule) -> bool:
-        """Whether all workers have found that a rule shows one device's values."""
-        return bool(self.shows_batch[list(LossRule).index(rule)] == 1)
+        """Whether the workers that could compare have all found that a rule shows one device's values."""
+        index = list(LossRule).index(rule)
+        # What takes sums is known only if all workers could.
+        is_known = self.has_compared == 1 or not self.takes_sums[index].any()
+        return is_known and bool(np.isclose(self.shows_batch[index], self.has_compared))
 
 
 def _find_rule(
@@ -374,7 +378,7 @@ def _find_rule(
             _set_takers_of_sums(check.means, found, rule, is_evaluation=True)
 
     def is_shown(rule: LossRule) -> bool:
-        return found.has_compared < 1 or found.shows(rule)
+        return found.has_compared == 0 or found.shows(rule)
 
     if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
         set_takers_of_sums(LossRule.SCALED)

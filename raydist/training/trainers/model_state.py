@@ -103,8 +103,7 @@ def _all_variables(model: Any) -> Iterator[Any]:
             yield wrapped
         elif isinstance(trackable, (tf.Variable, tf.random.Generator)) or adapter.is_optimizer(trackable):
             yield from variables.variables_of("", trackable)
-    for variable in traced.variables:
-        yield tf_private.distributed(variable)
+    yield from traced.variables
 
 
 def _descendants(model: Any) -> Iterator[Any]:

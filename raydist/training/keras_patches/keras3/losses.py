@@ -175,10 +175,15 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> None:
         # The loss of each of several outputs weighs as many examples as a batch has by its static shape: in
-        # Keras's own graphs none, or as many in every batch. Ours may know that of a single batch.
+        # Keras's own graphs none, or as many in every batch. Ours may know that of a single batch. Eager
+        # steps weigh each batch by its examples, and here each replica its own part, if it has one.
         is_static = sys._getframe(1).f_code is of_outputs and replica_share.is_in_model_step()
         if is_static:
-            sample_weight = replica_share.step_weight(values.dtype)
+            share = replica_share.step_weight(values.dtype)
+            if not tf.executing_eagerly():
+                sample_weight = share
+            elif share is not None:
+                sample_weight = tf.cast(sample_weight, share.dtype) * tf.sign(share)
         elif getattr(values, "shape", None) == ():
             values, sample_weight = replica_share.of_step(self, values, sample_weight)
         original(self, values, sample_weight=sample_weight)

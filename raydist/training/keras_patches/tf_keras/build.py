@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 _specs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# The losses with which a model was compiled when its step was traced.
+_traced_losses: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 
 def note_spec(model: Any, element_spec: Any) -> None:
@@ -62,11 +64,18 @@ def build(model: Any, element_spec: Any) -> None:
         if not has_own_step:
             raise
         logger.info("%s is built by its train_step: %s", model.name, error)
-    if has_own_step and (model.train_function is None or not step_trace.has_traced(model)):
+    if has_own_step and (model.train_function is None or not _is_traced(model)):
         step = converted(model.train_step)
         if not all(layer.built for layer in model._flatten_layers()):
             _build_in_replicas(model, step, element_spec)
         step_trace.trace_step(model, step, element_spec, build=optimizers.build)
+        _traced_losses[model] = weakref.ref(model.compiled_loss)
+
+
+def _is_traced(model: Any) -> bool:
+    """Whether the step was traced since the model was compiled; `fit` makes its function before it builds."""
+    of_losses = _traced_losses.get(model)
+    return of_losses is not None and of_losses() is model.compiled_loss and step_trace.has_traced(model)
 
 
 def build_losses(model: Any, batch: Any) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import training
@@ -193,3 +194,8 @@ def logs_of_epoch(original: Callable[..., Any], self: Any, logs: Any) -> Any:
     results = original(self, logs)
     is_stock = self._cluster_coordinator or tf_private.is_default(self.distribute_strategy)
     return results if is_stock else own_logs.of_epoch(self, logs, results)
+
+
+def load_own_variables(original: Callable[..., None], self: Any, store: Any) -> None:
+    # A file gives h5py's datasets, which tf.Variable takes, but TensorFlow cannot divide by the replicas.
+    original(self, {name: np.asarray(store[name]) for name in store.keys()})

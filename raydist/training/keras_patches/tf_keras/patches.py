@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tf_keras
-from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.engine import base_layer, data_adapter, training
 from tf_keras.src.utils import metrics_utils
 
 from raydist.training.keras_patches import replacement
@@ -124,6 +124,13 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self logs",
             make=around(model_training.logs_of_epoch),
             reason="values of a user's own step that are not metrics differ from worker to worker",
+        ),
+        Replacement(
+            owner=base_layer.Layer,
+            name="load_own_variables",
+            parameters="self store",
+            make=around(model_training.load_own_variables),
+            reason="a metric that is an attribute takes arrays alone where it is summed over replicas",
         ),
         *random_layers.replacements(),
         Replacement(
