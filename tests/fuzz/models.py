@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tests.fuzz.data import CLASSES, LENGTH, WORDS
+from tests.fuzz.data import CLASSES, LENGTH, OUTPUTS, SPARSE_LOSSES, WORDS
 from tests.fuzz.program import KEEP, Program
 
 keras = tf.keras
@@ -17,6 +18,7 @@ OUTPUT = {
     "regression": (1, None),
     "binary": (1, "sigmoid"),
     "classes": (CLASSES, "softmax"),
+    "each": (CLASSES, "softmax"),
 }
 
 
@@ -25,38 +27,71 @@ def build(program: Program) -> Any:
     inputs = _inputs(program)
     hidden = _hidden(program, inputs)
     units, activation = OUTPUT[program.task]
-    outputs = [layers.Dense(units, activation=activation, name="first")(hidden)]
+    outputs = [layers.Dense(units, activation=activation, name=OUTPUTS[0])(hidden)]
     if program.outputs == 2:
-        outputs.append(layers.Dense(1, name="second")(hidden))
+        outputs.append(layers.Dense(1, name=OUTPUTS[1])(hidden))
+    if program.model == "named":
+        return keras.Model(inputs, dict(zip(OUTPUTS, outputs, strict=False)))
     functional = keras.Model(inputs, outputs[0] if len(outputs) == 1 else tuple(outputs))
-    make = {"functional": None, "subclassed": Wrapped}.get(program.model) or {
+    if program.model == "nested":
+        return keras.Model(inputs, functional(inputs))
+    if program.model == "sequential" and program.outputs == 1 and program.inputs not in ("both", "pair"):
+        return keras.Sequential([functional])
+    make = {
+        "subclassed": Wrapped,
         "own_train_step": OwnTrainStep,
         "add_loss": AddLoss,
         "compute_loss": OwnComputeLoss,
+        "two_optimizers": TwoOptimizers,
+        "penalty": Penalty,
+        "own_metrics": OwnMetrics,
+        "unlabeled": Unlabeled,
     }.get(program.model)
     model = functional if make is None else make(functional)
-    if program.model == "own_train_step":
+    if isinstance(model, OwnTrainStep):
         model.shows_again = program.logs == "again"
+    if isinstance(model, TwoOptimizers):
+        model.others = [optimizer_of(program)]
     return model
 
 
 def compiled(program: Program) -> Any:
     model = build(program)
+    compile_model(program, model)
+    return model
+
+
+def compile_model(program: Program, model: Any) -> None:
     loss, metrics = (
         loss_of(program, reduction=program.reduction),
         [_metric(program, name) for name in program.metrics],
     )
+    if isinstance(model, OwnMetrics):
+        model.loss_fn = loss_of(program, reduction="none")
+    if isinstance(model, (OwnMetrics, Unlabeled)):
+        model.compile(optimizer=optimizer_of(program), run_eagerly=program.run_eagerly)
+        return
     is_double = program.outputs == 2
     # tf_keras fails by itself where the last call of an epoch lacks a step.
     steps_per_execution = program.steps_per_execution if IS_KERAS_3 else 1
+    losses = [loss, "mse"] if is_double else loss
+    weights = [0.7, 0.3] if is_double else None
+    measured: Any = [metrics, []] if is_double else metrics
+    if program.model == "named":
+        names = OUTPUTS[: program.outputs]
+        losses = dict(zip(names, losses if is_double else [loss], strict=True))
+        weights = dict(zip(names, weights, strict=True)) if weights else None
+        measured = {OUTPUTS[0]: metrics}
     model.compile(
         optimizer=optimizer_of(program),
-        loss=[loss, "mse"] if is_double else loss,
-        loss_weights=[0.7, 0.3] if is_double else None,
-        metrics=[metrics, []] if is_double else metrics,
+        loss=losses,
+        loss_weights=weights,
         steps_per_execution=steps_per_execution,
+        run_eagerly=program.run_eagerly,
+        **{"weighted_metrics" if program.metrics_weighted else "metrics": measured},
     )
-    return model
+    for other in getattr(model, "others", ()):
+        other.build(model.trainable_variables[1::2])
 
 
 class Wrapped(keras.Model):  # type: ignore[misc]
@@ -118,14 +153,157 @@ class OwnTrainStep(Wrapped):
         return logs
 
 
+class TwoOptimizers(OwnTrainStep):
+    """Each optimizer has every other variable; the second one is updated by a loss of its own."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape(persistent=True) as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+            second = loss + 0.1 * tf.reduce_mean(tf.square(tf.nest.flatten(y_pred)[0]))
+        variables = self.trainable_variables
+        for optimizer, part, value in (
+            (self.optimizer, variables[::2], loss),
+            (self.others[0], variables[1::2], second),
+        ):
+            gradients = tape.gradient(value, part)
+            optimizer.apply_gradients(zip(gradients, part, strict=True))
+        return self._logs(loss, y, y_pred, sample_weight)
+
+
+class Penalty(OwnTrainStep):
+    """Adds the norm of its inputs' gradient, as a Wasserstein GAN does, where its inputs are numbers."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        numbers = [one for one in tf.nest.flatten(x) if one.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(numbers)
+                y_pred = self(x, training=True)
+                whole = tf.reduce_sum(tf.nest.flatten(y_pred)[0])
+            slopes = inner.gradient(whole, numbers)
+            norms = [tf.norm(tf.reshape(one, (tf.shape(one)[0], -1)) + 0.1, axis=1) for one in slopes]
+            loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+            for one in norms:
+                loss += 0.5 * tf.reduce_mean((one - 1.0) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self._logs(loss, y, y_pred, sample_weight)
+
+
+class OwnMetrics(Wrapped):
+    """Has nothing compiled but its optimizer: the loss and the metrics are attributes of its own."""
+
+    loss_fn: Any = None
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.loss_tracker = keras.metrics.Mean(name="loss")
+        self.spread = keras.metrics.MeanAbsoluteError(name="spread")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.loss_tracker, self.spread]
+
+    def train_step(self, data: Any) -> Any:
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self._loss(y, y_pred)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self._logs(loss, y_pred)
+
+    def test_step(self, data: Any) -> Any:
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = self(x, training=False)
+        return self._logs(self._loss(y, y_pred), y_pred)
+
+    def _loss(self, y: Any, y_pred: Any) -> Any:
+        return tf.reduce_mean(self.loss_fn(tf.nest.flatten(y)[0], tf.nest.flatten(y_pred)[0]))
+
+    def _logs(self, loss: Any, y_pred: Any) -> Any:
+        first = tf.nest.flatten(y_pred)[0]
+        self.loss_tracker.update_state(loss)
+        self.spread.update_state(tf.zeros_like(first), first)
+        return {one.name: one.result() for one in self.metrics}
+
+
+class Unlabeled(Wrapped):
+    """Has no loss but what its call adds, as an autoencoder may."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        outputs = self.inner(inputs, training=training)
+        first = tf.nest.flatten(outputs)[0]
+        self.add_loss(tf.reduce_mean(tf.square(first - 0.3)))
+        return outputs
+
+
+def has_own_layers(program: Program) -> bool:
+    return any(name.startswith("own") or name == "masked_own" for name in program.layers)
+
+
+def own_objects() -> dict[str, Any]:
+    """What a file of a model names and Keras does not know."""
+    own = (_OwnFunction, _OwnLoss, _Quantile, _Rows, _OwnMean)
+    functions = (_own_loss, _scalar_mean, _scalar_sum)
+    return {one.__name__: one for one in (*own, *functions)}
+
+
+class _OwnScale(layers.Layer):  # type: ignore[misc]
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(name="scale", shape=(shape[-1],), initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        return x * self.scale
+
+
+class _OwnCounter(_OwnScale):
+    """Counts its calls, and scales by their number."""
+
+    def build(self, shape: Any) -> None:
+        super().build(shape)
+        self.count = self.add_weight(name="count", shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.count.assign_add(tf.ones((), x.dtype))
+        return x * self.scale / (1.0 + 0.1 * self.count)
+
+
+class _OwnActivityLoss(_OwnScale):
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.05 * tf.reduce_mean(tf.abs(x)))
+        return super().call(x)
+
+
+class _Masked(layers.Layer):  # type: ignore[misc]
+    """A mean over those positions that the mask leaves."""
+
+    supports_masking = True
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> None:
+        return None
+
+    def call(self, x: Any, mask: Any = None) -> Any:
+        weights = tf.cast(mask, x.dtype)[..., None]
+        return tf.reduce_sum(x * weights, axis=1) / tf.reduce_sum(weights, axis=1)
+
+
 def _inputs(program: Program) -> Any:
     made = {
         "vector": lambda: layers.Input((6,), name="vector"),
-        "tokens": lambda: layers.Input((LENGTH,), dtype="int32", name="tokens"),
+        "tokens": lambda: layers.Input(
+            (None if program.data == "padded" else LENGTH,), dtype="int32", name="tokens"
+        ),
         "image": lambda: layers.Input((8, 8, 2), name="image"),
     }
     if program.inputs == "both":
         return {name: made[name]() for name in ("tokens", "vector")}
+    if program.inputs == "pair":
+        return (made["tokens"](), made["vector"]())
     return made[program.inputs]()
 
 
@@ -138,18 +316,37 @@ def _hidden(program: Program, inputs: Any) -> Any:
     if program.inputs == "image":
         x = layers.Conv2D(4, 3, padding="same", activation="tanh")(inputs)
         for name in program.layers:
-            x = IMAGE[name](x)
-        return layers.GlobalAveragePooling2D()(x)
+            x = (EACH_IMAGE if program.task == "each" else IMAGE)[name](x)
+        return x if program.task == "each" else layers.GlobalAveragePooling2D()(x)
     if program.inputs == "tokens":
-        return _of_tokens(program, inputs)
-    return layers.Concatenate()([_of_tokens(program, inputs["tokens"]), layers.Dense(3)(inputs["vector"])])
+        return _of_each_token(program, inputs) if program.task == "each" else _of_tokens(program, inputs)
+    tokens, vector = inputs if program.inputs == "pair" else (inputs["tokens"], inputs["vector"])
+    return layers.Concatenate()([_of_tokens(program, tokens), layers.Dense(3)(vector)])
+
+
+def _of_each_token(program: Program, tokens: Any) -> Any:
+    is_masked = any(name.startswith("masked") for name in program.layers)
+    x = layers.Embedding(WORDS, 4, mask_zero=is_masked)(tokens)
+    for name in program.layers:
+        x = EACH_TOKEN[name](x)
+    return x
 
 
 def _of_tokens(program: Program, tokens: Any) -> Any:
     parts = []
+    tied = layers.Embedding(WORDS, 4)
     for name in program.layers or ("average",):
-        embedded = layers.Embedding(WORDS, 4, mask_zero=name.startswith("masked"))(tokens)
-        parts.append(TOKENS[name](embedded))
+        if name == "bag":
+            words = layers.CategoryEncoding(WORDS, output_mode="multi_hot")(tokens)
+            parts.append(layers.Dense(3)(words))
+            continue
+        regularizer = keras.regularizers.L2(0.01) if name == "regularized" else None
+        make = layers.Embedding(
+            WORDS, 4, mask_zero=name.startswith("masked"), embeddings_regularizer=regularizer
+        )
+        parts.append(TOKENS[name]((tied if name == "tied" else make)(tokens)))
+        if name == "tied":
+            parts.append(layers.GlobalMaxPooling1D()(tied(tokens)))
     return parts[0] if len(parts) == 1 else layers.Concatenate()(parts)
 
 
@@ -160,6 +357,25 @@ def _residual(x: Any) -> Any:
 def _attention(x: Any) -> Any:
     # A bias of the keys has no gradient but rounding, from which some optimizers make whole steps.
     return layers.GlobalAveragePooling1D()(layers.MultiHeadAttention(2, 3, use_bias=False)(x, x))
+
+
+def _twice(layer: Any, x: Any) -> Any:
+    return layer(layer(x))
+
+
+def _with_positions(x: Any) -> Any:
+    return _Positions()(x)
+
+
+class _Positions(layers.Layer):  # type: ignore[misc]
+    """Adds an embedding of each position, which all examples look up."""
+
+    def build(self, shape: Any) -> None:
+        self.embedding = layers.Embedding(LENGTH, shape[-1])
+        self.embedding.build(None)
+
+    def call(self, x: Any) -> Any:
+        return x + self.embedding(tf.range(tf.shape(x)[1]))
 
 
 VECTOR: dict[str, Callable[[Any], Any]] = {
@@ -173,6 +389,24 @@ VECTOR: dict[str, Callable[[Any], Any]] = {
     )(x),
     "constrained": lambda x: layers.Dense(4, kernel_constraint=keras.constraints.MaxNorm(0.7))(x),
     "units": lambda x: layers.UnitNormalization()(x),
+    "einsum": lambda x: layers.EinsumDense("ab,bc->ac", output_shape=5, bias_axes="c")(x),
+    "gate": lambda x: layers.Multiply()([x, layers.Dense(x.shape[-1], activation="sigmoid")(x)]),
+    "twice": lambda x: _twice(layers.Dense(x.shape[-1], activation="tanh"), x),
+    "frozen": lambda x: layers.Dense(5, trainable=False)(x),
+    "spectral": lambda x: layers.SpectralNormalization(layers.Dense(5))(x),
+    "orthogonal": lambda x: layers.Dense(
+        4, kernel_regularizer=keras.regularizers.OrthogonalRegularizer(0.01), bias_regularizer="l1"
+    )(x),
+    "unit_norm": lambda x: layers.Dense(4, kernel_constraint="unit_norm", bias_constraint="non_neg")(x),
+    "normalization": lambda x: layers.Normalization(mean=0.1, variance=2.0)(x),
+    "own_scale": lambda x: _OwnScale()(x),
+    "own_counter": lambda x: _OwnCounter()(x),
+    "own_loss": lambda x: _OwnActivityLoss()(x),
+    "buckets": lambda x: layers.Concatenate()(
+        [x, layers.Embedding(4, 2)(layers.Discretization(bin_boundaries=[-0.5, 0.0, 0.5])(x[:, 0]))]
+    ),
+    "lambda": lambda x: layers.Lambda(lambda one: one * 2.0 - 0.1)(x),
+    "sequence": lambda x: layers.SimpleRNN(4)(layers.RepeatVector(3)(x)),
 }
 TOKENS: dict[str, Callable[[Any], Any]] = {
     "average": lambda x: layers.GlobalAveragePooling1D()(x),
@@ -183,6 +417,27 @@ TOKENS: dict[str, Callable[[Any], Any]] = {
     "conv1d": lambda x: layers.GlobalMaxPooling1D()(layers.Conv1D(3, 2)(x)),
     "attention": _attention,
     "flatten": lambda x: layers.Flatten()(x),
+    "simple_rnn": lambda x: layers.SimpleRNN(3)(x),
+    "distributed": lambda x: layers.GlobalAveragePooling1D()(layers.TimeDistributed(layers.Dense(3))(x)),
+    "global_max": lambda x: layers.GlobalMaxPooling1D()(x),
+    "separable": lambda x: layers.GlobalAveragePooling1D()(layers.SeparableConv1D(3, 2)(x)),
+    "tied": lambda x: layers.GlobalAveragePooling1D()(x),
+    "transpose": lambda x: layers.GlobalAveragePooling1D()(layers.Conv1DTranspose(3, 2, strides=2)(x)),
+    "regularized": lambda x: layers.GlobalAveragePooling1D()(x),
+    "positions": lambda x: layers.GlobalMaxPooling1D()(_with_positions(x)),
+    "masked_attention": lambda x: layers.GlobalAveragePooling1D()(
+        layers.MultiHeadAttention(2, 3, use_bias=False)(x, x)
+    ),
+    "stacked": lambda x: layers.GRU(3)(layers.LSTM(3, return_sequences=True)(x)),
+    "masked_own": lambda x: _Masked()(x),
+}
+EACH_TOKEN: dict[str, Callable[[Any], Any]] = {
+    "masked_lstm": lambda x: layers.LSTM(3, return_sequences=True)(x),
+    "gru": lambda x: layers.GRU(3, return_sequences=True)(x),
+    "dense": lambda x: layers.Dense(4, activation="tanh")(x),
+    "conv": lambda x: layers.Conv1D(4, 3, padding="same")(x),
+    "attention": lambda x: layers.MultiHeadAttention(2, 3, use_bias=False)(x, x),
+    "positions": lambda x: _with_positions(x),
 }
 IMAGE: dict[str, Callable[[Any], Any]] = {
     "conv": lambda x: layers.Conv2D(3, 3, activation="tanh")(x),
@@ -191,11 +446,67 @@ IMAGE: dict[str, Callable[[Any], Any]] = {
     "group_norm": lambda x: layers.GroupNormalization(groups=1)(x),
     "average_pool": lambda x: layers.AveragePooling2D(2, padding="same")(x),
     "max_pool": lambda x: layers.MaxPooling2D(2, padding="same")(x),
+    "transpose": lambda x: layers.Conv2DTranspose(3, 2, strides=2)(x),
+    "upsample": lambda x: layers.UpSampling2D(2, interpolation="bilinear")(x),
+    "pad": lambda x: layers.Conv2D(3, 3)(layers.ZeroPadding2D(1)(x)),
+    "global": lambda x: layers.Multiply()([x, layers.GlobalAveragePooling2D(keepdims=True)(x)]),
+    "spectral": lambda x: layers.SpectralNormalization(layers.Conv2D(3, 2, padding="same"))(x),
+    "flat": lambda x: layers.Reshape((1, 1, 4))(layers.Dense(4)(layers.Flatten()(x))),
+    "own_scale": lambda x: _OwnScale()(x),
+    "shared": lambda x: _twice(layers.Conv2D(x.shape[-1], 3, padding="same", activation="tanh"), x),
+    "rescaled": lambda x: layers.Rescaling(0.5, offset=0.1)(x),
+}
+EACH_IMAGE: dict[str, Callable[[Any], Any]] = {
+    "conv": lambda x: layers.Conv2D(4, 3, padding="same", activation="tanh")(x),
+    "skip": lambda x: layers.Concatenate()([x, layers.Conv2D(2, 1)(x)]),
+    "group_norm": lambda x: layers.GroupNormalization(groups=1)(x),
+    "u": lambda x: layers.Concatenate()(
+        [x, layers.UpSampling2D(2)(layers.Conv2D(3, 3, strides=2, padding="same")(x))]
+    ),
 }
 
 
 def _own_loss(y_true: Any, y_pred: Any) -> Any:
     return tf.reduce_mean(tf.abs(y_true - y_pred) ** 1.5, axis=-1)
+
+
+def _scalar_mean(y_true: Any, y_pred: Any) -> Any:
+    return tf.reduce_mean(tf.square(y_true - y_pred))
+
+
+def _scalar_sum(y_true: Any, y_pred: Any) -> Any:
+    return tf.reduce_sum(tf.square(y_true - y_pred))
+
+
+class _OwnMean(keras.metrics.Metric):  # type: ignore[misc]
+    """A mean whose sum and count are variables of its own."""
+
+    def __init__(self, name: str = "own_mean", **more: Any) -> None:
+        super().__init__(name=name, **more)
+        self.sum = self.add_weight(name="sum", initializer="zeros")
+        self.weight = self.add_weight(name="weight", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        each = tf.reduce_mean(tf.abs(tf.cast(y_pred, self.sum.dtype)), axis=-1)
+        weights = tf.ones_like(each) if sample_weight is None else tf.cast(sample_weight, each.dtype)
+        weights = tf.reshape(weights, tf.shape(each))
+        self.sum.assign_add(tf.reduce_sum(each * weights))
+        self.weight.assign_add(tf.reduce_sum(weights))
+
+    def result(self) -> Any:
+        return self.sum / self.weight
+
+
+class _Quantile(keras.losses.Loss):  # type: ignore[misc]
+    """Has an argument of its own."""
+
+    def __init__(self, quantile: float = 0.7, name: str = "quantile", **more: Any) -> None:
+        super().__init__(name=name, **more)
+        self.quantile = quantile
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        error = y_true - y_pred
+        return tf.reduce_mean(tf.maximum(self.quantile * error, (self.quantile - 1.0) * error), axis=-1)
 
 
 class _OwnFunction(keras.losses.Loss):  # type: ignore[misc]
@@ -213,7 +524,19 @@ def loss_of(program: Program, *, reduction: str) -> Any:
     losses = keras.losses
     if program.loss == "own_function" and reduction == "mean":
         return _own_loss
-    make = {
+    of_mean = {
+        "function": losses.get("mean_absolute_error"),
+        "scalar_mean": _scalar_mean,
+        "scalar_sum": _scalar_sum,
+        "name": "binary_crossentropy" if program.task == "binary" else "mse",
+    }
+    if program.loss in of_mean and reduction == "mean":
+        return of_mean[program.loss]
+    if program.loss in of_mean:  # what is no object has no reduction
+        return (losses.BinaryCrossentropy if program.task == "binary" else losses.MeanSquaredError)(
+            reduction=reduction
+        )
+    make: dict[str, Callable[..., Any]] = {
         "mse": losses.MeanSquaredError,
         "mae": losses.MeanAbsoluteError,
         "huber": losses.Huber,
@@ -226,14 +549,34 @@ def loss_of(program: Program, *, reduction: str) -> Any:
         "sparse_crossentropy": losses.SparseCategoricalCrossentropy,
         "crossentropy": losses.CategoricalCrossentropy,
         "kl_divergence": losses.KLDivergence,
-    }[program.loss]
-    return make() if reduction == "mean" else make(reduction=reduction)
+        "msle": losses.MeanSquaredLogarithmicError,
+        "mape": losses.MeanAbsolutePercentageError,
+        "quantile": _Quantile,
+        "squared_hinge": losses.SquaredHinge,
+        "logits": functools.partial(losses.BinaryCrossentropy, from_logits=True),
+        "smoothed": functools.partial(losses.BinaryCrossentropy, label_smoothing=0.1),
+        "smoothed_classes": functools.partial(losses.CategoricalCrossentropy, label_smoothing=0.1),
+        "categorical_hinge": losses.CategoricalHinge,
+        "categorical_focal": losses.CategoricalFocalCrossentropy,
+        "dice": getattr(losses, "Dice", losses.CategoricalCrossentropy),
+        "ignoring": functools.partial(losses.SparseCategoricalCrossentropy, ignore_class=0),
+    }
+    return make[program.loss]() if reduction == "mean" else make[program.loss](reduction=reduction)
 
 
 def _metric(program: Program, name: str) -> Any:
     metrics = keras.metrics
-    one_hot = program.loss != "sparse_crossentropy"
+    one_hot = program.loss not in SPARSE_LOSSES
+    names = {"regression": "mae", "binary": "accuracy"}
     make: dict[str, Callable[[], Any]] = {
+        "function": lambda: keras.losses.get("log_cosh"),
+        "names": lambda: names.get(program.task, "accuracy"),
+        "msle": metrics.MeanSquaredLogarithmicError,
+        "own_mean": _OwnMean,
+        "recall": lambda: metrics.Recall(thresholds=[0.3, 0.6]),
+        "hinge": metrics.Hinge,
+        "crossentropy": metrics.CategoricalCrossentropy if one_hot else metrics.SparseCategoricalCrossentropy,
+        "f1": lambda: (metrics.F1Score if one_hot else metrics.SparseCategoricalAccuracy)(),
         "mae": metrics.MeanAbsoluteError,
         "rmse": metrics.RootMeanSquaredError,
         "r2": metrics.R2Score,
@@ -288,8 +631,18 @@ def optimizer_of(program: Program) -> Any:
         "nadam": lambda: optimizers.Nadam(rate, **more),
         "ftrl": lambda: optimizers.Ftrl(rate, **more),
         "lion": lambda: optimizers.Lion(rate, **more),
+        "lamb": lambda: getattr(optimizers, "Lamb", optimizers.Adam)(rate, **more),
+        "adafactor": lambda: optimizers.Adafactor(rate, **more),
+        "scaled": lambda: _scaled(optimizers.Adam(rate, **more)),
+        "muon": lambda: getattr(optimizers, "Muon", optimizers.Adam)(rate, **more),
+        "name": lambda: optimizers.get("adam"),
     }
     return make[program.optimizer]()
+
+
+def _scaled(optimizer: Any) -> Any:
+    make = getattr(keras.optimizers, "LossScaleOptimizer", keras.mixed_precision.LossScaleOptimizer)
+    return make(optimizer)
 
 
 def _rate(program: Program) -> Any:

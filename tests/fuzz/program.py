@@ -1,15 +1,18 @@
 """A random program as data: what a seed stands for, and how it is made simpler.
 
-Each axis is drawn from a generator of its own, so that a new axis changes none of the others.
+Each axis is drawn from a generator of its own, so that a new axis changes none of the others. Seeds from
+WIDE on draw from more values of each axis; the lists of the others stay as they are, so that a seed that
+found something goes on being the program that found it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+WIDE = 10_000
 INPUTS = ("vector", "tokens", "image", "both")
 LAYERS = {
     "vector": ("dense", "tanh", "layer_norm", "prelu", "residual", "regularized", "constrained", "units"),
@@ -31,6 +34,49 @@ OPTIMIZERS = (
     *("sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "rmsprop", "centered_rmsprop"),
     *("adagrad", "adadelta", "adamax", "nadam", "ftrl", "lion"),
 )
+MORE_LAYERS = {
+    "vector": (
+        *("einsum", "gate", "twice", "frozen", "spectral", "orthogonal", "unit_norm", "normalization"),
+        *("own_scale", "own_counter", "own_loss", "buckets", "lambda", "sequence"),
+    ),
+    "tokens": (
+        *("simple_rnn", "distributed", "global_max", "separable", "tied", "transpose", "regularized", "bag"),
+        *("positions", "masked_attention", "stacked", "masked_own"),
+    ),
+    "image": (
+        "transpose",
+        "upsample",
+        "pad",
+        "global",
+        "spectral",
+        "flat",
+        "own_scale",
+        "shared",
+        "rescaled",
+    ),
+}
+# Of models that predict something for each token or pixel.
+EACH_LAYERS = {
+    "tokens": ("masked_lstm", "gru", "dense", "conv", "attention", "positions"),
+    "image": ("conv", "skip", "group_norm", "u"),
+}
+MORE_LOSSES = {
+    "regression": ("msle", "mape", "scalar_mean", "scalar_sum", "function", "name", "quantile"),
+    "binary": ("squared_hinge", "logits", "smoothed", "name"),
+    "classes": ("smoothed_classes", "categorical_hinge", "categorical_focal", "dice"),
+    "each": ("sparse_crossentropy", "crossentropy", "ignoring", "categorical_focal"),
+}
+MORE_METRICS = {
+    "regression": ("function", "names", "msle", "own_mean"),
+    "binary": ("recall", "hinge", "names", "own_mean"),
+    "classes": ("names", "crossentropy", "f1", "own_mean"),
+    "each": ("sparse_accuracy", "iou"),
+}
+MORE_OPTIMIZERS = ("lamb", "adafactor", "scaled", "name", "muon")
+MORE_MODELS = ("sequential", "nested", "two_optimizers", "penalty", "own_metrics", "unlabeled", "named")
+MORE_DATA = ("padded", "cached", "dropped", "interleaved", "from_generator", "mapped", "repeated")
+MORE_CALLBACKS = ("best", "restoring", "stop_early", "batch_rate", "swap", "logs", "lambda")
+MORE_AFTER = ("recompile", "freeze", "set_weights", "test_batch", "predict_batch", "whole", "rate")
 KEEP = "keep"  # of an axis: nothing special
 SHARED = "ps"  # of the name of a program for parameter servers
 STILL = "still"  # of one for several workers of theirs
@@ -50,6 +96,7 @@ class Program:
       logs: Whether steps of the model's own show its loss by another name, too.
       outputs: How many outputs the model has; the second one is a regression.
       after: What happens after the training, in this order.
+      validation_steps: 0 for the whole data.
       is_shared: Whether it is one for parameter servers.
       is_still: Whether its weights do not change, so that the order in which workers take steps does not
         matter.
@@ -84,6 +131,11 @@ class Program:
     callbacks: tuple[str, ...] = ()
     call: str = "ctx.fit"
     after: tuple[str, ...] = ()
+    metrics_weighted: bool = False
+    first_epoch: int = 0
+    validation_freq: int = 1
+    validation_steps: int = 0
+    run_eagerly: bool = False
     is_shared: bool = False
     is_still: bool = False
 
@@ -187,47 +239,73 @@ def _without_changes(program: Program) -> Program:
 
 def draw(seed: int, *, dtype: str = "float64") -> Program:
     """Returns the program of a seed."""
+    is_wide = seed >= WIDE
 
-    def choose(axis: str, *choices: Any) -> Any:
-        return random.Random(f"{seed}/{axis}").choice(choices)
+    def choose(axis: str, *choices: Any, more: Sequence[Any] = ()) -> Any:
+        return random.Random(f"{seed}/{axis}").choice((*choices, *(more if is_wide else ())))
 
-    def some(axis: str, choices: Sequence[Any], most: int) -> tuple[Any, ...]:
+    def some(axis: str, choices: Sequence[Any], most: int, *, more: Sequence[Any] = ()) -> tuple[Any, ...]:
         generator = random.Random(f"{seed}/{axis}")
+        choices = (*choices, *(more if is_wide else ()))
         return tuple(generator.sample(choices, generator.randint(0, min(most, len(choices)))))
 
-    inputs, task = choose("inputs", *INPUTS), choose("task", *LOSSES)
-    layers = LAYERS["tokens" if inputs == "both" else inputs]
-    data = choose("data", "arrays", "dataset", "shuffled", "function", "generator", "sequence", "filtered")
+    inputs = choose("inputs", *INPUTS, more=("pair",))
+    has_each = inputs in ("tokens", "image")
+    task = choose("task", *LOSSES, more=("each",) if has_each else ())
+    of_layers = "tokens" if inputs in ("both", "pair") else inputs
+    data = choose(
+        "data",
+        *("arrays", "dataset", "shuffled", "function", "generator", "sequence", "filtered"),
+        more=MORE_DATA if inputs == "tokens" and task != "each" else MORE_DATA[1:],
+    )
     call = choose("call", "ctx.fit", "ctx.fit", "model.fit")
+    model = choose(
+        "model",
+        *("functional", "subclassed", "own_train_step", "add_loss", "compute_loss", "functional"),
+        more=MORE_MODELS,
+    )
+    epochs = choose("epochs", 2, 1, 3)
+    loss = choose("loss", *LOSSES.get(task, ()), more=MORE_LOSSES[task])
+    is_large = task == "each" or loss in ("mape", "scalar_sum")
     return Program(
         seed=seed,
         dtype=dtype,
         inputs=inputs,
-        layers=some("layers", layers, 2 if inputs == "tokens" else 3),
+        layers=_layers(some, of_layers, is_each=task == "each"),
         task=task,
-        loss=choose("loss", *LOSSES[task]),
-        reduction=choose("reduction", "mean", "mean", "mean", "sum"),
-        outputs=choose("outputs", 1, 1, 1, 2),
-        metrics=some("metrics", METRICS[task], 2),
-        optimizer=choose("optimizer", *OPTIMIZERS),
+        loss=loss,
+        # A sum over all pixels, or of percentages, makes weights so large that rounding shows.
+        reduction="mean" if is_large else choose("reduction", "mean", "mean", "mean", "sum"),
+        outputs=1 if task == "each" else choose("outputs", 1, 1, 1, 2),
+        metrics=some("metrics", METRICS.get(task, ()), 2, more=MORE_METRICS[task]),
+        optimizer=choose("optimizer", *OPTIMIZERS, more=MORE_OPTIMIZERS),
         clipping=choose("clipping", KEEP, KEEP, "clipnorm", "clipvalue", "global_clipnorm"),
         ema=choose("ema", False, False, False, True),
         decay=choose("decay", False, False, True),
         schedule=choose("schedule", KEEP, KEEP, "cosine", "exponential", "piecewise"),
-        weights=choose("weights", KEEP, KEEP, "sample", "class"),
-        model=choose(
-            "model", "functional", "subclassed", "own_train_step", "add_loss", "compute_loss", "functional"
-        ),
+        weights=choose("weights", KEEP, KEEP, "sample", "class", more=("each",) if task == "each" else ()),
+        model=model,
         logs=choose("logs", KEEP, "again"),
         data="dataset" if call == "model.fit" and data == "function" else data,
         shuffle=data == "arrays" and call == "model.fit" and choose("shuffle", False, True),
-        num_examples=choose("num_examples", 48, 50, 61, 37),
-        batch_size=choose("batch_size", 16, 12, 7),
-        epochs=choose("epochs", 2, 1, 3),
+        num_examples=choose("num_examples", 48, 50, 61, 37, more=(10, 65)),
+        batch_size=choose("batch_size", 16, 12, 7, more=(3, 64)),
+        epochs=epochs,
         steps_per_execution=choose("steps_per_execution", 1, 1, 1, 2, 3),
         steps_per_epoch=choose("steps_per_epoch", 0, 0, 0, 2),
         validation=choose("validation", KEEP, KEEP, "data", "split"),
-        callbacks=some("callbacks", ("plateau", "rate", "stopping", "batches"), 1),
+        callbacks=some("callbacks", ("plateau", "rate", "stopping", "batches"), 1, more=MORE_CALLBACKS),
         call=call,
-        after=some("after", ("evaluate", "predict", "fit", "reload", "batch"), 3),
+        after=some("after", ("evaluate", "predict", "fit", "reload", "batch"), 3, more=MORE_AFTER),
+        metrics_weighted=choose("metrics_weighted", False, more=(False, True)),
+        first_epoch=choose("first_epoch", 0, more=(0, 0, epochs - 1)),
+        validation_freq=choose("validation_freq", 1, more=(1, 2)),
+        validation_steps=choose("validation_steps", 0, more=(0, 1)),
+        run_eagerly=choose("run_eagerly", False, more=(False,) * 8 + (True,)),
     )
+
+
+def _layers(some: Callable[..., Any], of: str, *, is_each: bool) -> tuple[str, ...]:
+    if is_each:
+        return tuple(some("layers", EACH_LAYERS[of], 2))
+    return tuple(some("layers", LAYERS[of], 2 if of == "tokens" else 3, more=MORE_LAYERS[of]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ import tensorflow as tf
 
 from tests.fuzz import loops
 from tests.fuzz.data import arrays, class_weight, training_data, validation_data
-from tests.fuzz.models import compiled
+from tests.fuzz.models import compile_model, compiled, has_own_layers, own_objects
 from tests.fuzz.program import KEEP, Program, program_of
 from tests.programs.outcome import Outcome, outcome
 
 keras = tf.keras
+LAMBDA_HOOK = "on_train_batch_end" if hasattr(keras, "ops") else "on_batch_end"
 
 
 def train_function(name: str) -> Any:
@@ -39,32 +40,48 @@ def run(program: Program, ctx: Any) -> Outcome:
         keras.utils.set_random_seed(program.seed)
         with ctx.strategy.scope():
             model = compiled(program)
-        histories = [_fit(program, ctx, model)]
+        logs = _Logs()
+        histories = [_fit(program, ctx, model, logs)]
         values: dict[str, Any] = {}
         for number, action in enumerate(program.after):
             key = f"{number} {action}"
-            if action == "fit":
-                histories.append(_fit(program, ctx, model))
+            if action in BEFORE_A_FIT:
+                if (change := BEFORE_A_FIT[action]) is not None:
+                    change(program, ctx, model)
+                histories.append(_fit(program, ctx, model, logs))
             elif action == "evaluate":
                 values |= {f"{key} {name}": [value] for name, value in _evaluate(program, ctx, model).items()}
             elif action == "predict":
                 values[key] = _flat(_predict(program, ctx, model))
-            elif action == "batch":
-                values |= {f"{key} {name}": [one] for name, one in _on_batch(program, model).items()}
+            elif action == "predict_batch":
+                values[key] = _flat(model.predict_on_batch(arrays(program, 9, salt=6)[0]))
+            elif action in ("batch", "test_batch"):
+                shown = _on_batch(program, model, is_test=action == "test_batch")
+                values |= {f"{key} {name}": [one] for name, one in shown.items()}
+            elif action == "whole":
+                model = _reloaded_whole(program, ctx, model)
             else:
                 model = _reloaded(program, ctx, model)
         for number, history in enumerate(histories):
             values |= {f"fit {number} {name}": one for name, one in history.history.items()}
         values.pop("lr", None)
-        return outcome(values, models=[model])
+        values |= {f"batch {name}": one for name, one in logs.values.items()}
+        return outcome(values, models=[model], optimizers=[*getattr(model, "others", ())])
 
 
-def _fit(program: Program, ctx: Any, model: Any) -> Any:
+def _fit(program: Program, ctx: Any, model: Any, logs: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return _fit_in(program, ctx, model, [*_callbacks(program, folder, logs)])
+
+
+def _fit_in(program: Program, ctx: Any, model: Any, callbacks: list[Any]) -> Any:
     data = training_data(program)
-    options = {**validation_data(program), "epochs": program.epochs, "callbacks": _callbacks(program)}
+    options = {**validation_data(program), "epochs": program.epochs, "callbacks": callbacks}
+    if program.first_epoch:
+        options["initial_epoch"] = program.first_epoch
     if (weight := class_weight(program)) is not None and program.data == "arrays":
         options["class_weight"] = weight
-    if program.steps_per_epoch:
+    if program.steps_per_epoch and program.data != "repeated":
         data["steps_per_epoch"] = program.steps_per_epoch
     if program.call == "model.fit":
         return model.fit(**data, **options, verbose=0)
@@ -87,14 +104,48 @@ def _predict(program: Program, ctx: Any, model: Any) -> Any:
     x, _, _ = arrays(program, 21, salt=3)
     if program.call == "model.fit":
         return model.predict(x, batch_size=8, verbose=0)
-    return ctx.predict(model, tf.data.Dataset.from_tensor_slices(x).batch(8))
+    # Of a tuple Keras takes the first for the inputs, and the second for labels.
+    rows = (x,) if isinstance(x, tuple) else x
+    return ctx.predict(model, tf.data.Dataset.from_tensor_slices(rows).batch(8))
 
 
-def _on_batch(program: Program, model: Any) -> dict[str, float]:
+def _on_batch(program: Program, model: Any, *, is_test: bool) -> dict[str, float]:
     x, y, _ = arrays(program, 8, salt=4)
     model.reset_metrics()  # of the training before
-    done: dict[str, float] = model.train_on_batch(x, y, return_dict=True)
+    call = model.test_on_batch if is_test else model.train_on_batch
+    done: dict[str, float] = call(x, y, return_dict=True)
     return done
+
+
+def _compile_again(program: Program, ctx: Any, model: Any) -> None:
+    with ctx.strategy.scope():
+        compile_model(program, model)
+
+
+def _freeze(program: Program, ctx: Any, model: Any) -> None:
+    with ctx.strategy.scope():
+        layer = next(one for one in model._flatten_layers() if type(one).__name__ in ("Dense", "Embedding"))
+        layer.trainable = False
+        compile_model(program, model)
+
+
+def _shrink_weights(program: Program, ctx: Any, model: Any) -> None:
+    model.set_weights([0.9 * one if one.dtype.kind == "f" else one for one in model.get_weights()])
+
+
+def _change_rate(program: Program, ctx: Any, model: Any) -> None:
+    if isinstance(model.optimizer.learning_rate, float) or program.schedule == KEEP:
+        model.optimizer.learning_rate = 0.005
+
+
+# What may happen to a model before it is trained again.
+BEFORE_A_FIT: dict[str, Callable[[Program, Any, Any], None] | None] = {
+    "fit": None,
+    "recompile": _compile_again,
+    "freeze": _freeze,
+    "set_weights": _shrink_weights,
+    "rate": _change_rate,
+}
 
 
 def _reloaded(program: Program, ctx: Any, model: Any) -> Any:
@@ -109,12 +160,23 @@ def _reloaded(program: Program, ctx: Any, model: Any) -> Any:
     return other
 
 
+def _reloaded_whole(program: Program, ctx: Any, model: Any) -> Any:
+    """Returns another model from a file of a whole one; classes of the program's own cannot be written."""
+    if program.model not in ("functional", "nested", "sequential") or has_own_layers(program):
+        return model
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder, "model.keras"))
+        model.save(file)
+        with ctx.strategy.scope():
+            return keras.models.load_model(file, custom_objects=own_objects(), safe_mode=False)
+
+
 def _some_inputs(program: Program) -> Any:
     x, _, _ = arrays(program, 2, salt=5)
     return tf.nest.map_structure(tf.convert_to_tensor, x)
 
 
-def _callbacks(program: Program) -> list[Any]:
+def _callbacks(program: Program, folder: str, logs: Any) -> list[Any]:
     monitor = "loss" if program.validation == KEEP else "val_loss"
     has_schedule = program.schedule != KEEP and program.optimizer != "nadam"
     made = {
@@ -122,8 +184,23 @@ def _callbacks(program: Program) -> list[Any]:
         "rate": lambda: keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 / (epoch + 1)),
         "stopping": lambda: keras.callbacks.EarlyStopping(monitor, patience=0, min_delta=0.5),
         "batches": lambda: _Batches(),
+        "best": lambda: keras.callbacks.ModelCheckpoint(
+            f"{folder}/best.weights.h5", monitor, save_best_only=True, save_weights_only=True
+        ),
+        "restoring": lambda: keras.callbacks.EarlyStopping(
+            monitor, patience=0, min_delta=0.5, restore_best_weights=True
+        ),
+        "stop_early": lambda: _StopEarly(),
+        "batch_rate": lambda: _RateOfBatches(),
+        "swap": lambda: keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+        "logs": lambda: logs,
+        "lambda": lambda: keras.callbacks.LambdaCallback(**{LAMBDA_HOOK: logs.keep}),
     }
-    return [made[name]() for name in program.callbacks if not (has_schedule and name in ("plateau", "rate"))]
+    is_left_out = {
+        **dict.fromkeys(("plateau", "rate", "batch_rate"), has_schedule),
+        "swap": not program.ema or not hasattr(keras.callbacks, "SwapEMAWeights"),
+    }
+    return [made[name]() for name in program.callbacks if not is_left_out.get(name)]
 
 
 class _Batches(keras.callbacks.Callback):  # type: ignore[misc]
@@ -133,6 +210,39 @@ class _Batches(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.num_batches += 1
+
+
+class _StopEarly(keras.callbacks.Callback):  # type: ignore[misc]
+    """Stops in the middle of the first epoch."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 1:
+            self.model.stop_training = True
+
+
+class _RateOfBatches(keras.callbacks.Callback):  # type: ignore[misc]
+    """Gives each batch a learning rate of its own, as warm-ups do."""
+
+    num_batches = 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.num_batches += 1
+        self.model.optimizer.learning_rate = 0.02 / self.num_batches
+
+
+class _Logs(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps what is shown after each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, list[float]] = {}
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.keep(batch, logs)
+
+    def keep(self, batch: int, logs: Any) -> None:
+        for name, value in (logs or {}).items():
+            self.values.setdefault(name, []).append(float(value))
 
 
 def _flat(predictions: Any) -> np.ndarray:
