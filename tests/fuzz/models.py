@@ -248,7 +248,7 @@ def has_own_layers(program: Program) -> bool:
 def own_objects() -> dict[str, Any]:
     """What a file of a model names and Keras does not know."""
     own = (_OwnFunction, _OwnLoss, _Quantile, _Rows, _OwnMean)
-    functions = (_own_loss, _scalar_mean, _scalar_sum)
+    functions = (own_loss, scalar_mean, scalar_sum)
     return {one.__name__: one for one in (*own, *functions)}
 
 
@@ -466,15 +466,15 @@ EACH_IMAGE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _own_loss(y_true: Any, y_pred: Any) -> Any:
+def own_loss(y_true: Any, y_pred: Any) -> Any:
     return tf.reduce_mean(tf.abs(y_true - y_pred) ** 1.5, axis=-1)
 
 
-def _scalar_mean(y_true: Any, y_pred: Any) -> Any:
+def scalar_mean(y_true: Any, y_pred: Any) -> Any:
     return tf.reduce_mean(tf.square(y_true - y_pred))
 
 
-def _scalar_sum(y_true: Any, y_pred: Any) -> Any:
+def scalar_sum(y_true: Any, y_pred: Any) -> Any:
     return tf.reduce_sum(tf.square(y_true - y_pred))
 
 
@@ -511,7 +511,7 @@ class _Quantile(keras.losses.Loss):  # type: ignore[misc]
 
 class _OwnFunction(keras.losses.Loss):  # type: ignore[misc]
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        return _own_loss(y_true, y_pred)
+        return own_loss(y_true, y_pred)
 
 
 class _OwnLoss(keras.losses.Loss):  # type: ignore[misc]
@@ -523,11 +523,11 @@ def loss_of(program: Program, *, reduction: str) -> Any:
     """Returns the program's loss with that reduction: mean, sum or none."""
     losses = keras.losses
     if program.loss == "own_function" and reduction == "mean":
-        return _own_loss
+        return own_loss
     of_mean = {
         "function": losses.get("mean_absolute_error"),
-        "scalar_mean": _scalar_mean,
-        "scalar_sum": _scalar_sum,
+        "scalar_mean": scalar_mean,
+        "scalar_sum": scalar_sum,
         "name": "binary_crossentropy" if program.task == "binary" else "mse",
     }
     if program.loss in of_mean and reduction == "mean":

@@ -242,7 +242,8 @@ class _Logs(keras.callbacks.Callback):  # type: ignore[misc]
 
     def keep(self, batch: int, logs: Any) -> None:
         for name, value in (logs or {}).items():
-            self.values.setdefault(name, []).append(float(value))
+            # Metrics may return several numbers.
+            self.values.setdefault(name, []).append(float(np.sum(np.asarray(value))))
 
 
 def _flat(predictions: Any) -> np.ndarray:

@@ -501,6 +501,12 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
         "a pruned layer and Keras's loss": "mse",
         **dict.fromkeys((*texts, *_ROWS), "mse"),
     }
+    if hasattr(keras.losses, "Dice"):
+        losses |= {
+            "Keras's Dice": keras.losses.Dice(),
+            "Keras's Dice by its name": "dice",
+            "Keras's Dice of each example": keras.losses.Dice(axis=1),
+        }
     loss = losses.get(kind, lambda y, predicted: _mean(y, predicted))
     with ctx.strategy.scope():
         hidden = keras.layers.Dense(3, activation="tanh", name="hidden")

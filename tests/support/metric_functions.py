@@ -105,6 +105,8 @@ def own_metrics(ctx: Any, *, how: str = "fit", batch_size: int = 8) -> dict[str,
         make = OwnStep if how == "own step" else keras.Model
         model = make(inputs, keras.layers.Dense(1)(inputs))
         metrics = [Largest(), Spread(), each, mean_of_batch, root_of_batch]
+        if hasattr(keras.losses, "Dice"):
+            metrics.append(keras.losses.Dice(name="overlap"))
         if how == "parts":
             metrics = [Halves(name="halves")]
         if how == "own step":

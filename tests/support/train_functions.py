@@ -182,6 +182,39 @@ def batch_logs(ctx: Any) -> dict[str, Any]:
     return {"batches": seen, "epoch": history.history["loss"][0]}
 
 
+def logs_of_eager_steps(ctx: Any) -> dict[str, Any]:
+    """Returns the precision after each batch; the second of two workers finds nothing positive."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class OwnStep(keras.Model):  # type: ignore[misc]
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            y_pred = self(x, training=True)
+            for metric in self.metrics:
+                if metric.name != "loss":
+                    metric.update_state(y, y_pred)
+            return {metric.name: metric.result() for metric in self.metrics}
+
+    seen: list[float] = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(float(logs["precision"]))
+
+    rows = np.tile(np.array([[1.0], [-1.0]], "float32"), (4, 1))
+    with ctx.strategy.scope():
+        inputs = keras.Input((1,))
+        outputs = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs)
+        model = OwnStep(inputs, outputs)
+        metrics = [keras.metrics.Precision(name="precision")]
+        model.compile("sgd", "mse", metrics=metrics, run_eagerly=True)
+    data = tf.data.Dataset.from_tensor_slices((rows, np.ones_like(rows))).batch(2)
+    model.fit(data, verbose=0, callbacks=[Watch()])
+    return {"precision": seen}
+
+
 def clipped(ctx: Any, *, clip: str) -> dict[str, Any]:
     import tensorflow as tf
 

@@ -22,10 +22,12 @@ REFUSED = ("gradient_accumulation_steps", "ema_overwrite_frequency")
 
 def calls_on(name: str, keras: str) -> dict[str, tuple[str, dict[str, object]]]:
     """Returns what the tests of this module want of one cluster, which then is started once."""
-    calls: dict[str, tuple[str, dict[str, object]]] = {"own fit": (f"{FUNCTIONS}:users_own_fit", {})}
-    if name in ("one device", "2 workers"):
-        calls["batch logs"] = (f"{FUNCTIONS}:batch_logs", {})
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        "own fit": (f"{FUNCTIONS}:users_own_fit", {}),
+        "batch logs": (f"{FUNCTIONS}:batch_logs", {}),
+    }
     if name == "2 workers":
+        calls["eager logs"] = (f"{FUNCTIONS}:logs_of_eager_steps", {})
         calls["callback of the chief"] = (f"{FUNCTIONS}:callback_of_the_chief_alone", {})
     if name in ("one device", "mirrored") and keras == "3":
         calls |= {clip: (f"{FUNCTIONS}:clipped", {"clip": clip}) for clip in CLIPS}
@@ -75,6 +77,12 @@ class TestUsersOwnFit:
         for key in ("loss", "accuracy", "val_loss", "weights", "statistics", "predict"):
             np.testing.assert_allclose(arrays[f"{key}-4"], arrays[f"{key}-1"], atol=1e-6, err_msg=key)
 
+    def test_callbacks_see_the_logs_of_all_replicas_after_each_batch(self, name: str, keras: str) -> None:
+        one = on_one_device(keras, "batch logs")
+        for task in run(name, keras)["batch logs"]:
+            assert task.values["batches"] == pytest.approx(one.values["batches"], abs=1e-5)
+            assert task.values["epoch"] == pytest.approx(one.values["epoch"], abs=1e-5)
+
     def test_predictions_keep_the_order_of_the_data(self, name: str, keras: str) -> None:
         predicted = users_own_fit(keras, name)[0].arrays["predict-of-arrays"]
         np.testing.assert_allclose(predicted, on_one_device(keras).arrays["predict-of-arrays"], atol=1e-5)
@@ -89,11 +97,9 @@ class TestUsersOwnFit:
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
-def test_callbacks_see_the_logs_of_all_replicas_after_each_batch(keras: str) -> None:
-    one, tasks = on_one_device(keras, "batch logs"), run("2 workers", keras)["batch logs"]
-    for task in tasks:
-        assert task.values["batches"] == pytest.approx(one.values["batches"], abs=1e-5)
-        assert task.values["epoch"] == pytest.approx(one.values["epoch"], abs=1e-5)
+def test_workers_agree_on_what_eager_steps_show_where_a_metric_is_zero_in_one(keras: str) -> None:
+    for task in run("2 workers", keras)["eager logs"]:
+        assert task.values["precision"] == [1.0] * 4
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])

@@ -64,6 +64,7 @@ def trace_step(
             graph = tf.function(run, autograph=False).get_concrete_function(specs).graph
     except Exception as error:
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
+        _traced.pop(model, None)  # of an earlier compile
         return
     with model.distribute_strategy.scope():
         for update in updates:
@@ -75,7 +76,7 @@ def trace_step(
 def _in_order(graph: Any) -> list[Any]:
     """Returns the variables of a traced function in the order of their first use; the graph keeps none.
 
-    Those of several replicas as a whole: nothing else may keep it, and a copy alone is not what is saved.
+    Distributed variables, and not their copies: a copy has a weak reference to the one that is saved.
     """
     positions = {id(outside): position for position, (outside, _) in enumerate(graph.captures)}
     of_program = [one for one in graph.variables if not collective_clock.owns(one)]

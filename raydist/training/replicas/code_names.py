@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
@@ -14,7 +15,7 @@ _NOT_FORWARD = (
     *("__init__", "build", "from_config", "get_config", "compute_output_shape", "compute_output_spec"),
     *("compile", "compute_loss", "compute_metrics", "metrics", "train_step", "test_step", "predict_step"),
 )
-# Keras's losses that are one number for all examples of a batch, and their functions.
+# Keras's losses that compare the examples of a batch, and their functions.
 _OF_WHOLE_BATCH = frozenset(("Dice", "Tversky", "Circle", "dice", "tversky", "circle"))
 _OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _SINGLE_LOADS = frozenset(
@@ -61,17 +62,16 @@ def is_keras(thing: Any) -> bool:
     return _is_of(thing, "keras", "tf_keras")
 
 
-def may_read_last(function: Any) -> bool:
-    """Whether a function may use its last argument, as far as its code shows."""
-    function = inspect.unwrap(getattr(function, "__func__", function))
+def may_read_after(function: Any, count: int) -> bool:
+    """Whether a function may use an argument after its first `count`, as far as its code shows."""
     code = getattr(function, "__code__", None)
-    if code is None or code.co_argcount == 0 or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+    if code is None or not code.co_code or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
         return True
-    name = code.co_varnames[code.co_argcount - 1]
-    loads = [one for one in dis.get_instructions(code) if "LOAD" in one.opname]
+    arguments = set(code.co_varnames[count : code.co_argcount + code.co_kwonlyargcount])
+    loads = (one.argval for one in dis.get_instructions(code) if "LOAD" in one.opname)
     # Python 3.13 loads two variables at once.
-    read = [one.argval if isinstance(one.argval, tuple) else (one.argval,) for one in loads]
-    return name in code.co_cellvars or any(name in names for names in read)
+    read = {name for one in loads for name in (one if isinstance(one, tuple) else (one,))}
+    return not arguments or not arguments.isdisjoint(read | {*code.co_cellvars})
 
 
 def takes_whole_batch(loss: Any) -> bool:
@@ -81,13 +81,6 @@ def takes_whole_batch(loss: Any) -> bool:
     name = getattr(loss, "__name__", type(loss).__name__)
     # Over axes of an example it is computed for each of them.
     return name in _OF_WHOLE_BATCH and is_keras(loss) and getattr(loss, "axis", None) is None
-
-
-def losses_of_whole_batch(model: Any) -> list[str]:
-    """Returns the names of the compiled losses that `takes_whole_batch` finds."""
-    found = [loss for loss in _losses_as_given(model) if takes_whole_batch(loss)]
-    named = (one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in found)
-    return sorted({*named})
 
 
 def keras_kinds(thing: Any) -> list[str]:
@@ -151,17 +144,20 @@ def _is_of_no_tensor(steps: Sequence[dis.Instruction], index: int) -> bool:
 
 
 def has_own_losses(model: Any) -> bool:
-    """Whether some of the arithmetic of a model's loss is the user's and not Keras's."""
+    """Whether some of the arithmetic of a model's loss is to be checked, as all of the user's is."""
     return next(own_sources(model), None) is not None
 
 
 def are_losses_own(model: Any) -> bool:
-    """Whether losses are the user's, and not only what a layer gives to a metric of its own."""
+    """Whether losses are to be checked, and not only what a layer gives to a metric of its own."""
     return next(_own_losses(model), None) is not None
 
 
 def own_sources(model: Any) -> Iterator[Any]:
-    """Yields the functions and classes of the user's that make losses, or metrics of layers."""
+    """Yields the functions and classes of the user's that make losses, or metrics of layers.
+
+    Keras's `Dice` and the like, which compare examples, are among them: they are checked, too.
+    """
     yield from _own_losses(model)
     # What a layer gives to a metric of its own may be a sum over the examples, as a loss may.
     layers = (one for one in model._flatten_layers() if not is_keras(type(one)))
@@ -171,19 +167,20 @@ def own_sources(model: Any) -> Iterator[Any]:
 def _own_losses(model: Any) -> Iterator[Any]:
     own = type(model).train_step, type(model).compute_loss
     yield from (function for function in own if not is_keras(function))
-    yield from (loss for loss in _compiled_losses(model) if not is_keras(loss))
+    yield from _compiled_losses(model)
     yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
 
 
-def _losses_as_given(model: Any) -> Iterator[Any]:
-    yield from _ends(model.loss if not inspect.ismethod(model.loss) else None)
-
-
 def _compiled_losses(model: Any) -> Iterator[Any]:
-    for loss in _losses_as_given(model):
-        if loss is None or isinstance(loss, str):
-            continue
-        yield loss if inspect.isroutine(loss) else type(loss)
+    """Yields functions and classes of those that are the user's, or that compare examples."""
+    for loss in _ends(model.loss if not inspect.ismethod(model.loss) else None):
+        if isinstance(loss, str):
+            if takes_whole_batch(loss):
+                yield importlib.import_module("keras").losses.get(loss)
+        elif loss is not None:
+            source = loss if inspect.isroutine(loss) else type(loss)
+            if not is_keras(source) or takes_whole_batch(loss):
+                yield source
 
 
 def _ends(losses: Any) -> Iterator[Any]:

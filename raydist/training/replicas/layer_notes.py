@@ -1,4 +1,4 @@
-"""Names what of a model, layers above all, depends on how a global batch is split over replicas."""
+"""Names the layers of a model whose result depends on how a global batch is split over replicas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FUNCTION_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "I
 def notes_on(
     model: Any, strategy: tf.distribute.Strategy, *, is_traced: bool, is_grouped: bool = False
 ) -> Iterator[str]:
-    """Yields a sentence for each kind of layer and loss that keeps raydist's first promise from holding.
+    """Yields a sentence for each kind of layer that keeps raydist's first promise from holding.
 
     Args:
       is_traced: Whether `with_own_state` are looked at in a step. If not, they may hold anything.
@@ -54,13 +54,6 @@ def notes_on(
     random = [one for one in layers if is_known_to_draw(one)]
     if random:
         yield describe_draws(random)
-    for name in code_names.losses_of_whole_batch(model):
-        is_of_axes = name.lower() != "circle"
-        yield (
-            f"Keras's loss {name} compares the examples of a batch, each replica those of its own part "
-            "alone, so results depend on the number of replicas"
-            f"{'; with an axis such as (1, 2, 3) it treats each image by itself' * is_of_axes}"
-        )
 
 
 def note_on_length(model: Any, params: Mapping[str, Any], *, initial_epoch: int) -> str | None:

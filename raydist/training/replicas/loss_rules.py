@@ -205,9 +205,9 @@ def _checked(
     shown: own_logs.Results | None = None,
     compares: bool = True,
 ) -> step_check.StepCheck | None:
-    """Returns what a check of a step finds, as far as it gets; None if it cannot begin, as without a row.
+    """Returns what a check of a step finds, as far as it gets; None if the batch is empty or the step fails.
 
-    A batch of one row has it twice, which tells a sum from a mean, too, but nothing of the gradients.
+    A single row is doubled: this tells sums from means, but says nothing about gradients.
 
     Args:
       name: Of the step, for the log.

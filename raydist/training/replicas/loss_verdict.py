@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raydist.training.replicas import code_names
+
 # Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
 TOLERANCE = 1e-3
 # In float64, where Keras's epsilons are what is left.
@@ -119,8 +121,9 @@ def decide(
 
 
 def described(function: Any) -> str:
-    """Returns the name of a function or class, and where it is."""
-    return f"{function.__qualname__} ({location_of(function)})"
+    """Returns the name of a function or class, or of an object's class, and where it is."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__qualname__} ({location_of(named)})"
 
 
 def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
@@ -160,6 +163,14 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
         if is_averaged
         else "if its losses are means over a replica's part, divide them by the number of replicas"
     )
+    if finding.compares_examples and code_names.is_keras(function):
+        name = function.__name__
+        has_axis = name.lower() in ("dice", "tversky")
+        return (
+            f"Keras's loss {name} compares the examples of a batch, each replica those of its own part "
+            f"alone, so results depend on the number of replicas; gradients are {done} {parts}"
+            + ("; with an axis such as (1, 2, 3) it treats each image by itself" if has_axis else "")
+        )
     if finding.compares_examples:
         return (
             f"{where} compares the examples of a batch, each replica those of its own part alone, so "

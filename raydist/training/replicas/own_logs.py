@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import means_over_workers
+from raydist.training.cluster.collectives import gather_over_workers, is_alone, means_over_workers
 from raydist.training.replicas import loss_verdict, slices
 from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
@@ -29,12 +29,15 @@ class Results:
     Attributes:
       metrics: The name of the metric by the name of the value.
       derived: Names of the values that are worked out from metrics, such as `tf.exp(self.total.result())`.
+      is_guessed: Whether values without a graph were looked at, as of eager steps: a metric that is 0 on this
+        replica is not found.
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self.metrics: dict[str, str] = {}
         self.derived: set[str] = set()
+        self.is_guessed = False
 
     def noted(self, outputs: Any) -> Any:
         """Returns the logs of a step, which it looks at in the step's trace."""
@@ -42,10 +45,11 @@ class Results:
         return outputs
 
     def look_at(self, outputs: Any) -> None:
-        """Finds what the logs of a step show, in its trace. Of values without a graph names alone tell."""
-        self.metrics, self.derived = {}, set()
+        """Finds what the logs of a step show, in its trace. Of values without a graph the values tell."""
+        self.metrics, self.derived, self.is_guessed = {}, set(), False
         if not isinstance(outputs, Mapping):
             return
+        self.is_guessed = any(not hasattr(value, "graph") for _, value in _leaves(outputs))
         metrics = {
             one.name: one
             for metric in self._model.metrics
@@ -58,6 +62,20 @@ class Results:
                 self.metrics[name] = name if name in shown else shown[0]
             elif read:
                 self.derived.add(name)
+
+    def agree(self, strategy: tf.distribute.Strategy, logs: Mapping[str, Any]) -> None:
+        """Has all workers know what one of them has found. A collective where `is_guessed`."""
+        if not self.is_guessed or is_alone(strategy):
+            return
+        known = [
+            one.name for metric in self._model.metrics for one in (metric, *getattr(metric, "metrics", ()))
+        ]
+        if not (names := [name for name, _ in _leaves(logs)]):
+            return
+        own = [known.index(self.metrics[name]) + 1 if name in self.metrics else 0 for name in names]
+        for name, found in zip(names, zip(*gather_over_workers(strategy, own), strict=True), strict=True):
+            if any(found):
+                self.metrics[name] = known[max(found) - 1]
 
     def note_derived(self, function: Any) -> None:
         """Notes the values of `function`, the step, that are worked out from metrics, if there are any."""
@@ -99,7 +117,15 @@ def _may_show(name: str, value: Any, metric: Any) -> bool:
     variables = [one if isinstance(one, tf.Variable) else one.value for one in metric.variables]
     if isinstance(value, tf.Tensor) and hasattr(value, "graph"):
         return tf_private.reads_any(value, variables)
-    return name == metric.name and any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in variables)
+    is_updated = any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in variables)
+    return is_updated and (name == metric.name or _is_result(value, metric))
+
+
+def _is_result(value: Any, metric: Any) -> bool:
+    """Whether a value of an eager step is a metric's result, under whatever name."""
+    result = metric.result()
+    is_tensor = tf.is_tensor(value) and tf.is_tensor(result)
+    return is_tensor and value.shape == result.shape and bool(tf.reduce_all(value == result))
 
 
 def _differs(value: Any, metric: Any) -> bool:
@@ -174,13 +200,15 @@ def of_epoch(model: Any, logs: Any, results: Any) -> Any:
     """
     if not isinstance(logs, dict):
         return results
+    shown = _shown.get(model)
+    if shown is not None:
+        shown.agree(model.distribute_strategy, logs)
     are_same_names = results is not logs
     metrics = results if are_same_names else model.get_metrics_result()
     if are_same_names and not any(
         name in metrics and _is_own(name, metrics[name], model) for name, _ in _leaves(logs)
     ):
         return results
-    shown = _shown.get(model)
     if are_same_names or shown is None:
         metrics = {name: value for name, value in metrics.items() if not _is_own(name, value, model)}
     else:

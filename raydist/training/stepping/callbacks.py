@@ -19,10 +19,10 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives
 from raydist.training.cluster.collectives import worker_names
-from raydist.training.replicas.code_names import is_keras, keras_kinds, may_read_last
+from raydist.training.replicas.code_names import is_keras, keras_kinds, may_read_after
 from raydist.training.reporting import reporter
 from raydist.training.stepping.model_access import may_reach_model
-from raydist.training.stepping.packing import batch_hook_of, watches_batches
+from raydist.training.stepping.packing import BatchHook, batch_hook_of, watches_batches
 
 
 def in_run_order(callbacks: Sequence[Any]) -> list[Any]:
@@ -111,7 +111,7 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
     backups = [one for one in users if "BackupAndRestore" in keras_kinds(one) and id(one) not in left_out]
     # A callback that only some workers have is one of all in what they have to agree on.
     own_needs = [
-        any(_may_decide_at_batch(one, base) for one in users),
+        any(_may_decide_at_batch(one, base) and not _is_of_chief_alone(one) for one in users),
         any(_reads_batch_logs(one, base) for one in users),
         bool(backups),
     ]
@@ -125,9 +125,9 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
 
 
 def reads_batch_logs(callbacks: Sequence[Any], base: type, strategy: Any) -> bool:
-    """Whether a callback of the user's looks at the logs of training batches, in any worker.
+    """Whether a callback looks at the logs of training batches, in any worker.
 
-    One that ends the training or sets a learning rate by them has to see what all others see.
+    All workers must see the same logs, because a callback may stop training or change the learning rate.
 
     Args:
       callbacks: As `prepared` returns them.
@@ -315,13 +315,19 @@ def _may_decide_at_batch(callback: Any, base: type) -> bool:
 
 
 def _reads_batch_logs(callback: Any, base: type) -> bool:
-    if is_keras(type(callback)) and "ModelCheckpoint" in keras_kinds(callback):
-        return callback.save_best_only and callback.save_freq != "epoch"
-    if is_keras(type(callback)) and "TerminateOnNaN" in keras_kinds(callback):
-        return False  # what is NaN in one worker stops all
+    if getattr(callback, "takes_packed_steps", False):
+        return False  # it is raydist's
+    if "ModelCheckpoint" in keras_kinds(callback) and callback.save_best_only:
+        return bool(callback.save_freq != "epoch")
     hooks = (batch_hook_of(callback, name, base) for name in ("on_train_batch_end", "on_batch_end"))
-    is_decided = _may_decide_at_batch(callback, base)
-    return is_decided and any(may_read_last(one) for one in hooks if one is not None)
+    # Keras's own only show them, or stop all workers where they are NaN in one.
+    return any(_may_read_logs(one) for one in hooks if one is not None and not is_keras(one.function))
+
+
+def _may_read_logs(hook: BatchHook) -> bool:
+    function = getattr(hook.function, "__func__", hook.function)
+    is_method = hook.is_of_class or function is not hook.function
+    return may_read_after(function, 2 if is_method else 1)
 
 
 def _has_keras_hook(callback: Any, kind: str, hook: str) -> bool:

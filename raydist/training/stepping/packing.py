@@ -144,9 +144,22 @@ def watches_batches(callback: Any, base: type) -> bool:
     return any(batch_hook_of(callback, hook, base) is not None for hook in _BATCH_HOOKS)
 
 
-def batch_hook_of(callback: Any, name: str, base: type) -> Any:
-    """Returns what a callback has in place of the hook of its base class; None if nothing."""
-    if name in vars(callback):  # a LambdaCallback's
-        return vars(callback)[name]
+@dataclass(frozen=True, kw_only=True)
+class BatchHook:
+    """What a callback has in place of a hook of its base class.
+
+    Attributes:
+      is_of_class: Whether it is its class's, and takes `self` first. A LambdaCallback's are attributes.
+    """
+
+    function: Any
+    is_of_class: bool
+
+
+def batch_hook_of(callback: Any, name: str, base: type) -> BatchHook | None:
+    """Returns the hook of that name that a callback has; None for the one of the base class."""
+    own = getattr(callback, "__dict__", {})
+    if name in own:
+        return BatchHook(function=own[name], is_of_class=False)
     hook = getattr(type(callback), name, None)
-    return None if hook is getattr(base, name) else hook
+    return None if hook is getattr(base, name, None) else BatchHook(function=hook, is_of_class=True)

@@ -43,9 +43,10 @@ def session_of(
         users = in_run_order(tf.nest.flatten(callbacks or []))
         reports = _reports_in(users, base, initial_epoch=arguments.get("initial_epoch") or 0)
         callbacks = arguments["callbacks"] = [*ahead, *reports, *prepared(users, base, strategy)]
-    known = callbacks if isinstance(callbacks, list) else callbacks.callbacks
-    reads_logs = is_distributed(strategy) and reads_batch_logs(known, base, strategy)
-    session = FitSession(model, callbacks, base=base, reads_batch_logs=reads_logs)
+    session = FitSession(model, callbacks, base=base)
+    session.reads_batch_logs = is_distributed(strategy) and reads_batch_logs(
+        session.callbacks, base, strategy
+    )
     if not is_distributed(strategy):
         session.take()  # what Keras does by itself needs nothing of it
     return session

@@ -95,9 +95,9 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     if not size:
         size = math.ceil(len(rows) / steps) if steps else recipes.BATCH_SIZE
     num_batches = math.ceil(len(rows) / size)
-    is_keras_3 = adapter_of(request.model).continues_py_datasets
-    if steps and (steps > num_batches or (is_keras_3 and steps < num_batches)):
-        note_passes(request, "arrays", num_batches=num_batches, steps=steps, is_keras_3=is_keras_3)
+    ends_epochs = adapter_of(request.model).ends_epochs_with_arrays
+    if steps and (steps > num_batches or (ends_epochs and steps < num_batches)):
+        note_passes(request, "arrays", num_batches=num_batches, steps=steps, ends_epochs=ends_epochs)
     if held_out is not None:
         validation = held_out.batches(request.validation_batch_size or size, shuffle=False)
     return dataclasses.replace(
@@ -112,20 +112,25 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     )
 
 
-def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int, is_keras_3: bool) -> None:
-    """Notes that an epoch does not end with the data, as one of Keras's does; nothing if they last.
+def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int, ends_epochs: bool) -> None:
+    """Notes that an epoch does not end with the data, unlike in Keras, if they do not last for all epochs.
 
     Args:
       what: The data.
       num_batches: Of one pass over the data.
       steps: Of an epoch.
-      is_keras_3: Whether Keras 3 would go on with the next epoch.
+      ends_epochs: Whether the model's Keras ends an epoch where a pass ends, as Keras 3 does.
     """
-    ends = "Keras 3 by itself ends an epoch early" if is_keras_3 else "tf_keras by itself ends the training"
-    if (request.epochs - request.initial_epoch) * steps > num_batches:
+    epochs = request.epochs - request.initial_epoch
+    ends = (
+        "Keras 3 by itself ends an epoch early where a pass ends"
+        if ends_epochs
+        else f"tf_keras by itself ends the training after {epochs} passes"
+    )
+    if epochs * steps > num_batches:
         reporter.note(
             f"train_data is {what} of {num_batches} batches, and steps_per_epoch is {steps}: epochs go "
-            f"on through the next pass, and {ends} where a pass ends; leave "
+            f"on through the next pass, and {ends}; leave "
             "steps_per_epoch out, or use your own model.fit with ctx.callbacks() for Keras's epochs"
         )
 

@@ -70,6 +70,7 @@ class Keras3:
 
     library = keras
     continues_py_datasets = True
+    ends_epochs_with_arrays = True
     continues_validation = True
     opens_sizes = False
     unread = Unread.AFTER_PASS

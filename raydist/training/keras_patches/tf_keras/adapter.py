@@ -63,6 +63,7 @@ class TfKeras:
 
     library = tf_keras
     continues_py_datasets = False
+    ends_epochs_with_arrays = False
     continues_validation = False
     opens_sizes = True
     unread = Unread.AT_FIRST
