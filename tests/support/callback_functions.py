@@ -238,3 +238,45 @@ def backup_beside_raydist(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def notes(ctx: Any) -> list[str]:
     return list(progress_of(ctx).status().notes)
+
+
+def read_logs(ctx: Any) -> dict[str, bool]:
+    """Returns of which callbacks it is said that they look at the logs of training batches."""
+    import tensorflow as tf
+
+    from raydist.training.stepping.callbacks import reads_batch_logs
+
+    callbacks = tf.keras.callbacks
+    hook = "on_train_batch_end" if hasattr(tf.keras, "ops") else "on_batch_end"
+
+    class Board(callbacks.TensorBoard):  # type: ignore[misc, name-defined]
+        """Has a hook of its own for epochs alone."""
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None: ...
+
+    class Counts(callbacks.Callback):  # type: ignore[misc, name-defined]
+        num_batches = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.num_batches += 1
+
+    class Stops(Counts):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = logs["loss"] < 0.1
+
+    given = {
+        "best of batches": callbacks.ModelCheckpoint("x.weights.h5", save_freq=3, save_best_only=True),
+        "best of epochs": callbacks.ModelCheckpoint("x.weights.h5", save_best_only=True),
+        "all batches": callbacks.ModelCheckpoint("x.weights.h5", save_freq=3),
+        "nan": callbacks.TerminateOnNaN(),
+        "board": Board("board", update_freq="batch"),
+        "counts": Counts(),
+        "stops": Stops(),
+        "lambda, reads": callbacks.LambdaCallback(**{hook: lambda batch, logs: print(batch, logs)}),
+        "lambda": callbacks.LambdaCallback(**{hook: lambda batch, logs: print(batch)}),
+        "method": callbacks.LambdaCallback(**{hook: Stops().on_train_batch_end}),
+    }
+    return {
+        name: reads_batch_logs([one], callbacks.Callback, tf.distribute.get_strategy())
+        for name, one in given.items()
+    }

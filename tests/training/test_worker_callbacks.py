@@ -92,6 +92,13 @@ def alone(cluster: Cluster) -> Found:
     return run(Cluster(keras=cluster.keras))
 
 
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+def test_metrics_are_read_for_callbacks_that_look_at_the_logs_of_batches(keras: str) -> None:
+    [task] = run_in_turn({"read": (f"{FUNCTIONS}:read_logs", {})}, Cluster(keras=keras))["read"]
+    found = {name for name, is_read in task.values.items() if is_read}
+    assert found == {"best of batches", "stops", "lambda, reads", "method"}
+
+
 @pytest.mark.parametrize("cluster", WORKERS, ids=str)
 class TestTwoWorkers:
     @pytest.mark.parametrize("way", WAYS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dis
-import importlib
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -176,7 +176,7 @@ def _compiled_losses(model: Any) -> Iterator[Any]:
     for loss in _ends(model.loss if not inspect.ismethod(model.loss) else None):
         if isinstance(loss, str):
             if takes_whole_batch(loss):
-                yield importlib.import_module("keras").losses.get(loss)
+                yield sys.modules["keras"].losses.get(loss)  # the model has loaded it
         elif loss is not None:
             source = loss if inspect.isroutine(loss) else type(loss)
             if not is_keras(source) or takes_whole_batch(loss):
