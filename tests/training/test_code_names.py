@@ -170,6 +170,7 @@ class UsersDice(Dice):
     [
         (Dice(), True),
         (Dice(axis=(1, 2, 3)), False),
+        (Dice(axis=(0, 1)), True),
         ("dice", True),
         ("mse", False),
         (tversky, True),

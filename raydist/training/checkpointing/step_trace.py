@@ -76,7 +76,7 @@ def trace_step(
 def _in_order(graph: Any) -> list[Any]:
     """Returns the variables of a traced function in the order of their first use; the graph keeps none.
 
-    Distributed variables, and not their copies: a copy has a weak reference to the one that is saved.
+    Distributed variables, not their copies: a copy holds only a weak reference to the one that is saved.
     """
     positions = {id(outside): position for position, (outside, _) in enumerate(graph.captures)}
     of_program = [one for one in graph.variables if not collective_clock.owns(one)]

@@ -22,8 +22,8 @@ class KerasAdapter(Protocol):
       library: The module, `keras` or `tf_keras`.
       continues_py_datasets: Whether an epoch of fewer steps than a PyDataset has batches leaves the rest to
         the next one; else each epoch starts over.
-      ends_epochs_with_arrays: Whether an epoch of more steps than there are batches of arrays ends with them;
-        else it goes on, and the training ends after as many passes as epochs.
+      ends_epochs_with_arrays: Whether an epoch ends when the arrays run out, even if it has steps left. Else
+        the next pass continues it, and training ends after as many passes as epochs.
       continues_validation: Whether a validation of `validation_steps` takes up the data where the one before
         has ended; else each starts over.
       opens_sizes: Whether batches of generators and PyDatasets may differ in every size; else in those in

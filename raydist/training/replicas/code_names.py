@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
@@ -63,7 +62,7 @@ def is_keras(thing: Any) -> bool:
 
 
 def may_read_after(function: Any, count: int) -> bool:
-    """Whether a function may use an argument after its first `count`, as far as its code shows."""
+    """Whether a function may read an argument beyond the first `count`, judging by its bytecode."""
     code = getattr(function, "__code__", None)
     if code is None or not code.co_code or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
         return True
@@ -79,8 +78,17 @@ def takes_whole_batch(loss: Any) -> bool:
     if isinstance(loss, str):
         return loss in _OF_WHOLE_BATCH
     name = getattr(loss, "__name__", type(loss).__name__)
+    axes = getattr(loss, "axis", None)
     # Over axes of an example it is computed for each of them.
-    return name in _OF_WHOLE_BATCH and is_keras(loss) and getattr(loss, "axis", None) is None
+    is_of_batch = axes is None or 0 in (axes if isinstance(axes, (list, tuple)) else (axes,))
+    return name in _OF_WHOLE_BATCH and is_keras(loss) and is_of_batch
+
+
+def losses_of_whole_batch(model: Any) -> list[str]:
+    """Returns the names of the compiled losses that `takes_whole_batch` finds."""
+    found = [loss for loss in _losses_as_given(model) if takes_whole_batch(loss)]
+    named = (one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in found)
+    return sorted({*named})
 
 
 def keras_kinds(thing: Any) -> list[str]:
@@ -144,20 +152,17 @@ def _is_of_no_tensor(steps: Sequence[dis.Instruction], index: int) -> bool:
 
 
 def has_own_losses(model: Any) -> bool:
-    """Whether some of the arithmetic of a model's loss is to be checked, as all of the user's is."""
+    """Whether some of the arithmetic of a model's loss is the user's and not Keras's."""
     return next(own_sources(model), None) is not None
 
 
 def are_losses_own(model: Any) -> bool:
-    """Whether losses are to be checked, and not only what a layer gives to a metric of its own."""
+    """Whether losses are the user's, and not only what a layer gives to a metric of its own."""
     return next(_own_losses(model), None) is not None
 
 
 def own_sources(model: Any) -> Iterator[Any]:
-    """Yields the functions and classes of the user's that make losses, or metrics of layers.
-
-    Keras's `Dice` and the like, which compare examples, are among them: they are checked, too.
-    """
+    """Yields the functions and classes of the user's that make losses, or metrics of layers."""
     yield from _own_losses(model)
     # What a layer gives to a metric of its own may be a sum over the examples, as a loss may.
     layers = (one for one in model._flatten_layers() if not is_keras(type(one)))
@@ -167,20 +172,19 @@ def own_sources(model: Any) -> Iterator[Any]:
 def _own_losses(model: Any) -> Iterator[Any]:
     own = type(model).train_step, type(model).compute_loss
     yield from (function for function in own if not is_keras(function))
-    yield from _compiled_losses(model)
+    yield from (loss for loss in _compiled_losses(model) if not is_keras(loss))
     yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
 
 
+def _losses_as_given(model: Any) -> Iterator[Any]:
+    yield from _ends(model.loss if not inspect.ismethod(model.loss) else None)
+
+
 def _compiled_losses(model: Any) -> Iterator[Any]:
-    """Yields functions and classes of those that are the user's, or that compare examples."""
-    for loss in _ends(model.loss if not inspect.ismethod(model.loss) else None):
-        if isinstance(loss, str):
-            if takes_whole_batch(loss):
-                yield sys.modules["keras"].losses.get(loss)  # the model has loaded it
-        elif loss is not None:
-            source = loss if inspect.isroutine(loss) else type(loss)
-            if not is_keras(source) or takes_whole_batch(loss):
-                yield source
+    for loss in _losses_as_given(model):
+        if loss is None or isinstance(loss, str):
+            continue
+        yield loss if inspect.isroutine(loss) else type(loss)
 
 
 def _ends(losses: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Names the layers of a model whose result depends on how a global batch is split over replicas."""
+"""Notes on the layers and losses whose results depend on how a global batch is split over replicas."""
 
 from __future__ import annotations
 
@@ -54,6 +54,13 @@ def notes_on(
     random = [one for one in layers if is_known_to_draw(one)]
     if random:
         yield describe_draws(random)
+    for name in code_names.losses_of_whole_batch(model):
+        has_axis = name.lower() in ("dice", "tversky")
+        yield (
+            f"Keras's loss {name} compares the examples of a batch; each replica compares only its own "
+            "examples, and gradients are averaged over the replicas, so results depend on their number"
+            + ("; with an axis such as (1, 2, 3), it is computed per image" if has_axis else "")
+        )
 
 
 def note_on_length(model: Any, params: Mapping[str, Any], *, initial_epoch: int) -> str | None:

@@ -57,7 +57,16 @@ def enable_check(is_enabled: bool) -> None:
 
 def rule_of(model: Any) -> LossRule:
     """Returns the rule that a model trains by."""
-    return _rules.get(model, LossRule.SCALED)
+    return _rules.get(model) or _rule_without_check(model)
+
+
+def _rule_without_check(model: Any) -> LossRule:
+    """Returns the rule of a model whose losses are Keras's own, or are not checked.
+
+    Keras scales them for several replicas, but for a loss that is a single number, such as that of Dice. It
+    is a mean like all others.
+    """
+    return LossRule.LOCAL_MEAN if code_names.losses_of_whole_batch(model) else LossRule.SCALED
 
 
 def evaluation_rule_of(model: Any) -> LossRule:
@@ -149,7 +158,7 @@ def decide(
         step, batch, name=model.name, strategy=strategy, model=model, shown=shown, compares=has_losses
     )
     if check is not None or has_losses:  # else what the traced step shows is all that is known
-        _rules[model] = LossRule.SCALED
+        _rules[model] = _rule_without_check(model)
     if has_losses:
         source = next(code_names.own_sources(model))
         _rules[model] = _find_rule(

@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raydist.training.replicas import code_names
-
 # Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
 TOLERANCE = 1e-3
 # In float64, where Keras's epsilons are what is left.
@@ -163,14 +161,6 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
         if is_averaged
         else "if its losses are means over a replica's part, divide them by the number of replicas"
     )
-    if finding.compares_examples and code_names.is_keras(function):
-        name = function.__name__
-        has_axis = name.lower() in ("dice", "tversky")
-        return (
-            f"Keras's loss {name} compares the examples of a batch, each replica those of its own part "
-            f"alone, so results depend on the number of replicas; gradients are {done} {parts}"
-            + ("; with an axis such as (1, 2, 3) it treats each image by itself" if has_axis else "")
-        )
     if finding.compares_examples:
         return (
             f"{where} compares the examples of a batch, each replica those of its own part alone, so "

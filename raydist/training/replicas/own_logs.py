@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +17,8 @@ from raydist.training.replicas import loss_verdict, slices
 from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
 
+# Metrics of an eager step, of which a number has a bit each.
+_MOST_COMPARED = 60
 # What the step of a model shows that runs, or ran last.
 _shown: weakref.WeakKeyDictionary[Any, Results | None] = weakref.WeakKeyDictionary()
 
@@ -29,8 +33,8 @@ class Results:
     Attributes:
       metrics: The name of the metric by the name of the value.
       derived: Names of the values that are worked out from metrics, such as `tf.exp(self.total.result())`.
-      is_guessed: Whether values without a graph were looked at, as of eager steps: a metric that is 0 on this
-        replica is not found.
+      is_guessed: Whether eager steps were looked at. Their metrics are recognized by value, which misses one
+        that is 0 on this replica.
     """
 
     def __init__(self, model: Any) -> None:
@@ -38,6 +42,8 @@ class Results:
         self.metrics: dict[str, str] = {}
         self.derived: set[str] = set()
         self.is_guessed = False
+        # By the name of a value the metrics that it equals, and those that it does not: a bit for each.
+        self._guesses: dict[str, tuple[int, int]] = {}
 
     def noted(self, outputs: Any) -> Any:
         """Returns the logs of a step, which it looks at in the step's trace."""
@@ -45,37 +51,64 @@ class Results:
         return outputs
 
     def look_at(self, outputs: Any) -> None:
-        """Finds what the logs of a step show, in its trace. Of values without a graph the values tell."""
-        self.metrics, self.derived, self.is_guessed = {}, set(), False
+        """Finds what the logs of a step show: in its trace, or by the values of an eager step."""
+        self.metrics, self.derived, self.is_guessed = {}, set(), tf.executing_eagerly()
         if not isinstance(outputs, Mapping):
             return
-        self.is_guessed = any(not hasattr(value, "graph") for _, value in _leaves(outputs))
-        metrics = {
-            one.name: one
-            for metric in self._model.metrics
-            for one in (metric, *getattr(metric, "metrics", ()))
-        }
+        if self.is_guessed:
+            self._compare(outputs)
+            return
+        metrics = {one.name: one for one in self._inner_metrics()}
         for name, value in _leaves(outputs):
-            read = [one for one in metrics.values() if _may_show(name, value, one)]
+            read = [one for one in metrics.values() if _may_show(value, one)]
             shown = [one.name for one in read if not _differs(value, one)]
             if shown:
                 self.metrics[name] = name if name in shown else shown[0]
             elif read:
                 self.derived.add(name)
 
+    def forget_guesses(self) -> None:
+        """Begins anew with the values of eager steps."""
+        self._guesses = {}
+
     def agree(self, strategy: tf.distribute.Strategy, logs: Mapping[str, Any]) -> None:
-        """Has all workers know what one of them has found. A collective where `is_guessed`."""
-        if not self.is_guessed or is_alone(strategy):
+        """Shares with all workers which logs are metrics. A collective after eager steps."""
+        names = [name for name, _ in _leaves(logs)]
+        if not self.is_guessed or not names or is_alone(strategy):
             return
-        known = [
-            one.name for metric in self._model.metrics for one in (metric, *getattr(metric, "metrics", ()))
-        ]
-        if not (names := [name for name, _ in _leaves(logs)]):
-            return
-        own = [known.index(self.metrics[name]) + 1 if name in self.metrics else 0 for name in names]
-        for name, found in zip(names, zip(*gather_over_workers(strategy, own), strict=True), strict=True):
-            if any(found):
-                self.metrics[name] = known[max(found) - 1]
+        own = [mask for name in names for mask in self._guesses.get(name, (0, 0))]
+        rows = gather_over_workers(strategy, own)
+        masks = [functools.reduce(operator.or_, column) for column in zip(*rows, strict=True)]
+        self._guesses = dict(zip(names, zip(masks[::2], masks[1::2], strict=True), strict=True))
+        self._choose()
+
+    def _inner_metrics(self) -> list[Any]:
+        metrics = self._model.metrics
+        return [one for metric in metrics for one in (metric, *getattr(metric, "metrics", ()))]
+
+    def _compare(self, outputs: Mapping[str, Any]) -> None:
+        for index, metric in enumerate(self._inner_metrics()[:_MOST_COMPARED]):
+            if not any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in _variables_of(metric)):
+                continue  # it may be any other replica's
+            result = metric.result()
+            for name, value in _leaves(outputs):
+                equal, unequal = self._guesses.get(name, (0, 0))
+                if name == metric.name or _is_same(value, result):
+                    equal |= 1 << index
+                else:
+                    unequal |= 1 << index
+                self._guesses[name] = equal, unequal
+        self._choose()
+
+    def _choose(self) -> None:
+        """Takes a value for the metric that it has equalled in all steps and on all replicas so far."""
+        known = [one.name for one in self._inner_metrics()]
+        for name, (equal, unequal) in self._guesses.items():
+            shown = [metric for index, metric in enumerate(known) if (equal & ~unequal) >> index & 1]
+            if shown:
+                self.metrics[name] = name if name in shown else shown[0]
+            else:
+                self.metrics.pop(name, None)
 
     def note_derived(self, function: Any) -> None:
         """Notes the values of `function`, the step, that are worked out from metrics, if there are any."""
@@ -109,23 +142,26 @@ class Results:
 def set_shown(model: Any, results: Results | None) -> None:
     """Notes what the step that is to run shows, for `of_epoch`; None for a step of Keras's own."""
     _shown[model] = results
+    if results is not None:
+        results.forget_guesses()
 
 
-def _may_show(name: str, value: Any, metric: Any) -> bool:
-    """Whether a value in the logs depends on what a metric has counted."""
+def _variables_of(metric: Any) -> list[tf.Variable]:
     # Keras 3 wraps its variables.
-    variables = [one if isinstance(one, tf.Variable) else one.value for one in metric.variables]
-    if isinstance(value, tf.Tensor) and hasattr(value, "graph"):
-        return tf_private.reads_any(value, variables)
-    is_updated = any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in variables)
-    return is_updated and (name == metric.name or _is_result(value, metric))
+    return [one if isinstance(one, tf.Variable) else one.value for one in metric.variables]
 
 
-def _is_result(value: Any, metric: Any) -> bool:
-    """Whether a value of an eager step is a metric's result, under whatever name."""
-    result = metric.result()
-    is_tensor = tf.is_tensor(value) and tf.is_tensor(result)
-    return is_tensor and value.shape == result.shape and bool(tf.reduce_all(value == result))
+def _may_show(value: Any, metric: Any) -> bool:
+    """Whether a value in the logs of a traced step depends on what a metric has counted."""
+    is_traced = isinstance(value, tf.Tensor) and hasattr(value, "graph")
+    return is_traced and tf_private.reads_any(value, _variables_of(metric))
+
+
+def _is_same(value: Any, result: Any) -> bool:
+    """Whether a value equals a metric's result, whatever its name in the logs."""
+    if not (tf.is_tensor(value) and tf.is_tensor(result)) or value.dtype != result.dtype:
+        return False
+    return value.shape == result.shape and bool(tf.reduce_all(value == result))
 
 
 def _differs(value: Any, metric: Any) -> bool:

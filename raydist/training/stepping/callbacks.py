@@ -125,7 +125,7 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
 
 
 def reads_batch_logs(callbacks: Sequence[Any], base: type, strategy: Any) -> bool:
-    """Whether a callback looks at the logs of training batches, in any worker.
+    """Whether a callback in any worker reads the logs of training batches.
 
     All workers must see the same logs, because a callback may stop training or change the learning rate.
 
@@ -317,10 +317,11 @@ def _may_decide_at_batch(callback: Any, base: type) -> bool:
 def _reads_batch_logs(callback: Any, base: type) -> bool:
     if getattr(callback, "takes_packed_steps", False):
         return False  # it is raydist's
-    if "ModelCheckpoint" in keras_kinds(callback) and callback.save_best_only:
-        return bool(callback.save_freq != "epoch")
+    is_checkpoint = "ModelCheckpoint" in keras_kinds(callback)
+    if is_checkpoint and callback.save_best_only and callback.save_freq != "epoch":
+        return True
     hooks = (batch_hook_of(callback, name, base) for name in ("on_train_batch_end", "on_batch_end"))
-    # Keras's own only show them, or stop all workers where they are NaN in one.
+    # Keras's own only display them, or stop all workers if one of them sees NaN.
     return any(_may_read_logs(one) for one in hooks if one is not None and not is_keras(one.function))
 
 

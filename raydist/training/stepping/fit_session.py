@@ -14,6 +14,7 @@ from typing import Any
 
 from raydist.training.input.resume import Resumption, Start
 from raydist.training.replicas.accumulation import BatchGroups
+from raydist.training.stepping.callbacks import reads_batch_logs
 from raydist.training.stepping.packing import Means, Pauses, StepPacker, watches_batches
 
 
@@ -28,7 +29,7 @@ class FitSession:
       element_spec: The structure of a batch of the training data, once Keras has them.
       pauses: What may have to happen between two calls; None for nothing.
       is_free: Whether the number of steps of a call is free, as far as this worker knows.
-      reads_batch_logs: Whether a callback of some worker looks at the logs of training batches.
+      reads_batch_logs: Whether a callback in any worker reads the logs of training batches.
     """
 
     def __init__(self, model: Any, callbacks: Any, *, base: type) -> None:
@@ -39,8 +40,7 @@ class FitSession:
           base: The Callback class of the model's Keras.
         """
         is_list = isinstance(callbacks, list)
-        self.callbacks: Sequence[Any] = callbacks if is_list else callbacks.callbacks
-        known = self.callbacks
+        known: Sequence[Any] = callbacks if is_list else callbacks.callbacks
         self.is_nested = _current.get() is not None
         self.first: Start | None = None
         self.resumption = _of_any(known, "resumption") or Resumption(Start())
@@ -51,7 +51,7 @@ class FitSession:
         # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.
         is_watched = not is_list or any(watches_batches(one, base) for one in known)
         self.is_free = not is_watched and not model.run_eagerly
-        self.reads_batch_logs = False
+        self.reads_batch_logs = reads_batch_logs(known, base, model.distribute_strategy)
         self._is_taken = False
         self._ends = [one.fit_ended for one in known if hasattr(one, "fit_ended")]
 

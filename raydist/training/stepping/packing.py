@@ -146,10 +146,11 @@ def watches_batches(callback: Any, base: type) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchHook:
-    """What a callback has in place of a hook of its base class.
+    """A batch hook that a callback overrides.
 
     Attributes:
-      is_of_class: Whether it is its class's, and takes `self` first. A LambdaCallback's are attributes.
+      is_of_class: Whether its class defines it, so that it takes `self` first. A LambdaCallback's hooks are
+        attributes of the instance.
     """
 
     function: Any

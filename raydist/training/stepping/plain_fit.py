@@ -17,7 +17,7 @@ from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import floats
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
-from raydist.training.stepping.callbacks import in_run_order, prepared, reads_batch_logs
+from raydist.training.stepping.callbacks import in_run_order, prepared
 from raydist.training.stepping.fit_session import FitSession
 from raydist.training.stepping.pace import PaceReport
 
@@ -44,9 +44,6 @@ def session_of(
         reports = _reports_in(users, base, initial_epoch=arguments.get("initial_epoch") or 0)
         callbacks = arguments["callbacks"] = [*ahead, *reports, *prepared(users, base, strategy)]
     session = FitSession(model, callbacks, base=base)
-    session.reads_batch_logs = is_distributed(strategy) and reads_batch_logs(
-        session.callbacks, base, strategy
-    )
     if not is_distributed(strategy):
         session.take()  # what Keras does by itself needs nothing of it
     return session

@@ -113,7 +113,7 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
 
 
 def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int, ends_epochs: bool) -> None:
-    """Notes that an epoch does not end with the data, unlike in Keras, if they do not last for all epochs.
+    """Notes that epochs continue into the next pass over the data, which they do not in Keras.
 
     Args:
       what: The data.
@@ -121,13 +121,12 @@ def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int,
       steps: Of an epoch.
       ends_epochs: Whether the model's Keras ends an epoch where a pass ends, as Keras 3 does.
     """
-    epochs = request.epochs - request.initial_epoch
     ends = (
         "Keras 3 by itself ends an epoch early where a pass ends"
         if ends_epochs
-        else f"tf_keras by itself ends the training after {epochs} passes"
+        else "tf_keras by itself reads them once per epoch, and then ends the training"
     )
-    if epochs * steps > num_batches:
+    if (request.epochs - request.initial_epoch) * steps > num_batches:
         reporter.note(
             f"train_data is {what} of {num_batches} batches, and steps_per_epoch is {steps}: epochs go "
             f"on through the next pass, and {ends}; leave "

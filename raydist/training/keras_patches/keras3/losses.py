@@ -175,8 +175,8 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> None:
         # The loss of each of several outputs weighs as many examples as a batch has by its static shape: in
-        # Keras's own graphs none, or as many in every batch. In ours it may be that of a single batch. In
-        # eager steps Keras weighs each batch by its examples, so each replica counts its own, but no padding.
+        # Keras's own graphs none, or as many in every batch. In raydist's it may be that of one batch. In
+        # eager steps Keras weighs each loss by its examples, so each replica counts its own and no padding.
         is_static = sys._getframe(1).f_code is of_outputs and replica_share.is_in_model_step()
         if is_static:
             share = replica_share.step_weight(values.dtype)

@@ -98,17 +98,17 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     # There the replicas share a metric's variables; a padding example counts, as one example more.
     is_shared = is_central(model.distribute_strategy)
 
-    shown = own_logs.Results(model)
+    shown, is_keras_step = own_logs.Results(model), code_names.is_keras(step)
 
     def local_step(batch: Any) -> Any:
         with tf_private.changed(_local_results, active=True):
-            return shown.noted(converted(batch))
+            return converted(batch) if is_keras_step else shown.noted(converted(batch))
 
     return model_steps.make_step_function(
         model,
         local_step,
         is_training=kind == "train",
-        shown=None if code_names.is_keras(step) else shown,
+        shown=None if is_keras_step else shown,
         # tf_keras aggregates metrics when they are read.
         metric_variables=lambda: (
             [] if is_shared else [variable for one in model.metrics for variable in one.variables]
