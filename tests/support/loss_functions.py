@@ -504,7 +504,7 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
     if hasattr(keras.losses, "Dice"):
         losses |= {
             "Keras's Dice": keras.losses.Dice(),
-            "Keras's Dice by its name": "Dice",
+            "Keras's Dice by its name": "dice",
             "Keras's Dice of each example": keras.losses.Dice(axis=1),
         }
     loss = losses.get(kind, lambda y, predicted: _mean(y, predicted))
