@@ -211,7 +211,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     ),
     "training/test_keras_patches.py": (
         *("TestUsersOwnFit", "TestStockKeras3", "callback_that", "gradients_are_clipped"),
-        *("what_cannot_work", "stock_tf_keras"),
+        *("what_cannot_work", "stock_tf_keras", "workers_agree"),
     ),
     "training/test_lazy_imports.py": (
         "task_imports_no_more_than_it_needs_and_has_the_rest_on_demand[s",  # all but a task that trains
