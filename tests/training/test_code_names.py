@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raydist.training.replicas.code_names import may_read_after, names_called, takes_whole_batch
+from raydist.training.replicas.code_names import (
+    has_sum_beside,
+    may_read_after,
+    names_called,
+    takes_whole_batch,
+)
 
 
 class KerasLayer:
@@ -179,6 +185,20 @@ class UsersDice(Dice):
 )
 def test_losses_of_keras_that_compare_examples_are_known(loss: Any, expected: bool) -> None:
     assert takes_whole_batch(loss) is expected
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ([Dice(), SimpleNamespace(reduction="sum")], True),
+        ({"mask": "dice", "edges": SimpleNamespace(reduction="sum")}, True),
+        ([Dice(), SimpleNamespace(reduction="sum_over_batch_size")], False),
+        ([Dice(axis=(1, 2)), SimpleNamespace(reduction="sum")], False),
+        (SimpleNamespace(reduction="sum"), False),
+    ],
+)
+def test_sums_beside_losses_that_compare_examples_are_known(losses: Any, expected: bool) -> None:
+    assert has_sum_beside(SimpleNamespace(loss=losses)) is expected
 
 
 class Hooks:

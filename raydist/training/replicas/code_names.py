@@ -91,6 +91,13 @@ def losses_of_whole_batch(model: Any) -> list[str]:
     return sorted({*named})
 
 
+def has_sum_beside(model: Any) -> bool:
+    """Whether a compiled loss is a sum over the examples, beside one that `takes_whole_batch` finds."""
+    losses = [*_losses_as_given(model)]
+    sums = (one for one in losses if getattr(one, "reduction", None) == "sum" and not takes_whole_batch(one))
+    return any(map(takes_whole_batch, losses)) and any(True for _ in sums)
+
+
 def keras_kinds(thing: Any) -> list[str]:
     """Returns the names of the classes of either Keras that an object is of."""
     return [base.__name__ for base in type(thing).__mro__ if is_keras(base)]

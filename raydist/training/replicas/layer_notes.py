@@ -61,6 +61,11 @@ def notes_on(
             "examples, and gradients are averaged over the replicas, so results depend on their number"
             + ("; with an axis such as (1, 2, 3), it is computed per image" if has_axis else "")
         )
+    if code_names.has_sum_beside(model):
+        yield (
+            "the loss with reduction='sum' is averaged over the replicas as well, because another loss "
+            "compares examples, so it is too small by their number; give it the mean, and a loss weight"
+        )
 
 
 def note_on_length(model: Any, params: Mapping[str, Any], *, initial_epoch: int) -> str | None:
