@@ -1,4 +1,4 @@
-"""What the code of a user's layer or loss does, as far as the names that it uses show."""
+"""What the code of a user's layer, loss or callback does, as far as the names that it uses show."""
 
 from __future__ import annotations
 
@@ -77,30 +77,33 @@ def takes_whole_batch(loss: Any) -> bool:
     """Whether a loss is one of Keras's that compare the examples of a batch: by name, or as an object."""
     if isinstance(loss, str):
         return loss in _OF_WHOLE_BATCH
-    name = getattr(loss, "__name__", type(loss).__name__)
     axes = getattr(loss, "axis", None)
     # Over axes of an example it is computed for each of them.
     is_of_batch = axes is None or 0 in (axes if isinstance(axes, (list, tuple)) else (axes,))
-    return name in _OF_WHOLE_BATCH and is_keras(loss) and is_of_batch
+    return _name_of(loss) in _OF_WHOLE_BATCH and is_keras(loss) and is_of_batch
 
 
 def losses_of_whole_batch(model: Any) -> list[str]:
     """Returns the names of the compiled losses that `takes_whole_batch` finds."""
-    found = [loss for loss in _losses_as_given(model) if takes_whole_batch(loss)]
-    named = (one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in found)
-    return sorted({*named})
+    found = (loss for loss in _losses_as_given(model) if takes_whole_batch(loss))
+    return sorted({loss if isinstance(loss, str) else _name_of(loss) for loss in found})
 
 
 def has_sum_beside(model: Any) -> bool:
     """Whether a compiled loss is a sum over the examples, beside one that `takes_whole_batch` finds."""
-    losses = [*_losses_as_given(model)]
-    sums = (one for one in losses if getattr(one, "reduction", None) == "sum" and not takes_whole_batch(one))
-    return any(map(takes_whole_batch, losses)) and any(True for _ in sums)
+    others = [loss for loss in _losses_as_given(model) if not takes_whole_batch(loss)]
+    has_sum = any(getattr(loss, "reduction", None) == "sum" for loss in others)
+    return has_sum and bool(losses_of_whole_batch(model))
 
 
 def keras_kinds(thing: Any) -> list[str]:
     """Returns the names of the classes of either Keras that an object is of."""
     return [base.__name__ for base in type(thing).__mro__ if is_keras(base)]
+
+
+def _name_of(thing: Any) -> str:
+    """Returns the name of a function, or of an object's class."""
+    return str(getattr(thing, "__name__", type(thing).__name__))
 
 
 def _is_of(thing: Any, *packages: str) -> bool:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import findings_of_workers
-from raydist.training.replicas import code_names, gradient_probe, loss_rules, loss_verdict, slices
+from raydist.training.replicas import code_names, gradient_probe, loss_rules, loss_verdict, own_logs, slices
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.reporting import reporter
 
@@ -125,7 +125,7 @@ _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def is_wanted(model: Any, strategy: tf.distribute.Strategy) -> bool:
-    """Whether the model has metrics that are not known yet, as the user's own are, and several replicas."""
+    """Whether several replicas have metrics still to be checked: the user's, or by Keras's Dice."""
     return loss_rules.is_enabled() and strategy.num_replicas_in_sync > 1 and bool(_unknown(model))
 
 
@@ -172,7 +172,7 @@ def note_sums(model: Any) -> None:
 
 
 def _unknown(model: Any) -> list[Any]:
-    inner = [one for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
+    inner = own_logs.inner_metrics(model)
     own = [one for one in inner if _may_compare(_source(one)) and one not in _looked_at]
     return list({id(one): one for one in own}.values())
 

@@ -58,7 +58,7 @@ class Results:
         if self.is_guessed:
             self._compare(outputs)
             return
-        metrics = {one.name: one for one in self._inner_metrics()}
+        metrics = {one.name: one for one in inner_metrics(self._model)}
         for name, value in _leaves(outputs):
             read = [one for one in metrics.values() if _may_show(value, one)]
             shown = [one.name for one in read if not _differs(value, one)]
@@ -82,12 +82,8 @@ class Results:
         self._guesses = dict(zip(names, zip(masks[::2], masks[1::2], strict=True), strict=True))
         self._choose()
 
-    def _inner_metrics(self) -> list[Any]:
-        metrics = self._model.metrics
-        return [one for metric in metrics for one in (metric, *getattr(metric, "metrics", ()))]
-
     def _compare(self, outputs: Mapping[str, Any]) -> None:
-        for index, metric in enumerate(self._inner_metrics()[:_MOST_COMPARED]):
+        for index, metric in enumerate(inner_metrics(self._model)[:_MOST_COMPARED]):
             if not any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in _variables_of(metric)):
                 continue  # it may be any other replica's
             result = metric.result()
@@ -102,7 +98,7 @@ class Results:
 
     def _choose(self) -> None:
         """Takes a value for the metric that it has equalled in all steps and on all replicas so far."""
-        known = [one.name for one in self._inner_metrics()]
+        known = [one.name for one in inner_metrics(self._model)]
         for name, (equal, unequal) in self._guesses.items():
             shown = [metric for index, metric in enumerate(known) if (equal & ~unequal) >> index & 1]
             if shown:
@@ -137,6 +133,11 @@ class Results:
         if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
             return outputs
         return _weighted(outputs, element.share * num_replicas(), self.metrics)
+
+
+def inner_metrics(model: Any) -> list[Any]:
+    """Returns a model's metrics, and those that they hold, as Keras 3's compiled ones do."""
+    return [one for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
 
 
 def set_shown(model: Any, results: Results | None) -> None:

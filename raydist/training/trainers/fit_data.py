@@ -97,7 +97,7 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     num_batches = math.ceil(len(rows) / size)
     ends_epochs = adapter_of(request.model).ends_epochs_with_arrays
     if steps and (steps > num_batches or (ends_epochs and steps < num_batches)):
-        note_passes(request, "arrays", num_batches=num_batches, steps=steps, ends_epochs=ends_epochs)
+        note_passes(request, "arrays", num_batches=num_batches, steps=steps)
     if held_out is not None:
         validation = held_out.batches(request.validation_batch_size or size, shuffle=False)
     return dataclasses.replace(
@@ -112,18 +112,17 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     )
 
 
-def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int, ends_epochs: bool) -> None:
+def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int) -> None:
     """Notes that epochs continue into the next pass over the data, which they do not in Keras.
 
     Args:
       what: The data.
       num_batches: Of one pass over the data.
       steps: Of an epoch.
-      ends_epochs: Whether the model's Keras ends an epoch where a pass ends, as Keras 3 does.
     """
     ends = (
         "Keras 3 by itself ends an epoch early where a pass ends"
-        if ends_epochs
+        if adapter_of(request.model).ends_epochs_with_arrays
         else "tf_keras by itself reads them once per epoch, and then ends the training"
     )
     if (request.epochs - request.initial_epoch) * steps > num_batches:

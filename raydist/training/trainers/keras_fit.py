@@ -193,8 +193,7 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
     if seed is not None:
         fit_data.note_order("the batches of a PyDataset")
     if is_endless and num_batches:
-        what = "a PyDataset"
-        fit_data.note_passes(request, what, num_batches=num_batches, steps=steps or 0, ends_epochs=True)
+        fit_data.note_passes(request, "a PyDataset", num_batches=num_batches, steps=steps or 0)
     peeked = fit_data.first_batches(data)
     worker_order.check_batches(peeked, position.run.strategy, name="train_data")
     specs = fit_data.specs_of(peeked, request.model)

@@ -196,9 +196,8 @@ def _get_metrics_result(original: Callable[..., Any], self: Any) -> Any:
     if collectives.is_alone(strategy) or not tf.executing_eagerly() or in_stateless_scope():
         return original(self)
     summed = [one for one in self.metrics_variables if _is_summed(one.value)]
-    inner = (one for metric in self.metrics for one in (metric, *getattr(metric, "metrics", ())))
     # The user's metrics may assign variables when they are read.
-    is_keras = all(code_names.is_keras(type(one)) for one in inner)
+    is_keras = all(code_names.is_keras(type(one)) for one in own_logs.inner_metrics(self))
     if not tf_private.is_in_replica() and summed and is_keras:
         values = collectives.sums_over_replicas([one.value for one in summed], strategy)
         mapping = [(one, tf.constant(value, one.dtype)) for one, value in zip(summed, values, strict=True)]
