@@ -40,6 +40,8 @@ class TaskAssignment:
       files: What it writes for its user, ctx.output_dir included: `Files` of raydist.task.
       kept: Where its states are kept in memory, and what an attempt before has kept: `HandedState` of
         storage.kept_state; None keeps none.
+      proof: What its host has found on storage, and has to find there until the end: `StorageProof` of
+        storage.proof; None checks nothing.
       parcels: What tasks leave for each other past storage: `Parcels` of data.shared.
     """
 
@@ -65,6 +67,7 @@ class TaskAssignment:
     role_hosts: Mapping[str, str] = field(default_factory=dict)
     files: Any = None
     kept: Any = None
+    proof: Any = None
 
     def own_part(self, common: TaskAssignment) -> dict[str, Any]:
         """Returns the fields that differ from those of `common`, the assignment of another task.

@@ -35,7 +35,8 @@ class RunLayout:
       claims: Who drives the run, and who did before: one file for each submit and resume.
       contenders: Where processes agree who claims the run, on storage that cannot create a file exclusively.
       kept_codes: The copies of the code that stay: one for each different code that was submitted.
-      token: What each host of an attempt reads before anything starts (StorageProof).
+      token: What each host of an attempt reads before anything starts, and the chief before each
+        checkpoint (StorageProof).
       evaluations: What the evaluator found for the checkpoints, with --keep-best.
       profile_mail: Requests for profiles and their answers, while somebody waits for them.
       mlflow: Which run of MLflow stands for this one, and what it has been told.

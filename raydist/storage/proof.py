@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -49,6 +50,21 @@ class StorageProof:
             raise StorageError(
                 f"host {host} does not see the storage that the driver writes to: "
                 f"{self._open().uri(self._key)} {what}; {_REMEDY}"
+            )
+
+    def check_unchanged(self, *, host: str) -> None:
+        """Raises StorageError if the token, which was there when the attempt started, is not there any more.
+
+        Then the folder is another one, such as an empty mount point, and what is written to it is lost.
+        """
+        proof = dataclasses.replace(self, is_first=False)
+        found = proof._read(host)
+        if found != self.token:
+            what = "is missing" if found is None else "has another token"
+            raise StorageError(
+                "the run's storage was lost or replaced during the run: "
+                f"{proof._open().uri(self._key)} {what} on host {host}; make the storage available, and "
+                "continue with --resume from its last checkpoint"
             )
 
     def _read(self, host: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -185,8 +186,7 @@ def _opened(
             keep=assignment.job.keep,
             keep_best=assignment.job.keep_best,
             progress=progress,
-            # Or a chief that dies would leave a gap in the curve before the checkpoint.
-            before_commit=functools.partial(_flush, progress, metrics, board),
+            before_commit=functools.partial(_before_commit, assignment, progress, metrics, board),
             evaluations=EvaluationStore(storage) if _may_have_evaluations(assignment.job) else None,
             has_evaluator=assignment.job.evaluator,
         )
@@ -210,6 +210,8 @@ def _opened(
         try:
             yield run
             checkpoints.finish()
+            _check_storage(assignment)
+            checkpoints.check_stored()
             note_unused(run)
             if board is not None:
                 board.succeeded()
@@ -220,6 +222,22 @@ def _opened(
             _finish_quietly(checkpoints)
             tf_private.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise
+
+
+def _before_commit(
+    assignment: TaskAssignment,
+    progress: TaskProgress,
+    metrics: MetricsWriter,
+    board: TensorBoardWriter | None,
+) -> None:
+    _check_storage(assignment)
+    # Or a chief that dies would leave a gap in the curve before the checkpoint.
+    _flush(progress, metrics, board)
+
+
+def _check_storage(assignment: TaskAssignment) -> None:
+    if assignment.proof is not None:
+        assignment.proof.check_unchanged(host=socket.gethostname())
 
 
 def _kept_states(

@@ -16,12 +16,13 @@ from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import read_events
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, Ended, RunningRay
+from tests.e2e.conftest import BIN, Ended, RunningRay, start_raydist
 from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.faulty_http import Fault, FaultyProxy, HttpRequest, faulty_proxy
 from tests.support.metric_rows import read_rows
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 from tests.support.ray_heads import ray_node
+from tests.support.slow_job import write_slow_job
 
 Raydist = Callable[..., Ended]
 
@@ -169,6 +170,23 @@ def test_full_disk_ends_the_run_and_resume_goes_on_where_there_is_space(
         again = raydist("submit", job, *options, *storage, "--name", "full", "--resume")
         assert again.code == 0, again.err
         assert (again.json["steps"], again.json["attempts"]) == (12, 2)
+
+
+@pytest.mark.slow  # tests/training/test_checkpoints.py has the same in bare tasks
+def test_storage_unmounted_and_mounted_anew_is_exit_code_4(
+    raydist: Raydist, running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    job = write_slow_job(tmp_path)
+    with mounted_disk(tmp_path / "disk", size="8m") as disk:
+        arguments = ("submit", job, "-p", "epochs=20", "--storage", str(disk), "--name", "anew", "--json")
+        run = start_raydist(running_ray, tmp_path, *arguments)
+        wait_until(lambda: list(disk.glob("anew/checkpoints/*/_COMMITTED")), timeout_s=120)
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(disk)], check=True)
+        out, err = run.communicate(timeout=120)
+        assert run.returncode == 4, err
+        assert "the run's storage was lost or replaced during the run" in json.loads(out)["error"]["message"]
+        assert list(disk.glob("anew/checkpoints/*")) == []
 
 
 def test_run_goes_on_from_before_a_damaged_checkpoint_and_names_it(

@@ -40,6 +40,28 @@ def test_folder_that_is_missing_on_the_host_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_storage_that_is_there_until_the_end_passes(storage_uri: str) -> None:
+    StorageProof.leave(storage_uri=storage_uri, run="first").check_unchanged(host="10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("is_replaced", "what"),
+    [(False, "is missing on host 10.0.0.2"), (True, "has another token on host 10.0.0.2")],
+)
+def test_storage_that_was_lost_or_replaced_during_the_run_is_named(
+    tmp_path: Path, is_replaced: bool, what: str
+) -> None:
+    proof = StorageProof.leave(storage_uri=str(tmp_path / "runs"), run="first")
+    shutil.rmtree(tmp_path / "runs")
+    if is_replaced:
+        StorageProof.leave(storage_uri=str(tmp_path / "runs"), run="first")
+    with pytest.raises(StorageError) as caught:
+        proof.check_unchanged(host="10.0.0.2")
+    assert str(caught.value).startswith(
+        f"the run's storage was lost or replaced during the run: {tmp_path}/runs/first/token {what}; "
+    )
+
+
 def test_host_without_rights_is_named(proxy: FaultyProxy, s3_uri: str) -> None:
     proof = StorageProof.leave(storage_uri=s3_uri, run="first")
     proxy.choose = lambda request: Fault.FORBIDDEN

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,6 +97,37 @@ def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
         run_of(ctx).checkpoints.finish()  # raises nothing any more
         return {"error": f"{type(error).__name__}: {error}", "step": progress_of(ctx).status().step}
     return {"error": ""}
+
+
+def storage_is_replaced(ctx: Any, *, way: str) -> dict[str, Any]:
+    """Trains two epochs, between which the run's storage is moved away; only `fit` makes checkpoints."""
+    import tensorflow as tf
+
+    class Replace(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1 and ctx.is_chief:
+                run_of(ctx).checkpoints.finish()
+                Path(ctx.storage).parent.rename(Path(ctx.storage).parent.with_name("moved"))
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    if way == "fit":
+        ctx.fit(model, data, epochs=2, callbacks=[Replace()])
+    else:
+        model.fit(data(), epochs=2, verbose=0, callbacks=[Replace()])
+    return {}
+
+
+def checkpoint_is_deleted(ctx: Any) -> dict[str, Any]:
+    """Trains, and loses its only checkpoint, as on a storage that was another one for a while."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    ctx.fit(model, data, epochs=1)
+    run_of(ctx).checkpoints.finish()
+    shutil.rmtree(Path(ctx.storage) / "checkpoints")
+    return {}
 
 
 def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from raydist.spec.job import KerasFlavour
+from raydist.storage.proof import StorageProof
 from tests.support.preloaded import server_of
 
 # TensorFlow 2.21's profiler corrupts the heap in about one of 500 profiles of two processes, without raydist
@@ -193,13 +194,20 @@ def started(
     environ: Mapping[str, str] | None = None,
     storage: Path | str | None = None,
     attempt: int = 0,
+    has_token: bool = False,
     **arguments: Any,
 ) -> Iterator[list[TaskProcess]]:
-    """Starts the tasks; kills those that are left at the end of the block."""
+    """Starts the tasks; kills those that are left at the end of the block.
+
+    Args:
+      has_token: Whether the run's folder has a token, which has to be there until the end.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raydist-test-")))
         leases = {name: stack.enter_context(_leased_port()) for name in cluster.tasks}
         addresses = {name: f"127.0.0.1:{lease.getsockname()[1]}" for name, lease in leases.items()}
+        storage_uri = str(storage or folder / "storage")
+        proof = StorageProof.leave(storage_uri=storage_uri, run="test") if has_token else None
         tasks = []
         for name in cluster.tasks:
             place = folder / name.replace("/", "-")
@@ -212,8 +220,9 @@ def started(
                 "addresses": addresses,
                 "task": name,
                 "folder": str(place),
-                "storage": str(storage or folder / "storage"),
+                "storage": storage_uri,
                 "attempt": attempt,
+                "token": None if proof is None else proof.token,
                 "arguments": arguments,
             }
             environment = {

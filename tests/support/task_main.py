@@ -23,6 +23,7 @@ from raydist.planning.assignment import (
 from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, RunOn, Strategy
 from raydist.spec.settings.options import find_option
 from raydist.spec.tasks import TaskId, TaskType
+from raydist.storage.proof import StorageProof
 from tests.support.parcels import FolderParcels
 
 SERVERS = (TaskType.WORKER, TaskType.PS)
@@ -117,8 +118,15 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
         num_ps=sum(one.task_type is TaskType.PS for one in addresses),
         address=addresses[task],
         devices=request["devices"],
+        proof=_proof(request),
         parcels=FolderParcels(Path(request["folder"]).parent / "parcels"),
     )
+
+
+def _proof(request: dict[str, Any]) -> StorageProof | None:
+    if request["token"] is None:
+        return None
+    return StorageProof(storage_uri=request["storage"], run="test", token=request["token"])
 
 
 def _write(folder: Path, result: dict[str, Any]) -> None:

@@ -66,6 +66,28 @@ def test_chief_killed_during_an_upload_resumes_from_the_commit_before(
     assert not torn.exists()
 
 
+REPLACED = (
+    r"StorageError: the run's storage was lost or replaced during the run: .*/storage/test/token is missing"
+)
+
+
+@pytest.mark.parametrize(
+    ("way", "cluster"), [("fit", TWO_WORKERS), ("model.fit", Cluster())], ids=["fit", "no checkpoint"]
+)
+def test_storage_replaced_during_the_run_ends_it_with_that_error(
+    way: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    arguments = {"way": way, "storage": tmp_path / "storage", "has_token": True}
+    with pytest.raises(AssertionError, match=REPLACED):
+        run_function(f"{FUNCTIONS}:storage_is_replaced", cluster, **arguments)
+    assert list((tmp_path / "storage").rglob("checkpoints/*")) == []
+
+
+def test_checkpoint_that_is_gone_at_the_end_of_the_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"StorageError: checkpoint .*/step-7-a0 was stored, and is not"):
+        run_function(f"{FUNCTIONS}:checkpoint_is_deleted", Cluster(), storage=tmp_path)
+
+
 @pytest.mark.parametrize("way", ["fit", pytest.param("train_steps", marks=SLOW), "save"])
 def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) -> None:
     [task] = run_function(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import time
 from collections.abc import Mapping, Sequence
 
@@ -30,6 +31,7 @@ class RayLauncher:
         self._launch = launch
         self._connection = launch.connection
         self._has_launched = False
+        self._proof: StorageProof | None = None  # the one that was left last
         self._gone: frozenset[str] = frozenset()  # hosts that did not answer when the attempt was planned
         self._group: RayTaskGroup | None = None
 
@@ -66,8 +68,20 @@ class RayLauncher:
         if not hosts or job.runtime_env or not can_select_nodes():
             return {}
         # The driver waits for a storage that is out of order, which is not a host's fault; a host does not.
-        proof = StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=False)
+        proof = self._leave_proof(is_first=False)
         return problems_of(hosts, dataclasses.replace(proof, is_first=True), env=job.env)
+
+    def _leave_proof(self, *, is_first: bool) -> StorageProof:
+        """Writes the next token.
+
+        Raises StorageError if the one before is gone: an attempt on another storage would find no checkpoint
+        and begin anew.
+        """
+        if self._proof is not None:
+            self._proof.check_unchanged(host=socket.gethostname())
+        job = self._plan.job
+        self._proof = StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=is_first)
+        return self._proof
 
     def room(self, plan: Plan, *, is_placed: bool) -> int:
         free = self._free(plan)
@@ -84,13 +98,12 @@ class RayLauncher:
         return less_data_room(free, plan.all_roles) if self._launch.datasets else free
 
     def launch(self, plan: Plan, *, attempt: int) -> RayTaskGroup:
-        job, is_first = plan.job, not self._has_launched
-        self._has_launched = True
+        is_first, self._has_launched = not self._has_launched, True
         kept = None if self._group is None else self._group.kept
         if kept is not None and not kept.adapt_to(plan):
             self.close()
             kept = None
-        proof = StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=is_first)
+        proof = self._leave_proof(is_first=is_first)
         self._group = RayTaskGroup.start(plan, self._launch, attempt=attempt, proof=proof, kept=kept)
         return self._group
 

@@ -281,7 +281,7 @@ class TaskLife:
         if assignment.fenced_in is not None:
             self._held.lease.guarded(functools.partial(self._fence, assignment))
         return Run(
-            assignment=dataclasses.replace(assignment, datasets={}),
+            assignment=dataclasses.replace(assignment, datasets={}, proof=self._setup.proof),
             code_dir=code_path,
             port=self._held.lease.port,
             datasets=_pickled(assignment.datasets),

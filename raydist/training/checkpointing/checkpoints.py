@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raydist.errors import CheckpointError
+from raydist.errors import CheckpointError, StorageError
 from raydist.outcome.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore, Evaluations, EvaluationStore
@@ -86,6 +86,7 @@ class TaskCheckpoints:
         self._newest: SavedState | None = None
         self._is_read = False
         self._unreadable_step = 0
+        self._last: Checkpoint | None = None  # that this task has committed
         self.last_saved_step: int | None = None
         self._saved_at_s = time.monotonic()
 
@@ -383,9 +384,18 @@ class TaskCheckpoints:
         """Waits until the last checkpoint is committed; raises what kept it from being."""
         self._uploads.wait(timeout_s=timeout_s)
 
+    def check_stored(self) -> None:
+        """Raises StorageError if the checkpoint that this task has stored last is not there any more."""
+        if self._last is not None and self._last.name not in {one.name for one in self._store.committed()}:
+            raise StorageError(
+                f"checkpoint {self._last.uri} was stored, and is not there any more: it was deleted, or the "
+                "storage was replaced"
+            )
+
     def _commit(self, files: Mapping[str, bytes], *, step: int, info: Mapping[str, Any]) -> None:
         self._before_commit()
         checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info=info)
+        self._last = checkpoint
         self._prune()
         self._progress.committed(checkpoint.uri)
         logger.info("committed %s", checkpoint.uri)

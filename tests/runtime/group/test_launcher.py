@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from raydist.errors import StorageError
 from raydist.planning.inventory import Host, Inventory
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.group import launcher as launcher_module
@@ -54,6 +55,18 @@ def test_suspected_host_with_a_problem_is_avoided(asked: list[str], tmp_path: Pa
     assert plan.uses_of_unfit_hosts == (
         "does without host 10.0.0.2, which failed lately and still has a problem (storage: another one)",
     )
+
+
+def test_later_attempt_does_not_begin_anew_on_a_storage_that_was_replaced(
+    asked: list[str], tmp_path: Path
+) -> None:
+    launcher = make_launcher(tmp_path / "runs")
+    launcher.replan(avoid=frozenset(), suspected=frozenset({"10.0.0.2"}))
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(StorageError, match="the run's storage was lost or replaced during the run: "):
+        launcher.replan(avoid=frozenset(), suspected=frozenset({"10.0.0.2"}))
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_elastic_attempt_has_no_worker_on_a_host_that_does_not_answer_or_has_a_problem(
