@@ -119,3 +119,83 @@ def own_metrics(ctx: Any, *, how: str = "fit", batch_size: int = 8) -> dict[str,
         values = {name: one[-1] for name, one in ctx.fit(model, read(), epochs=2).history.items()}
     notes = [one for one in progress_of(ctx).status().notes if "metric" in one]
     return {"values": {name: float(value) for name, value in values.items()}, "notes": notes}
+
+
+class Counted(keras.metrics.Metric):
+    """The number of examples; its result is its variable."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name=name, **options)
+        self.total = self.add_weight(name="total", shape=(), initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.total.assign_add(tf.cast(tf.size(y_true), self.total.dtype))
+
+    def result(self) -> Any:
+        return self.total
+
+
+class CountedInDict(Counted):
+    def result(self) -> Any:
+        return {"in_dict": self.total}
+
+
+class CountedTwice(Counted):
+    def result(self) -> Any:
+        return self.total * 2.0
+
+
+class Renamed(keras.Model):
+    """Shows a count by another name than the metric's."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.counted = Counted("counted")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.counted]
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        self.counted.update_state(data[1], self(data[0], training=True))
+        return {"renamed": self.counted.result()}
+
+    test_step = train_step
+
+
+def counts(ctx: Any) -> dict[str, Any]:
+    """Trains on 32 examples, and validates and evaluates on 40; returns what metrics have counted."""
+    x = np.arange(40, dtype="float32")[:, None] / 40
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen = {name: float(logs[name]) for name in logs if name != "loss"}
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, x)).batch(8)
+
+    result: dict[str, Any] = {"last batch": {}, "history": {}, "evaluated": {}}
+    for make in (keras.Model, Renamed):
+        watch = Watch()
+        with ctx.strategy.scope():
+            inputs = keras.layers.Input((1,))
+            model = make(inputs, keras.layers.Dense(1)(inputs))
+            if make is Renamed:
+                model.compile("sgd")
+            else:
+                counted = [Counted("count"), CountedInDict("in_a_dict"), CountedTwice("twice")]
+                model.compile("sgd", "mse", metrics=counted)
+        history = ctx.fit(
+            model,
+            data if ctx.coordinator is not None else data().take(4),
+            epochs=2,
+            steps_per_epoch=4,
+            validation_data=data if ctx.coordinator is not None else data(),
+            callbacks=[watch],
+            verbose=0,
+        ).history
+        result["last batch"] |= watch.seen
+        result["history"] |= {name: one[-1] for name, one in history.items() if "loss" not in name}
+        evaluated = ctx.evaluate(model, data)
+        result["evaluated"] |= {name: one for name, one in evaluated.items() if "loss" not in name}
+    return result

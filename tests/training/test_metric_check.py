@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ CLUSTERS = {
     "2 devices": Cluster(strategy="mirrored", devices=2),
     "2 workers": Cluster(strategy="multi_worker_mirrored", workers=2),
 }
+SERVERS = Cluster(strategy="parameter_server", workers=1, ps=1)
 WRONG = {"largest": "Largest (", "root_of_batch": "root_of_batch (", "overlap": "Dice ("}
 
 
@@ -59,13 +61,35 @@ def test_metric_that_cannot_be_run_on_a_part_of_a_batch_is_noted(keras: str) -> 
     assert "could not be shown" in note
 
 
+COUNTING = "tests.support.metric_functions:counts"
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        SERVERS,
+        pytest.param(replace(SERVERS, keras="legacy", workers=2), marks=SLOW),
+        *(pytest.param(one, marks=SLOW) for one in CLUSTERS.values()),
+        pytest.param(replace(CLUSTERS["2 devices"], keras="legacy"), marks=SLOW),
+    ],
+    ids=str,
+)
+def test_metric_whose_result_is_its_variable_counts_each_example(cluster: Cluster) -> None:
+    [task] = run_in_turn({"counts": (COUNTING, {})}, cluster, job_options={"export": False})["counts"][:1]
+    trained = {"count": 32, "in_dict": 32, "twice": 64, "renamed": 32}
+    evaluated = {"count": 40, "in_dict": 40, "twice": 80, "renamed": 40}
+    assert task.values["evaluated"] == evaluated
+    assert task.values["history"] == {**trained, **{f"val_{name}": one for name, one in evaluated.items()}}
+    assert task.values["last batch"] == trained
+
+
 def notes_of(task: TaskProcess) -> list[Any]:
     return list(task.values["notes"])
 
 
 def test_what_parameter_servers_do_with_own_metrics_is_noted() -> None:
-    where = Cluster(strategy="parameter_server", workers=1, ps=1)
-    [chief] = run_in_turn({"evaluate": (FUNCTION, {"how": "evaluate"})}, where)["evaluate"]
+    [chief] = run_in_turn({"evaluate": (FUNCTION, {"how": "evaluate"})}, SERVERS)["evaluate"]
     [note] = notes_of(chief)
     assert "largest from Largest (" in note
     assert "is added up" in note

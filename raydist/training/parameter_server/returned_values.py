@@ -54,7 +54,7 @@ class ReturnedScalars:
         return tf.add_n(list(per_replica)) / len(per_replica)
 
     def _packed_step(self, batch: Any) -> tf.Tensor:
-        scalars = self._step(batch)
+        scalars = own_logs.as_tensors(self._step(batch))
         if not self._is_seen:
             self.shown.look_at(scalars)
             self._is_seen = True
@@ -96,8 +96,8 @@ class LocalMetrics:
     def results(self, tally: Tally) -> dict[str, Any]:
         """Returns the metrics' values by name, without asking a ps."""
         with metric_check.swapped(self._slots, [tf.constant(value) for value in self._narrow(tally)]):
-            logs = self._model.get_metrics_result()
-        return numbers(logs)
+            # A result may be the variable itself, which is read here.
+            return numbers(self._model.get_metrics_result())
 
     def write(self, tally: Tally) -> None:
         """Assigns the sums to the metrics' variables, for those who read them there."""

@@ -46,7 +46,11 @@ class Results:
         self._guesses: dict[str, tuple[int, int]] = {}
 
     def noted(self, outputs: Any) -> Any:
-        """Returns the logs of a step, which it looks at in the step's trace."""
+        """Returns the logs of a step, which it looks at in the step's trace.
+
+        Keras 3 returns the variable itself as the result of a metric whose `result` does.
+        """
+        outputs = as_tensors(outputs)
         self.look_at(outputs)
         return outputs
 
@@ -86,7 +90,7 @@ class Results:
         for index, metric in enumerate(inner_metrics(self._model)[:_MOST_COMPARED]):
             if not any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in _variables_of(metric)):
                 continue  # it may be any other replica's
-            result = metric.result()
+            result = as_tensors(metric.result())
             for name, value in _leaves(outputs):
                 equal, unequal = self._guesses.get(name, (0, 0))
                 if name == metric.name or _is_same(value, result):
@@ -135,6 +139,13 @@ class Results:
         return _weighted(outputs, element.share * num_replicas(), self.metrics)
 
 
+def as_tensors(values: Any) -> Any:
+    """Returns a value, or a dict of them, with tensors in place of variables."""
+    if isinstance(values, Mapping):
+        return {name: as_tensors(one) for name, one in values.items()}
+    return tf.convert_to_tensor(values) if hasattr(values, "assign") else values
+
+
 def inner_metrics(model: Any) -> list[Any]:
     """Returns a model's metrics, and those that they hold, as Keras 3's compiled ones do."""
     return [one for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
@@ -169,7 +180,7 @@ def _differs(value: Any, metric: Any) -> bool:
     """Whether a value is worked out in another way than the metric's result."""
     if not isinstance(value, tf.Tensor) or not hasattr(value, "graph"):
         return False
-    result = metric.result()
+    result = as_tensors(metric.result())
     return isinstance(result, tf.Tensor) and not tf_private.computes_same(value, result)
 
 
@@ -241,7 +252,7 @@ def of_epoch(model: Any, logs: Any, results: Any) -> Any:
     if shown is not None:
         shown.agree(model.distribute_strategy, logs)
     are_same_names = results is not logs
-    metrics = results if are_same_names else model.get_metrics_result()
+    metrics = results if are_same_names else as_tensors(model.get_metrics_result())
     if are_same_names and not any(
         name in metrics and _is_own(name, metrics[name], model) for name, _ in _leaves(logs)
     ):

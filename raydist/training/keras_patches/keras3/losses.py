@@ -214,5 +214,8 @@ def _is_summed(variable: Any) -> bool:
 
 def _logs_of_epoch(original: Callable[..., Any], self: Any, logs: Any) -> Any:
     results = original(self, logs)
+    if results is not logs:
+        # A validation would change the variable that is a metric's result.
+        results = own_logs.as_tensors(results)
     is_stock = tf_private.is_default(self.distribute_strategy)
     return results if is_stock else own_logs.of_epoch(self, logs, results)
