@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import progress_of, run_of
 
 NUM_IDS = 40
 
@@ -80,6 +84,43 @@ def fit(
         "predicted": [float(value) for value in predicted[:5]],
         "evaluated": model.evaluate(x_val, y_val, batch_size=37, steps=9, verbose=0, return_dict=True),
     }
+
+
+def cut_epoch(ctx: Any, *, how: str, until: str = "") -> dict[str, Any]:
+    """Trains a model that does not move; the first attempt ends in the second of three epochs.
+
+    Args:
+      how: "raise", "kill", or "wait" until the file `until` exists.
+    """
+    import tensorflow as tf
+
+    from tests.support.metric_functions import Counted
+
+    keras = tf.keras
+    x = np.arange(320, dtype="float32")[:, None] / 320
+
+    class End(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if ctx.attempt or ctx.step < 70 or (how == "wait" and Path(until).exists()):
+                return
+            run_of(ctx).checkpoints.finish()  # that of step 50 at least
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "raise":
+                raise OSError("as asked")
+            while not Path(until).exists():
+                time.sleep(0.05)
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae", Counted("count")])
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, x + 1)).batch(8)
+
+    history = ctx.fit(model, data, epochs=3, steps_per_epoch=40, callbacks=[End()], verbose=0).history
+    expected = {"loss": np.square(x + 1).mean(), "mae": (x + 1).mean(), "count": 320}
+    return {"history": history, "expected": {name: float(one) for name, one in expected.items()}}
 
 
 def _watch(keras: Any, steps_per_epoch: int, fail_at: int) -> Any:

@@ -228,6 +228,39 @@ def test_resumes_inside_an_epoch(keras: str, options: dict[str, str], tmp_path: 
     assert values["history"]["val_rmse"][-1] == pytest.approx(values["val_rmse_by_hand"], rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("keras", "how"),
+    [
+        ("3", "raise"),
+        pytest.param("legacy", "raise", marks=SLOW),
+        *(pytest.param(keras, how, marks=SLOW) for keras in ("3", "legacy") for how in ("kill", "kill ps")),
+    ],
+)
+def test_metrics_of_an_epoch_that_was_cut_are_of_the_whole_epoch(
+    keras: str, how: str, tmp_path: Path
+) -> None:
+    where, every = cluster(keras, workers=1, ps=1), {"checkpoint_every": "25", "export": False}
+    killed, target = tmp_path / "killed", f"{FUNCTIONS}:cut_epoch"
+    given: dict[str, Any] = {"how": how, "storage": tmp_path / "run", "job_options": every}
+    if how == "kill ps":
+        given |= {"how": "wait", "until": str(killed)}
+    with started(target, where, **given) as [chief, _, ps]:
+        if how == "kill ps":
+            deadline = time.monotonic() + 60
+            while not list(tmp_path.rglob("step-*5*/_COMMITTED")):
+                assert chief.process.poll() is None, chief.text()
+                assert time.monotonic() < deadline, chief.text()
+                time.sleep(0.05)
+            ps.kill()
+            killed.touch()
+        assert chief.process.wait(timeout=120) != 0, chief.text()
+    [chief] = run_function(target, where, attempt=1, **given)
+    history = chief.values["history"]
+    assert history.keys() == chief.values["expected"].keys()
+    for name, value in chief.values["expected"].items():
+        assert history[name] == pytest.approx([value] * 3, rel=1e-5), name
+
+
 def test_command_to_save_commits_inside_an_epoch(tmp_path: Path) -> None:
     where = cluster(workers=1, ps=1)
     with started(f"{FUNCTIONS}:fit", where, storage=tmp_path, epochs=1, steps_per_epoch=1_000_000) as [

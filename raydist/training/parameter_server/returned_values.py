@@ -118,12 +118,13 @@ class LocalMetrics:
 class Tally:
     """Sums of what closures returned, in double precision."""
 
-    def __init__(self, values: list[np.ndarray]) -> None:
+    def __init__(self, values: Sequence[np.ndarray]) -> None:
         self.values = values
 
     def add(self, state: Sequence[np.ndarray]) -> None:
-        for value, added in zip(self.values, state, strict=True):
-            value += added.astype(value.dtype)
+        # Not in place: a value that is a scalar of NumPy's cannot be changed.
+        pairs = zip(self.values, state, strict=True)
+        self.values = [value + added.astype(value.dtype) for value, added in pairs]
 
 
 def _wide(dtype: tf.DType) -> Any:
