@@ -222,7 +222,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_non_finite.py": (*("value_that", "stop_on", "checkpoint_and_export"),),
     "training/test_own_strategies.py": ALL,
     "training/test_parameter_server.py": (
-        *("a_resumed_run", "shards_of", "evaluator", "custom_loop", "command_to_save", "own_train_steps"),
+        *("a_resumed_run", "shards_of", "evaluator", "custom_loop", "command_to_save", "batch_hooks"),
         *("resumes_inside", "killed_worker"),
     ),
     "training/test_plain_fit.py": ("plain_fit_is_counted", "plain_fit_of"),

@@ -112,7 +112,8 @@ def cut_epoch(ctx: Any, *, how: str, until: str = "") -> dict[str, Any]:
                 time.sleep(0.05)
 
     with ctx.strategy.scope():
-        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        output = keras.layers.Dense(1, kernel_initializer="zeros")
+        model = keras.Sequential([keras.layers.Input((1,)), output])
         model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae", Counted("count")])
 
     def data() -> Any:
@@ -237,6 +238,10 @@ def mistakes(ctx: Any) -> dict[str, Any]:
     def fit(of: Any = model, given: Any = data, **arguments: Any) -> Any:
         return lambda: ctx.fit(of, given, **{"epochs": 1, "steps_per_epoch": 2, **arguments})
 
+    class AtTestBatches(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = True
+
     made_outside = data()
     attempts = {
         "dataset": fit(given=data()),
@@ -247,6 +252,7 @@ def mistakes(ctx: Any) -> dict[str, Any]:
         "not compiled": fit(uncompiled),
         "endless validation": fit(validation_data=lambda: data().repeat()),
         "validation dataset": fit(validation_data=data()),
+        "hook at test batches": fit(validation_data=data, callbacks=[AtTestBatches()]),
         "variable outside": lambda: ctx.train_steps(
             lambda batch: {"loss": variable * tf.reduce_mean(batch[1])}, data, num_steps=2
         ),
@@ -306,43 +312,73 @@ def accumulating(ctx: Any) -> dict[str, Any]:
     return {"error": ""}
 
 
-def own_train_step(ctx: Any) -> dict[str, Any]:
-    """A model with a train step that returns its own logs, stopped inside an epoch by a callback."""
+def batch_hooks(ctx: Any) -> dict[str, Any]:
+    """Trains as callbacks want it at each batch: by plain Keras in the chief, and on a worker."""
     import tensorflow as tf
 
     keras = tf.keras
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
+    y = x @ np.array([[1.0], [-2.0]], "float32")
 
-    class Model(keras.Model):
+    class Model(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, batch: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                logs = self.test_step(batch)
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(logs["own"], variables), variables, strict=True))
+            return logs  # type: ignore[no-any-return]
+
+        def test_step(self, batch: Any) -> dict[str, Any]:
+            return {"own": tf.reduce_mean((self(batch[0], training=True) - batch[1]) ** 2)}
+
+    class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.dense = keras.layers.Dense(1)
+            self.calls: list[Any] = []
 
-        def call(self, x: Any) -> Any:
-            return self.dense(x)
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epoch = epoch
 
-        def train_step(self, batch: Any) -> dict[str, Any]:
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
-            variables = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-            return {"my_loss": loss, "two": tf.constant(2.0)}
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.calls.append(f"begin {batch}")
+            self.model.optimizer.learning_rate = 0.001 * (batch + 1)
 
-    class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.model.stop_training = batch >= 20 and self.params["epochs"] == 3
+            self.calls.append(f"end {batch}")
+            self.own = float(logs["own"])
+            self.model.stop_training = self.epoch == 1 and batch == 7
 
-    with ctx.strategy.scope():
-        model = Model()
-        model.compile(keras.optimizers.SGD(0.01))
-    x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
-    y = x @ np.array([1.0, -2.0], "float32")
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            """Nothing."""
 
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
 
-    history = ctx.fit(model, data, epochs=3, steps_per_epoch=100_000, callbacks=[Stop()])
-    return {"history": history.history, "step": progress_of(ctx).status().step}
+    def train(fit: Any, given: Any, validation_data: Any) -> dict[str, Any]:
+        model = Model([keras.layers.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(0.1))
+        printed: list[int] = []
+        seen = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: printed.append(batch))
+        warm_up = WarmUp()
+        fit = fit or model.fit
+        arguments = (model, given) if fit == ctx.fit else (given,)
+        history = fit(
+            *arguments,
+            epochs=3,
+            steps_per_epoch=10,
+            validation_data=validation_data,
+            callbacks=[warm_up, seen],
+            verbose=0,
+        ).history
+        weights = [float(one) for one in model.layers[-1].kernel.numpy()[:, 0]]
+        calls = {"calls": warm_up.calls, "printed": printed}
+        return {**calls, "own": warm_up.own, "history": history, "weights": weights}
+
+    expected = train(None, data().repeat(), data())
+    before = ctx.step
+    with ctx.strategy.scope():
+        found = train(ctx.fit, data, data)
+    return {"expected": expected, "found": found, "steps": ctx.step - before}
 
 
 def shards_of_one_name(ctx: Any) -> dict[str, Any]:
@@ -386,7 +422,9 @@ def returned_losses(ctx: Any) -> dict[str, Any]:
         )
         squares = np.square(y - model(tf.constant(x)).numpy())
         result[make.__name__] = {
-            "expected": {"loss": float(squares[:32].mean()), "val_loss": float(squares.mean())},
+            # Those of the last batch, as Keras has it.
+            "expected": {"loss": float(squares[16:32].mean()), "val_loss": float(squares[32:].mean())},
+            "error": float(squares.mean() ** 0.5),
             "history": {name: value for name, [value] in history.history.items()},
             "evaluated": dict(ctx.evaluate(model, data)),
         }

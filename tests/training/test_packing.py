@@ -271,6 +271,24 @@ class OfRaydist(AtBatches):
     takes_packed_steps = True
 
 
+class SavingAtEpochs(Base):
+    """What Keras's ModelCheckpoint is."""
+
+    save_freq: int | str = "epoch"
+
+    def on_train_batch_end(self) -> None: ...
+
+    on_train_batch_end.__module__ = "keras.src.callbacks.model_checkpoint"
+
+
+class SavingAtBatches(SavingAtEpochs):
+    save_freq = 10
+
+
+class SavingAndWatching(SavingAtEpochs):
+    def on_train_batch_begin(self) -> None: ...
+
+
 def lambda_callback(hook: str) -> Base:
     """What Keras's LambdaCallback is: its functions are attributes."""
     callback = Base()
@@ -284,6 +302,9 @@ def lambda_callback(hook: str) -> Base:
         (AtEpochs(), False),
         (AtBatches(), True),
         (OfRaydist(), False),
+        (SavingAtEpochs(), False),
+        (SavingAtBatches(), True),
+        (SavingAndWatching(), True),
         (lambda_callback("on_epoch_end"), False),
         (lambda_callback("on_train_batch_end"), True),
     ],

@@ -138,9 +138,24 @@ class PackedSteps:
 class StepScheduler:
     """Keeps all workers busy until a number of steps is done, and counts what is."""
 
-    def __init__(self, run: TaskRun, steps: PackedSteps, sizes: ClosureSizes, *, first_step: int) -> None:
-        """Takes what to schedule; `first_step` is the step of the data that comes first."""
+    def __init__(
+        self,
+        run: TaskRun,
+        steps: PackedSteps,
+        sizes: ClosureSizes,
+        *,
+        first_step: int,
+        is_watched: bool = False,
+    ) -> None:
+        """Takes what to schedule.
+
+        Args:
+          first_step: The step of the data that comes first.
+          is_watched: Whether each closure waits for the one before it on a worker, because what is done
+            between two steps may change the next one.
+        """
         self._num_workers = run.assignment.num_workers
+        self._most_pending = self._num_workers * (1 if is_watched else _CLOSURES_PER_WORKER)
         self._times = BusyTimes(self._num_workers, report=run.reporter.progress.workers_paced)
         self._coordinator = run.coordinator
         self._steps = steps
@@ -158,11 +173,13 @@ class StepScheduler:
         num_steps: int,
         on_done: Callable[[int, Sequence[np.ndarray]], None],
         *,
+        on_begin: Callable[[int], None] = lambda count: None,
         should_pause: Callable[[], bool] = lambda: False,
     ) -> None:
         """Runs `num_steps` steps, fewer after a pause, and returns once no closure is under way.
 
         Args:
+          on_begin: Called with the number of steps of each closure before it is scheduled.
           on_done: Takes the number of steps and the state of each closure that is done.
           should_pause: Asked often; once it is true nothing more is scheduled.
 
@@ -176,12 +193,13 @@ class StepScheduler:
         while left or pending:
             if left and should_pause():
                 left = 0
-            while left and len(pending) < _CLOSURES_PER_WORKER * self._num_workers:
+            while left and len(pending) < self._most_pending:
                 self._prepare()
                 turns, unroll = self._sizes.next(left)
                 if not has_begun:  # not before tracing
                     self._times.begin()
                     has_begun = True
+                on_begin(turns * unroll)
                 scheduled = self._steps.schedule(first_step=self._next_step, turns=turns, unroll=unroll)
                 pending.append((turns * unroll, scheduled))
                 left -= turns * unroll

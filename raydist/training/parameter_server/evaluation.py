@@ -76,21 +76,35 @@ class WorkerEvaluation:
         return checked_dataset(self._data(*own), self._name).element_spec
 
     def run(self) -> dict[str, Any]:
-        """Returns the metrics over all examples, and the means of what an own `test_step` returns."""
+        """Returns the metrics over all examples, and what an own `test_step` returns of the last batch."""
         if self._shards is None:
             self._shards = self._make_shards()
         # Variables that a metric hides, in a list for instance, stay on their ps and are used there.
         self._model.reset_metrics()
         results = [self._coordinator.schedule(function, args=args) for function, args in self._shards]
         self._coordinator.join()
-        tally, returned = self._metrics.tally(), np.zeros(len(self._returned.names) + 1)
+        tally, lasts = self._metrics.tally(), []
         for result in results:
-            *state, sums = result.fetch()
+            *state, last = result.fetch()
             tally.add(state)
-            returned += sums
-        *sums, num_examples = returned
-        means = dict(zip(self._returned.names, np.divide(sums, num_examples), strict=True))
-        return own_logs.joined(means, self._metrics.results(tally), self._returned.shown.metrics)
+            lasts.append(last)
+        returned = dict(zip(self._returned.names, self._of_last_batch(np.array(lasts)), strict=True))
+        return own_logs.joined(returned, self._metrics.results(tally), self._returned.shown.metrics)
+
+    def _of_last_batch(self, lasts: np.ndarray) -> np.ndarray:
+        """Returns what the step has returned of the last batch of all, as Keras's logs have it.
+
+        Args:
+          lasts: For each part of the data, what the step has returned of its last batch, that batch's
+            number of examples, and the number of batches.
+        """
+        if isinstance(self._data, Batches):  # of which each part follows the one before
+            lasts = lasts[-1:]
+        elif not train_data.takes_input_context(self._data):  # of which the parts take turns
+            lasts = lasts[[int(lasts[:, -1].sum() - 1) % len(lasts)]]
+        # Where each worker reads data of its own, the last batches of all of them are one.
+        *values, sizes, _ = lasts.T
+        return np.array([one @ sizes / sizes.sum() for one in values])
 
     def _make_shards(self) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
         num_shards, data = self._num_shards, self._data
@@ -131,13 +145,13 @@ class WorkerEvaluation:
             if not self._returned.names:
                 step = functools.partial(self._strategy.run, self._test_step, args=(element,))
                 updated, _ = self._metrics.updated(state[:-1], step)
-                return (*updated, state[-1] + 1)
+                return (*updated, state[-1])
             step = functools.partial(self._returned.run, element)
             updated, scalars = self._metrics.updated(state[:-1], step)
             parts = self._strategy.experimental_local_results(element)
             num_examples = tf.cast(tf.add_n([slices.num_rows(part) for part in parts]), tf.float64)
-            sums = tf.concat([tf.cast(scalars, tf.float64), [1.0]], axis=0) * num_examples
-            return (*updated, state[-1] + sums)
+            last = tf.concat([tf.cast(scalars, tf.float64), [num_examples, state[-1][-1] + 1]], axis=0)
+            return (*updated, last)
 
         @tf.function(autograph=False)
         def evaluate(*index: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -156,7 +170,7 @@ class WorkerEvaluation:
                 [
                     iterator.get_next_as_optional(),
                     *self._metrics.zeros(),
-                    tf.zeros([len(self._returned.names) + 1], tf.float64),
+                    tf.zeros([len(self._returned.names) + 2], tf.float64),
                 ],
                 parallel_iterations=1,
             )

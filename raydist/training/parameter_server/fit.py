@@ -9,7 +9,7 @@ budget is counted once (closures.py, returned_values.py).
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from raydist.training.parameter_server.train_input import Feed
 from raydist.training.replicas import own_logs
 from raydist.training.reporting.logs import floats
 from raydist.training.stepping.callbacks import CallbackCalls
+from raydist.training.stepping.packing import hooks_of_test_batches, watches_batches
 from raydist.training.trainers import fit_data
 from raydist.training.trainers.base import FitRequest, TaskRun
 from raydist.training.trainers.fit_position import FitPosition
@@ -50,9 +51,8 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     data = fit_data.applied(request.train_data, request)
     recipes.check_length(data, (epochs - request.initial_epoch) * steps_per_epoch)
     feed = train_input.read(run, data, sources=sources, skip=skip)
-    before, after = run_callbacks(
-        position, adapter.library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks
-    )
+    base = adapter.library.callbacks.Callback
+    before, after = run_callbacks(position, base, element_spec=feed.element_spec, users=callbacks)
     adapter.build(model, feed.element_spec)
     calls = CallbackCalls(
         model,
@@ -65,6 +65,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     metrics = LocalMetrics(model)
     evaluation = None
     if request.validation_data is not None and not run.assignment.job.evaluator:
+        _check_test_hooks(callbacks, base)
         evaluation = WorkerEvaluation(
             run,
             model,
@@ -76,6 +77,9 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     first = position.first_epoch(epochs)
     num_steps = (epochs - first) * steps_per_epoch - position.step_in_epoch
     limits = {"steps_per_epoch": steps_per_epoch, "checkpoint_every": run.schedule.steps_left(0)}
+    is_watched = any(watches_batches(one, base) for one in callbacks)
+    if is_watched:
+        limits["steps between batch hooks"] = 1
     training = _Training(
         run,
         model,
@@ -86,6 +90,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
         calls=calls,
         save=after.save,
         num_steps=num_steps,
+        is_watched=is_watched,
         staleness=shared_updates(run, "fit", limits=limits),
     )
     for epoch in range(first, epochs):
@@ -140,6 +145,17 @@ def _checked_steps(run: TaskRun, request: FitRequest) -> int:
     return request.steps_per_epoch
 
 
+def _check_test_hooks(callbacks: Sequence[Any], base: type) -> None:
+    """Raises UnsupportedError for hooks at each batch of a validation, which the workers do as a whole."""
+    for one in callbacks:
+        if hooks := hooks_of_test_batches(one, base):
+            raise UnsupportedError(
+                f"callback {type(one).__name__} has {' and '.join(hooks)}, and under parameter_server each "
+                "worker evaluates its part of validation_data as a whole; use on_test_begin, on_test_end or "
+                "on_epoch_end, or call ctx.evaluate"
+            )
+
+
 class _Training:
     """The epochs of one `fit`."""
 
@@ -155,9 +171,15 @@ class _Training:
         calls: CallbackCalls,
         save: Callable[[], None],
         num_steps: int,
+        is_watched: bool,
         staleness: int,
     ) -> None:
-        """Takes what `fit` has made; `num_steps` are left in all, from `first_step` of the data on."""
+        """Takes what `fit` has made.
+
+        Args:
+          num_steps: Steps that are left in all, from `first_step` of the data on.
+          is_watched: Whether a callback of the user's has something to do at each batch.
+        """
         self._run = run
         self._model = model
         self._metrics = metrics
@@ -175,8 +197,13 @@ class _Training:
             variables=model.trainable_variables,
             staleness=staleness,
         )
-        sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps, staleness=staleness)
-        self.scheduler = StepScheduler(run, steps, sizes, first_step=first_step)
+        sizes = ClosureSizes(
+            num_workers=run.assignment.num_workers,
+            total=num_steps,
+            fixed=1 if is_watched else None,
+            staleness=staleness,
+        )
+        self.scheduler = StepScheduler(run, steps, sizes, first_step=first_step, is_watched=is_watched)
 
     def _zeros(self) -> tuple[tf.Tensor, ...]:
         return (*self._metrics.zeros(), tf.zeros([len(self._names)]))
@@ -191,7 +218,7 @@ class _Training:
             metrics, _ = self._metrics.updated(state[:-1], run)
             return (*metrics, state[-1])
         metrics, scalars = self._metrics.updated(state[:-1], partial(self._returned.run, element))
-        return (*metrics, state[-1] + scalars)
+        return (*metrics, scalars)
 
     def _probe(self, feed: Feed) -> ReturnedScalars | None:
         """Traces the train step for what it returns; None if it returns nothing."""
@@ -207,15 +234,23 @@ class _Training:
         # Of a resumed epoch it restores what the metrics' variables held.
         self._calls.call("on_epoch_begin", epoch, {})
         tally = self._metrics.read() if position.step_in_epoch else self._metrics.tally()
-        means = _Means(self._names)
+        begun = position.step_in_epoch
+        returned: dict[str, float] = {}
+
+        def on_begin(count: int) -> None:
+            nonlocal begun
+            first, begun = begun, begun + count
+            self._calls.call("on_train_batch_begin", first, {})
 
         def on_done(count: int, state: Sequence[np.ndarray]) -> None:
             tally.add(state[:-1])
-            means.add(count, state[-1])
+            returned.update(zip(self._names, map(float, state[-1]), strict=True))
             if schedule.is_due(step_before=position.step, step=position.step + count):
                 self._metrics.write(tally)  # for the checkpoint, which the callbacks save
-            first = position.step_in_epoch
-            self._calls.batches(first, first + count - 1, _RunningLogs(lambda: self._logs(tally, means)))
+            last, is_stopped = position.step_in_epoch + count - 1, self._model.stop_training
+            self._calls.call("on_train_batch_end", last, _RunningLogs(lambda: self._logs(tally, returned)))
+            # Steps that were under way when a hook stopped the training do not undo that.
+            self._model.stop_training = is_stopped or self._model.stop_training
 
         schedule = self._run.schedule
 
@@ -227,17 +262,18 @@ class _Training:
 
         while position.step_in_epoch < num_steps and not self._model.stop_training:
             left = min(num_steps - position.step_in_epoch, schedule.steps_left(position.step))
-            self.scheduler.run(left, on_done, should_pause=should_pause)
+            self.scheduler.run(left, on_done, on_begin=on_begin, should_pause=should_pause)
             self._run.reporter.progress.repeated(self._run.steps_repeated + self.scheduler.num_repeated)
             if is_save_wanted():
                 self._metrics.write(tally)
                 self._save()
         self._metrics.write(tally)
-        return self._logs(tally, means)
+        return self._logs(tally, returned)
 
-    def _logs(self, tally: Tally, means: _Means) -> dict[str, Any]:
+    def _logs(self, tally: Tally, returned: Mapping[str, float]) -> dict[str, Any]:
+        """Returns the metrics so far, and what the last step has returned besides them, as Keras does."""
         shown = {} if self._returned is None else self._returned.shown.metrics
-        return own_logs.joined(means.result(), self._metrics.results(tally), shown)
+        return own_logs.joined(returned, self._metrics.results(tally), shown)
 
 
 class _RunningLogs(UserDict[str, Any]):
@@ -249,23 +285,6 @@ class _RunningLogs(UserDict[str, Any]):
     @cached_property
     def data(self) -> dict[str, Any]:  # type: ignore[override]
         return self._work_out()
-
-
-class _Means:
-    """Means of what the user's own train step returned, over the steps of an epoch since its last restore."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-        self._sums = np.zeros(len(names))
-        self._count = 0
-
-    def add(self, count: int, sums: np.ndarray) -> None:
-        self._count += count
-        self._sums += sums
-
-    def result(self) -> dict[str, float]:
-        means = self._sums / max(self._count, 1)
-        return {name: float(mean) for name, mean in zip(self._names, means, strict=True)}
 
 
 def _words(logs: dict[str, Any]) -> str:

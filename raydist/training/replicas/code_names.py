@@ -20,6 +20,7 @@ _OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _SINGLE_LOADS = frozenset(
     "LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_DEREF".split()
 )
+_OF_EMPTY_BODY = frozenset("RESUME NOP LOAD_CONST RETURN_VALUE RETURN_CONST".split())
 _SUBSCRIPTS = ("BINARY_SUBSCR", "BINARY_SLICE")
 
 
@@ -71,6 +72,12 @@ def may_read_after(function: Any, count: int) -> bool:
     # Python 3.13 loads two variables at once.
     read = {name for one in loads for name in (one if isinstance(one, tuple) else (one,))}
     return not arguments or not arguments.isdisjoint(read | {*code.co_cellvars})
+
+
+def does_nothing(function: Any) -> bool:
+    """Whether a function's body is empty: `pass`, or a docstring alone."""
+    code = getattr(function, "__code__", None)
+    return code is not None and {one.opname for one in dis.get_instructions(code)} <= _OF_EMPTY_BODY
 
 
 def takes_whole_batch(loss: Any) -> bool:

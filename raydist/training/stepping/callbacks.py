@@ -42,8 +42,7 @@ def in_run_order(callbacks: Sequence[Any]) -> list[Any]:
 class CallbackCalls:
     """Calls the hooks of callbacks of either Keras, in their order.
 
-    tf_keras's own CallbackList refuses hooks for batches under ParameterServerStrategy; here they are
-    called for each closure that is done, with its last step.
+    tf_keras's own CallbackList refuses hooks for batches under ParameterServerStrategy.
     """
 
     def __init__(
@@ -61,11 +60,6 @@ class CallbackCalls:
         """Calls a hook, such as `on_epoch_end`, of each callback."""
         for callback in self._callbacks:
             getattr(callback, hook)(*args)
-
-    def batches(self, first: int, last: int, logs: Mapping[str, float]) -> None:
-        """Says that the steps from `first` to `last` of the epoch are done."""
-        self.call("on_train_batch_begin", first, {})
-        self.call("on_train_batch_end", last, logs)
 
 
 # By class: the attributes that say where it writes. Those that read first get theirs once `fit` has begun.

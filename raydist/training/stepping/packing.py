@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raydist.training.replicas.code_names import does_nothing, is_keras
+
 Means = Callable[[Sequence[float]], Sequence[float]]
 
 TARGET_CALL_S = 0.1
@@ -27,6 +29,7 @@ FIRST_QUESTION = 2
 MAX_CALLS_BETWEEN = 4096
 _ALL = 0.9999  # of a share of all workers, which is rounded
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,23 @@ def watches_batches(callback: Any, base: type) -> bool:
     """Whether a callback has something to do at each batch. raydist's own ones take several at once."""
     if getattr(callback, "takes_packed_steps", False):
         return False
-    return any(batch_hook_of(callback, hook, base) is not None for hook in _BATCH_HOOKS)
+    found = (batch_hook_of(callback, hook, base) for hook in _BATCH_HOOKS)
+    functions = [one.function for one in found if one is not None]
+    if getattr(callback, "save_freq", None) == "epoch":  # Keras's hooks then do nothing
+        return not all(map(is_keras, functions))
+    return bool(functions)
+
+
+def hooks_of_test_batches(callback: Any, base: type) -> list[str]:
+    """Returns the names of the hooks that a user's callback has for each batch of a validation."""
+    if getattr(callback, "takes_packed_steps", False):
+        return []
+    found = {name: batch_hook_of(callback, name, base) for name in _TEST_BATCH_HOOKS}
+    return [
+        name
+        for name, hook in found.items()
+        if hook is not None and not is_keras(hook.function) and not does_nothing(hook.function)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
