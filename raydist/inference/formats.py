@@ -29,8 +29,9 @@ NEEDS: Mapping[str, tuple[str, ...]] = {ONNX: ("tf2onnx", "onnx", "onnxruntime")
 _ROWS = 4
 # Sizes that are tried for those that may differ between batches.
 _FREE_SIZES = (32, 1, 128)
-# Converters may order sums in another way.
+# Converters may order sums in another way, and compute in another precision than a layer asks for.
 _TOLERANCE = 1e-4
+_TOLERANCES = {"bfloat16": 10 * 2**-7, "float16": 10 * 2**-10}
 
 Values = dict[str, np.ndarray]
 
@@ -49,7 +50,7 @@ def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) 
         return {name: {"error": reason} for name in formats}
     try:
         model, reason = _loaded(model_file), ""
-        _outputs(model, batch)  # Keras exports as ONNX only what was called
+        _outputs(model, served, batch)  # Keras exports as ONNX only what was called
     except Exception as error:  # the layers may raise anything
         model, reason = None, _told(error)
     done: dict[str, Any] = {}
@@ -57,18 +58,24 @@ def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) 
         target = out / NAMES[name]
         try:
             if model is not None:
-                _write(model, name, target)
+                _write(model, name, target, served.structure)
             elif name == SAVED_MODEL:  # as the run has exported it
                 shutil.copytree(saved_model, target)
             else:
                 done[name] = {"error": reason}
                 continue
-            found = _CALLS[name](target, batch)
+            found = _outputs(_loaded(target), served, batch) if name == KERAS else _CALLS[name](target, batch)
         except Exception as error:  # the exporter and the layers may raise anything
             done[name] = {"error": _told(error)}
             continue
-        done[name] = compared(found, expected)
+        done[name] = compared(found, expected, tolerance=_tolerance(model))
     return done
+
+
+def _tolerance(model: Any) -> float:
+    """Returns the difference that the least precise layer of a model allows."""
+    layers = () if model is None else model._flatten_layers()
+    return max([_TOLERANCE, *(_TOLERANCES.get(str(one.compute_dtype), 0.0) for one in layers)])
 
 
 def _loaded(model_file: Path) -> Any:
@@ -84,16 +91,18 @@ def _library(model_file: Path) -> Any:
     return importlib.import_module("tf_keras" if version.startswith("2.") else "keras")
 
 
-def _write(model: Any, name: str, target: Path) -> None:
+def _write(model: Any, name: str, target: Path, inputs: Any) -> None:
     is_keras2 = any(base.__module__.startswith("tf_keras.") for base in type(model).__mro__)
     if name == KERAS:
         model.save(target)
-    elif name == SAVED_MODEL:
+    elif is_keras2 and name == SAVED_MODEL:
         model.export(str(target))
     elif is_keras2:
         raise UnsupportedError("it is a model of Keras 2, whose exporter writes a SavedModel only")
-    else:
-        model.export(str(target), format=name)
+    else:  # with the names and types that the run's own export has, which a subclassed model does not know
+        model.export(
+            str(target), format="tf_saved_model" if name == SAVED_MODEL else name, input_signature=[inputs]
+        )
 
 
 def _called(served: ServedModel) -> tuple[Values, list[np.ndarray]]:
@@ -120,7 +129,9 @@ def _batch(served: ServedModel, free_size: int) -> Values:
     return values
 
 
-def compared(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, Any]:
+def compared(
+    found: list[np.ndarray], expected: list[np.ndarray], *, tolerance: float = _TOLERANCE
+) -> dict[str, Any]:
     """Returns `difference`, the largest between two lists of outputs, or `error` where they are not the same.
 
     Where both have NaN, or the same infinity, they do not differ. Texts have to be equal.
@@ -135,7 +146,7 @@ def compared(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, A
     numbers = [pair for pair in pairs if pair[1].dtype.kind not in "OSU"]
     difference = max([_difference(one, other) for one, other in numbers], default=0.0)
     scale = max([1.0, *(_largest(other) for _, other in numbers)])
-    if not difference <= _TOLERANCE * scale:  # NaN, too
+    if not difference <= tolerance * scale:  # NaN, too
         return {"error": f"its outputs differ from those of the run's model by up to {difference:.3g}"}
     return {"difference": difference}
 
@@ -162,21 +173,10 @@ def _call_saved_model(path: Path, batch: Values) -> list[np.ndarray]:
     return list(ServedModel(path).predict(batch).values())
 
 
-def _call_keras(path: Path, batch: Values) -> list[np.ndarray]:
-    return _outputs(_loaded(path), batch)
-
-
-def _outputs(model: Any, batch: Values) -> list[np.ndarray]:
+def _outputs(model: Any, served: ServedModel, batch: Values) -> list[np.ndarray]:
     import tensorflow as tf
 
-    inputs = getattr(model, "input", None)
-    if isinstance(inputs, dict):
-        given: Any = {key: tf.constant(batch[one.name]) for key, one in inputs.items()}
-    else:
-        names = [one.name for one in tf.nest.flatten(inputs)] if inputs is not None else list(batch)
-        # tf_keras's signature has names of its own.
-        arrays = [tf.constant(batch.get(name, next(iter(batch.values())))) for name in names]
-        given = arrays[0] if len(arrays) == 1 else arrays
+    given = tf.nest.map_structure(lambda one: tf.constant(batch[one.name]), served.structure)
     outputs = model(given, training=False)
     if isinstance(outputs, dict):
         outputs = [outputs[name] for name in in_order(outputs)]
@@ -203,7 +203,6 @@ def _call_litert(path: Path, batch: Values) -> list[np.ndarray]:
 
 
 _CALLS: Mapping[str, Callable[[Path, Values], list[np.ndarray]]] = {
-    KERAS: _call_keras,
     SAVED_MODEL: _call_saved_model,
     ONNX: _call_onnx,
     LITERT: _call_litert,

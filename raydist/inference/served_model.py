@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,8 @@ class ServedModel:
 
     Attributes:
       inputs: In the order of their names.
+      structure: What the model itself takes, in which the inputs are by their names: a tensor, a list or a
+        dict of them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,6 +58,12 @@ class ServedModel:
             )
             for name in sorted(specs)
         )
+
+    @property
+    def structure(self) -> Any:
+        [function] = self._loaded.serve.concrete_functions
+        [inputs], _ = function.structured_input_signature
+        return inputs
 
     def predict(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs for a batch of `[n, ...]` by input: `prediction`, or one for each name."""

@@ -43,3 +43,7 @@ def test_shapes_and_texts_have_to_be_the_same() -> None:
     assert compared([np.array([b"cat", b"cow"], object)], [texts]) == {
         "error": "its texts differ from those of the run's model"
     }
+
+
+def test_difference_is_measured_by_the_precision_of_the_model() -> None:
+    assert compared([np.array([1.05])], [np.array([1.0])], tolerance=0.1)["difference"] == pytest.approx(0.05)

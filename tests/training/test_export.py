@@ -164,3 +164,59 @@ def test_model_that_cannot_be_traced_is_noted_with_the_cause(tmp_path: Path) -> 
     [chief] = run_function(TARGET, Cluster(), storage=tmp_path, kind="untraceable")
     [note] = [note for note in chief.values["notes"] if "export" in note]
     assert note.startswith("the model is not exported: NotImplementedError: no lookups; its checkpoints")
+
+
+# Tells for each kind the inputs' names, types and sizes, the outputs' names, and what `raydist export` does.
+CONVERT = """
+import json, os, sys
+folder, kinds = sys.argv[1:]
+import tensorflow as tf
+from pathlib import Path
+from raydist.inference import formats
+told = {}
+for kind, wanted in json.loads(kinds).items():
+    place = Path(folder) / kind
+    served = tf.saved_model.load(str(place / "saved_model")).signatures["serving_default"]
+    inputs = served.structured_input_signature[1]
+    (place / "out").mkdir()
+    done = formats.convert(place / "model.keras", place / "saved_model", wanted, place / "out")
+    told[kind] = {
+        "inputs": {name: [one.dtype.name, *one.shape] for name, one in inputs.items()},
+        "outputs": sorted(served.structured_outputs),
+        "errors": {name: one["error"] for name, one in done.items() if "error" in one},
+    }
+(Path(folder) / "told.json").write_text(json.dumps(told))
+"""
+THREE = {"user": ["int32", None, 1], "item": ["int64", None, 1], "price": ["float32", None, 2]}
+ONE = {"price": ["float32", None, 2]}
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+def test_export_keeps_names_types_and_structure_of_the_model(keras: str, tmp_path: Path) -> None:
+    converted = ["keras", "saved_model", *(["litert"] if keras == "3" else [])]
+    kinds = {
+        "list": converted,
+        "renamed": converted,
+        "two outputs": ["keras"],
+        "mixed_bfloat16": ["keras"],
+        "subclassed": ["saved_model"],
+        "no config": ["saved_model"],
+        "unnamed": converted,
+    }
+    where = Cluster(strategy="mirrored", devices=2, keras=keras)
+    arguments = {"kinds": [*kinds], "storage": tmp_path}
+    run_function("tests.support.export_functions:several_inputs", where, **arguments)
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": str(int(keras == "legacy"))}
+    command = [sys.executable, "-c", CONVERT, str(tmp_path / "test"), json.dumps(kinds)]
+    subprocess.run(command, check=True, env=environ, timeout=300, cwd=Path(__file__).parents[2])
+    told = json.loads((tmp_path / "test/told.json").read_text())
+    assert {kind: found["errors"] for kind, found in told.items() if found["errors"]} == {}
+    [[unnamed]] = [told.pop("unnamed")["inputs"].values()]
+    assert unnamed == ["float32", None, 2]  # any number of examples, under a name of Keras's own
+    assert {kind: found["inputs"] for kind, found in told.items()} == {
+        **dict.fromkeys(("list", "renamed", "two outputs", "subclassed", "no config"), THREE),
+        "mixed_bfloat16": ONE,
+    }
+    assert told["two outputs"]["outputs"] == ["first", "second"]
+    assert told["subclassed"]["outputs"] == ["click"]
+    assert told["list"]["outputs"] == ["output_0"]

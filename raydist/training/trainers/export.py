@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -80,16 +81,16 @@ def _write(model: Any, files: dict[str, bytes], storage: RunStorage, inputs: Any
                 copy.save(place / "model.keras")
             except Exception as error:  # the user's model and layers may raise anything
                 (place / "model.keras").unlink(missing_ok=True)
-                _write_serving(model, files, place / "saved_model", inputs)
+                _write_serving(model, files, place / "saved_model", _serving_inputs(model, inputs))
                 reporter.note(
                     "the model is exported as a SavedModel alone, not as a .keras file: "
                     f"{cause_of(error)}; a get_config() that its class can be made from would give it one"
                 )
             else:
-                if adapter_of(copy).knows_inputs(copy):
+                if adapter_of(copy).knows_inputs(copy) and _takes_any_batch(copy):
                     copy.export(str(place / "saved_model"))
-                else:  # Keras would take all inputs for floats
-                    _write_serving(copy, files, place / "saved_model", inputs)
+                else:  # Keras would take all inputs for floats, or batches of one size only
+                    _write_serving(copy, files, place / "saved_model", _serving_inputs(copy, inputs))
         return _replace(storage, place / "model.keras", place / "saved_model")
 
 
@@ -145,9 +146,53 @@ def _write_serving(model: Any, files: dict[str, bytes], folder: Path, inputs: An
         _save(serve, [*values, *beside], _tables_of(model), folder, inputs)
 
 
+def _serving_inputs(model: Any, inputs: Any) -> Any:
+    """Returns the types of a model's inputs, each with the name that it has for serving.
+
+    A model that knows its inputs gives names, types and structure; else the batches do, by the keys of their
+    dicts.
+    """
+    adapter = adapter_of(model)
+    if adapter.knows_inputs(model):
+        inputs = model.inputs[0] if isinstance(model, adapter.library.Sequential) else model.input
+        names = [one.name for one in tf.nest.flatten(inputs)]
+    else:
+        names = _names(inputs, "" if isinstance(inputs, Mapping) else "inputs")
+    specs: dict[str, tf.TensorSpec] = {}
+    for name, one in zip(names, tf.nest.flatten(inputs), strict=True):
+        # TensorFlow allows no others in a signature, and each once.
+        name = re.sub(r"[^A-Za-z0-9_.]", "_", name).lstrip("_") or "inputs"
+        name = name if name not in specs else f"{name}_{len(specs)}"
+        specs[name] = tf.TensorSpec([None, *one.shape[1:]], one.dtype, name=name)
+    return tf.nest.pack_sequence_as(inputs, [*specs.values()])
+
+
+def _takes_any_batch(model: Any) -> bool:
+    """Whether its inputs have no fixed number of examples; a tf_keras Sequential without an Input has one."""
+    return all(one.shape[0] is None for one in model.inputs)
+
+
+def _names(structure: Any, path: str) -> list[str]:
+    """Returns a name for each part of a structure: the keys and places on the way to it."""
+    if not tf.nest.is_nested(structure):
+        return [path]
+    keys = sorted(structure) if isinstance(structure, Mapping) else range(len(structure))
+    parts = [structure[key] for key in keys]
+    return [
+        name
+        for key, part in zip(keys, parts, strict=True)
+        for name in _names(part, f"{path}_{key}" if path else str(key))
+    ]
+
+
 def _save(serve: Callable[[Any], Any], held: Sequence[Any], tables: Any, folder: Path, inputs: Any) -> None:
     def named(given: Any) -> dict[str, Any]:
-        return {f"output_{number}": one for number, one in enumerate(tf.nest.flatten(serve(given)))}
+        outputs = serve(given)
+        if isinstance(outputs, Mapping):
+            names = _names(outputs, "")
+        else:
+            names = [f"output_{number}" for number in range(len(tf.nest.flatten(outputs)))]
+        return dict(zip(names, tf.nest.flatten(outputs), strict=True))
 
     module = tf.Module()
     module.held, module.tables = list(held), list(tables)

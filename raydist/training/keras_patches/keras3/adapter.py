@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state
+from keras.src.models.functional import Functional
 from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
@@ -106,7 +107,7 @@ class Keras3:
         return value.value if isinstance(value, backend.Variable) else None
 
     def knows_inputs(self, model: Any) -> bool:
-        return isinstance(model, keras.Sequential)  # those of functional models would be known, too
+        return isinstance(model, (keras.Sequential, Functional))
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         return []  # its layers list their generators among the model's variables
