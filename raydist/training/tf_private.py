@@ -9,6 +9,7 @@ import contextlib
 import enum
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,11 @@ from tensorflow.python.distribute import (
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context, forwardprop_util, record
+from tensorflow.python.eager.polymorphic_function import (
+    autograph_util,
+    function_type_utils,
+    polymorphic_function,
+)
 from tensorflow.python.framework import auto_control_deps_utils, config, func_graph, op_def_registry
 from tensorflow.python.ops import (
     control_flow_util,
@@ -53,6 +59,7 @@ from tensorflow.python.ops import (
     script_ops,
     stateful_random_ops,
 )
+from tensorflow.python.util import tf_decorator
 
 from raydist.errors import UnsupportedError
 from raydist.known_versions import KNOWN
@@ -368,6 +375,131 @@ def _observed(
     return launch
 
 
+class inlined_functions:
+    """Has each `tf.function` that is called inside run as a part of its caller, without a trace of its own.
+
+    A class, so that AutoGraph need not convert a generator. It holds for all threads: MirroredStrategy traces
+    replicas in threads, one at a time.
+    """
+
+    _num_all = 0
+    _num_in_traces = 0
+
+    def __init__(self, *, only_in_traces: bool = False) -> None:
+        """Takes what holds inside.
+
+        Args:
+          only_in_traces: Whether functions stay as they are in eager steps, and those that XLA compiles.
+        """
+        self._only_in_traces = only_in_traces
+
+    def __enter__(self) -> None:
+        self._add(1)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._add(-1)
+
+    def _add(self, number: int) -> None:
+        if self._only_in_traces:
+            inlined_functions._num_in_traces += number
+        else:
+            inlined_functions._num_all += number
+
+    @classmethod
+    def holds_for(cls, function: Any) -> bool:
+        """Whether a `tf.function` that is called now is to be inlined."""
+        if function._attributes or _is_tensorflows(function._python_function):
+            return False
+        if cls._num_all > 0 or tf.executing_eagerly():
+            return cls._num_all > 0
+        return _is_one_of_several() or (cls._num_in_traces > 0 and not function._jit_compile)
+
+
+def inline_functions() -> None:
+    """Lets this process inline functions inside of `inlined_functions`, and in traces of several replicas.
+
+    A `tf.function` keeps its traces, and uses one again wherever the arguments have the same types
+    (function_context.py, `make_function_context`). What else a trace depends on is not in its key: whether
+    optimizers are only watched, a replica's share of the batch, the values that stand for variables, how many
+    replicas there are. A collective, or `merge_call`, does not work in a nested function either
+    (mirrored_run.py). Functions of TensorFlow's own, and what it registers as one kernel, stay as they are.
+    """
+    owner = polymorphic_function.Function
+    original = owner.__call__
+    if getattr(original, "inlines", False):
+        return
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not inlined_functions.holds_for(self):
+            return original(self, *args, **kwargs)
+        return _inlined(self, args, kwargs)
+
+    __call__.inlines = True  # type: ignore[attr-defined]
+    owner.__call__ = __call__
+
+
+def _is_one_of_several() -> bool:
+    """Whether this is called by a replica of several."""
+    is_replica = tf.distribute.get_replica_context() is not None
+    return is_replica and bool(tf.distribute.get_strategy().num_replicas_in_sync > 1)
+
+
+def _is_tensorflows(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    _, target = tf_decorator.unwrap(function)
+    return str(getattr(target, "__module__", "")).partition(".")[0] == "tensorflow"
+
+
+_converted: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+
+def _inlined(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls the Python function of a `tf.function`, with arguments and results as a trace has them."""
+    python_function = function._python_function
+    if function._autograph and not tf.executing_eagerly():
+        if function not in _converted:
+            options = function._experimental_autograph_options
+            _converted[function] = autograph_util.py_func_from_autograph(python_function, options)
+        python_function = _converted[function]
+    args, kwargs = _with_signature(function, args, kwargs)
+    args, kwargs = tf.nest.map_structure(
+        lambda one: tf.convert_to_tensor(one) if isinstance(one, (np.ndarray, np.generic)) else one,
+        (args, kwargs),
+    )
+    return tf.nest.map_structure(_as_returned, python_function(*args, **kwargs))
+
+
+def _with_signature(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments with the types of a function's `input_signature`, if it has one.
+
+    Sizes may be others: a replica has a part of the batch.
+    """
+    signature = function.input_signature
+    if signature is None:
+        return args, kwargs
+    own_type, defaults = function_type_utils.make_function_type(function._python_function, None)
+    bound = function_type_utils.bind_function_inputs(args, kwargs, own_type, defaults)
+
+    def cast(spec: Any, value: Any) -> Any:
+        return tf.convert_to_tensor(value, spec.dtype) if isinstance(spec, tf.TensorSpec) else value
+
+    own = [
+        tf.nest.map_structure(cast, spec, value, check_types=False)
+        for spec, value in zip(signature, bound.args, strict=False)
+    ]
+    return (*own, *bound.args[len(own) :]), bound.kwargs
+
+
+def _as_returned(value: Any) -> Any:
+    """Returns a result as a trace has it (func_graph.py, `func_graph_from_py_func`)."""
+    is_kept = value is None or isinstance(value, (tf.TensorArray, tf.__internal__.CompositeTensor))
+    return value if is_kept and not isinstance(value, tf.Variable) else tf.convert_to_tensor(value)
+
+
 def is_in_xla() -> bool:
     """Whether what is traced now is compiled by XLA."""
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
@@ -500,6 +632,7 @@ def as_one_of(
     with (
         changed(distribute_lib.StrategyBase, num_replicas_in_sync=property(answer)),
         changed(distribute_lib.ReplicaContext, all_reduce=noted_all_reduce),
+        inlined_functions(),
     ):
         distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
         try:

@@ -50,3 +50,11 @@ def test_data_sets_of_tf_data_are_recognized() -> None:
 def test_variables_that_a_function_changes_are_told_from_those_that_it_reads() -> None:
     [task] = run_function("tests.support.train_functions:changed_and_read", Cluster())
     assert task.values["changed"] == ["called:0", "condition:0", "itself:0", "loop:0"]
+
+
+def test_a_function_that_is_inlined_keeps_no_trace() -> None:
+    [task] = run_function("tests.support.decorator_functions:traces_that_are_kept", Cluster())
+    assert task.values["traces"] == [0, 1]
+    assert task.values["values"] == [2.0, 3.0]
+    assert (task.values["two"], task.values["is_none"]) == (2.0, True)
+    assert task.values["seen"] == [[[2], "int64"], [[None], "int64"]]

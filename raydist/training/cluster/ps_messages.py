@@ -83,7 +83,8 @@ class StepReads:
         tf_private.replace_reads(_read)
         _Active.reads = self
         try:
-            yield
+            with tf_private.inlined_functions():  # a trace would hold what this graph has read
+                yield
         finally:
             _Active.reads = None
 

@@ -45,7 +45,7 @@ class Probe:
     def collect(self, step: Callable[[], Any]) -> list[Update]:
         """Runs `step` and returns what it gave to its optimizers, which change nothing."""
         self.updates, self.means, self.weighted_means = [], [], []
-        with tf_private.changed(_Active, probe=self):
+        with tf_private.changed(_Active, probe=self), tf_private.inlined_functions():
             step()
         return self.updates
 

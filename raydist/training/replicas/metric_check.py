@@ -60,7 +60,8 @@ def swapped(slots: Sequence[Slot], state: Sequence[tf.Tensor]) -> Iterator[list[
     """Has the metrics find cells in place of their variables inside the block, which begin with `state`."""
     cells = [Cell(slot.variable, value) for slot, value in zip(slots, state, strict=True)]
     swaps = ((slot.holder, slot.name, cell) for slot, cell in zip(slots, cells, strict=True))
-    with tf_private.own_attributes(swaps):
+    # What a tf.function would keep a trace of is wrong once the variables are back.
+    with tf_private.own_attributes(swaps), tf_private.inlined_functions():
         yield cells
 
 

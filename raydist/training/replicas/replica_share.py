@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.replicas import gradient_probe
 from raydist.training.replicas.loss_verdict import LossRule
 
@@ -92,11 +93,16 @@ class use_share:
             is_evaluation=is_evaluation,
         )
         self._outer = self._inner
+        self._inlined = tf_private.inlined_functions()
 
     def __enter__(self) -> None:
         self._outer, _replica.step = _replica.step, self._inner
+        # A function's trace would be for this share alone.
+        self._inlined = tf_private.inlined_functions(only_in_traces=is_whole())
+        self._inlined.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
+        self._inlined.__exit__()
         _replica.step = self._outer
 
 

@@ -32,7 +32,7 @@ def build(model: Any, element_spec: Any) -> None:
     A model with its own `train_step` may have no `call`, or one for other inputs. Its step then builds it.
     """
     has_own_step = type(model).train_step is not keras.Model.train_step
-    with model.distribute_strategy.scope():
+    with model.distribute_strategy.scope(), tf_private.inlined_functions():
         try:
             model._symbolic_build(data_batch=element_spec)
         except Exception as error:

@@ -1,0 +1,507 @@
+"""Models whose code has tf.function at each place where people put it, trained with raydist and without."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+Decorate = Callable[..., Callable[[Callable[..., Any]], Any]]
+
+ROWS, SIZE, BATCH = 40, 5, 16
+
+
+class Program(NamedTuple):
+    """A model as its user writes it.
+
+    Attributes:
+      model: Of a base class and the arguments of a functional model.
+      compiled: Arguments of `compile`.
+      mapped: What the data are mapped by.
+    """
+
+    model: type
+    compiled: Mapping[str, Any]
+    mapped: Callable[..., Any] | None = None
+
+
+def _is_3() -> bool:
+    return not tf.keras.Model.__module__.startswith("tf_keras")
+
+
+def _own_model() -> type:
+    """Returns a class of models whose steps show a loss of their own."""
+
+    class Model(tf.keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.shown = tf.keras.metrics.Mean(name="distance")
+
+        @property
+        def metrics(self) -> list[Any]:
+            return [self.shown]
+
+        def shows(self, loss: Any) -> dict[str, Any]:
+            self.shown.update_state(loss)
+            return {"distance": self.shown.result()}
+
+        def test_step(self, data: Any) -> Any:
+            x, y = data
+            return self.shows(tf.reduce_mean(tf.square(y - self(x, training=False))))
+
+    return Model
+
+
+def _gradient_step(model: Any, data: Any, *, is_mean: bool = False) -> Any:
+    x, y = data
+    with tf.GradientTape() as tape:
+        predicted = model(x, training=True)
+        if is_mean:
+            loss = tf.reduce_mean(tf.square(y - predicted))
+        else:
+            loss = model.compute_loss(x=x, y=y, y_pred=predicted)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return loss
+
+
+def _batch_signature() -> list[Any]:
+    return [(tf.TensorSpec([None, SIZE]), tf.TensorSpec([None, 1]))]
+
+
+def own_train_step(decorate: Decorate) -> Program:
+    class Model(_own_model()):  # type: ignore[misc]
+        @decorate(_batch_signature)
+        def train_step(self, data: Any) -> Any:
+            return self.shows(_gradient_step(self, data))
+
+    return Program(Model, {"loss": "mse"})
+
+
+def train_step_of_a_mean(decorate: Decorate) -> Program:
+    class Model(_own_model()):  # type: ignore[misc]
+        @decorate(_batch_signature)
+        def train_step(self, data: Any) -> Any:
+            return self.shows(_gradient_step(self, data, is_mean=True))
+
+    return Program(Model, {"loss": "mse"})
+
+
+def helper_of_train_step(decorate: Decorate) -> Program:
+    class Model(_own_model()):  # type: ignore[misc]
+        @decorate(_batch_signature)
+        def learn(self, data: Any) -> Any:
+            return _gradient_step(self, data, is_mean=True)
+
+        def train_step(self, data: Any) -> Any:
+            return self.shows(self.learn(data))
+
+    return Program(Model, {"loss": "mse"})
+
+
+def helper_that_makes_a_variable(decorate: Decorate) -> Program:
+    class Model(_own_model()):  # type: ignore[misc]
+        count = None
+
+        @decorate(_batch_signature)
+        def learn(self, data: Any) -> Any:
+            if self.count is None:
+                self.count = tf.Variable(1.0, trainable=False, aggregation=tf.VariableAggregation.MEAN)
+            return _gradient_step(self, data, is_mean=True) * self.count
+
+        def train_step(self, data: Any) -> Any:
+            return self.shows(self.learn(data))
+
+    return Program(Model, {"loss": "mse"})
+
+
+def step_of_super(decorate: Decorate) -> Program:
+    class Model(tf.keras.Model):
+        @decorate(_batch_signature)
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    return Program(Model, {"loss": "mse", "metrics": ["mae"]})
+
+
+def own_test_step(decorate: Decorate) -> Program:
+    class Model(_own_model()):  # type: ignore[misc]
+        @decorate(_batch_signature)
+        def test_step(self, data: Any) -> Any:
+            x, y = data
+            return self.shows(tf.reduce_mean(tf.square(y - self(x, training=False))))
+
+    return Program(Model, {"loss": "mse"})
+
+
+def test_step_of_super(decorate: Decorate) -> Program:
+    class Model(tf.keras.Model):
+        @decorate(_batch_signature)
+        def test_step(self, data: Any) -> Any:
+            return super().test_step(data)
+
+    return Program(Model, {"loss": "mse", "metrics": ["mae"]})
+
+
+def own_predict_step(decorate: Decorate) -> Program:
+    class Model(tf.keras.Model):
+        predicts = True
+
+        @decorate(_batch_signature)
+        def predict_step(self, data: Any) -> Any:
+            return 2.0 * self(data[0], training=False)
+
+    return Program(Model, {"loss": "mse"})
+
+
+def call_of_model(decorate: Decorate) -> Program:
+    class Model(tf.keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+
+        @decorate(lambda: [tf.TensorSpec([None, SIZE])])
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+    return Program(Model, {"loss": "mse", "metrics": ["mae"]})
+
+
+def call_of_layer(decorate: Decorate) -> Program:
+    class Scaled(tf.keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.scale = self.add_weight(name="scale", shape=(1,), initializer="ones")
+            self.steps = self.add_weight(name="steps", shape=(), initializer="zeros", trainable=False)
+
+        @decorate(lambda: [tf.TensorSpec([None, 1])])
+        def scaled(self, x: Any) -> Any:
+            return x * self.scale
+
+        @decorate(lambda: [tf.TensorSpec([None, 1])])
+        def call(self, x: Any) -> Any:
+            self.add_loss(1e-2 * tf.reduce_sum(tf.square(self.scale)))
+            return self.scaled(x)
+
+    class Model(tf.keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+            self.scaled = Scaled()
+
+        def call(self, x: Any) -> Any:
+            return self.scaled(self.dense(x))
+
+    return Program(Model, {"loss": "mse"})
+
+
+def _pair() -> list[Any]:
+    return [tf.TensorSpec([None, 1]), tf.TensorSpec([None, 1])]
+
+
+def loss_function(decorate: Decorate) -> Program:
+    @decorate(_pair)
+    def distance(y_true: Any, y_pred: Any) -> Any:
+        return tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+
+    return Program(tf.keras.Model, {"loss": distance})
+
+
+def keras_loss_inside_a_function(decorate: Decorate) -> Program:
+    loss = tf.keras.losses.Huber()
+
+    class Model(_own_model()):  # type: ignore[misc]
+        @decorate(_pair)
+        def distance(self, y_true: Any, y_pred: Any) -> Any:
+            return loss(y_true, y_pred)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                value = self.distance(y, self(x, training=True))
+            gradients = tape.gradient(value, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return self.shows(value)
+
+    return Program(Model, {"loss": "mse"})
+
+
+def loss_object_in_a_function(decorate: Decorate) -> Program:
+    distance = decorate(_pair)(tf.keras.losses.Huber())
+
+    class Model(_own_model()):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                value = distance(y, self(x, training=True))
+            gradients = tape.gradient(value, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return self.shows(value)
+
+    return Program(Model, {"loss": "mse"})
+
+
+def call_of_loss(decorate: Decorate) -> Program:
+    class Distance(tf.keras.losses.Loss):
+        @decorate(_pair)
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return tf.reduce_mean(tf.abs(y_true - y_pred), axis=-1)
+
+    return Program(tf.keras.Model, {"loss": Distance()})
+
+
+def metric_function(decorate: Decorate) -> Program:
+    @decorate(_pair)
+    def distance(y_true: Any, y_pred: Any) -> Any:
+        return tf.reduce_mean(tf.abs(y_true - y_pred), axis=-1)
+
+    return Program(tf.keras.Model, {"loss": "mse", "metrics": [distance]})
+
+
+def update_of_metric(decorate: Decorate) -> Program:
+    class Total(tf.keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="total")
+            self.value = self.add_weight(name="value", shape=(), initializer="zeros")
+
+        @decorate(None)
+        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            self.value.assign_add(tf.reduce_sum(tf.square(y_true)))
+
+        @decorate(None)
+        def result(self) -> Any:
+            return self.value * 1.0
+
+    return Program(tf.keras.Model, {"loss": "mse", "metrics": [Total]})
+
+
+def update_of_optimizer(decorate: Decorate) -> Program:
+    class Slow(tf.keras.optimizers.SGD):
+        @decorate(None)
+        def slow(self, gradient: Any) -> Any:
+            return 0.5 * gradient
+
+        @decorate(None)
+        def update_step(self, gradient: Any, variable: Any, *rate: Any) -> None:
+            super().update_step(self.slow(gradient), variable, *rate)
+
+    return Program(tf.keras.Model, {"loss": "mse", "optimizer": lambda: Slow(0.05, momentum=0.9)})
+
+
+def apply_of_optimizer(decorate: Decorate) -> Program:
+    class Slow(tf.keras.optimizers.Adam):
+        @decorate(None)
+        def apply_gradients(self, pairs: Any, **kwargs: Any) -> Any:
+            return super().apply_gradients([(0.5 * gradient, one) for gradient, one in pairs], **kwargs)
+
+    class Model(_own_model()):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            return self.shows(_gradient_step(self, data, is_mean=True))
+
+    return Program(Model, {"loss": "mse", "optimizer": lambda: Slow(0.05)})
+
+
+def schedule(decorate: Decorate) -> Program:
+    class Falling(tf.keras.optimizers.schedules.LearningRateSchedule):
+        @decorate(None)
+        def __call__(self, step: Any) -> Any:
+            return 0.05 / (1.0 + tf.cast(step, tf.float32))
+
+    return Program(tf.keras.Model, {"loss": "mse", "optimizer": lambda: tf.keras.optimizers.SGD(Falling())})
+
+
+def map_function(decorate: Decorate) -> Program:
+    @decorate(lambda: [tf.TensorSpec([None, SIZE]), tf.TensorSpec([None, 1])])
+    def moved(x: Any, y: Any) -> Any:
+        return x + 0.5, y
+
+    return Program(tf.keras.Model, {"loss": "mse"}, moved)
+
+
+def regularizer(decorate: Decorate) -> Program:
+    @decorate(None)
+    def penalty(weights: Any) -> Any:
+        return 1e-2 * tf.reduce_sum(tf.square(weights))
+
+    class Model(tf.keras.Model):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=penalty)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+    return Program(Model, {"loss": "mse"})
+
+
+def eager_step(decorate: Decorate) -> Program:
+    program = helper_of_train_step(decorate)
+    return program._replace(compiled={"loss": "mse", "run_eagerly": True})
+
+
+def eager_loss(decorate: Decorate) -> Program:
+    program = keras_loss_inside_a_function(decorate)
+    return program._replace(compiled={"loss": "mse", "run_eagerly": True})
+
+
+def several_steps_in_a_call(decorate: Decorate) -> Program:
+    program = own_train_step(decorate)
+    return program._replace(compiled={"loss": "mse", "steps_per_execution": 2})
+
+
+PROGRAMS: dict[str, Callable[[Decorate], Program]] = {
+    one.__name__: one
+    for one in (
+        *(own_train_step, train_step_of_a_mean, helper_of_train_step, helper_that_makes_a_variable),
+        *(step_of_super, own_test_step, test_step_of_super, own_predict_step, call_of_model, call_of_layer),
+        *(loss_function, keras_loss_inside_a_function, loss_object_in_a_function, call_of_loss),
+        *(metric_function, update_of_metric, update_of_optimizer, apply_of_optimizer, schedule),
+        *(map_function, regularizer, eager_step, eager_loss, several_steps_in_a_call),
+    )
+}
+
+
+def _plain(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    return tf.function
+
+
+def _none(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    return lambda function: function
+
+
+def _jit(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    return tf.function(jit_compile=True)
+
+
+def _reduced(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    return tf.function(reduce_retracing=True)
+
+
+def _signed(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    return tf.function(input_signature=None if signature is None else signature())
+
+
+DECORATORS: dict[str, Decorate] = {
+    "none": _none,
+    "function": _plain,
+    "jit_compile": _jit,
+    "reduce_retracing": _reduced,
+    "input_signature": _signed,
+}
+
+
+def _rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return rng.normal(size=(ROWS, SIZE)).astype("float32"), rng.normal(size=(ROWS, 1)).astype("float32")
+
+
+def _trained(ctx: Any, program: Program, *, by_context: bool) -> dict[str, np.ndarray]:
+    """Returns weights, logs, values and predictions."""
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+    with contextlib.nullcontext() if ctx is None else ctx.strategy.scope():
+        inputs = keras.Input((SIZE,))
+        model = program.model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+        compiled = dict(program.compiled)
+        if "metrics" in compiled:
+            compiled["metrics"] = [one() if isinstance(one, type) else one for one in compiled["metrics"]]
+        compiled["optimizer"] = compiled.get("optimizer", lambda: keras.optimizers.SGD(0.05))()
+        model.compile(**compiled)
+    data = tf.data.Dataset.from_tensor_slices(_rows()).batch(BATCH)
+    if program.mapped is not None:
+        data = data.map(program.mapped)
+    if by_context:
+        history = ctx.fit(model, data, epochs=2, validation_data=data)
+    else:
+        history = model.fit(data, epochs=2, validation_data=data, verbose=0)
+    found = {f"log {name}": np.asarray(value) for name, value in sorted(history.history.items())}
+    found["weights"] = np.concatenate([np.ravel(one) for one in model.get_weights()])
+    if hasattr(program.model, "predicts"):
+        predicted = ctx.predict(model, data) if by_context else model.predict(data, verbose=0)
+        found["predicted"] = np.ravel(predicted)
+    return found
+
+
+def train_all(
+    ctx: Any, *, places: list[str], decorators: list[str], ways: tuple[str, ...] = ("fit", "ctx.fit")
+) -> dict[str, Any]:
+    """Returns what each program trains to, by its name, its decorator and who trained; or what it raises.
+
+    And what Keras alone trains it to, without a decorator.
+    """
+    results: dict[str, Any] = {}
+    for place in places:
+        cells = [(decorator, way) for decorator in decorators for way in ways]
+        for decorator, way in [("none", "plain"), *cells]:
+            key = f"{place}/{decorator}/{way}"
+            try:
+                program = PROGRAMS[place](DECORATORS[decorator])
+                found = _trained(None if way == "plain" else ctx, program, by_context=way == "ctx.fit")
+            except Exception:
+                results[f"{key}/error"] = traceback.format_exc()
+                continue
+            results |= {f"{key}/{name}": value for name, value in found.items()}
+    return results
+
+
+def loop_of_decorated_steps(ctx: Any) -> dict[str, Any]:
+    """Returns weights after `ctx.train_steps` of a step, and of the same step with a decorator."""
+    return {
+        "none": _looped(ctx, lambda step: step),
+        "function": _looped(ctx, tf.function),
+        "reduce_retracing": _looped(ctx, tf.function(reduce_retracing=True)),
+    }
+
+
+def _looped(ctx: Any, decorate: Callable[[Callable[..., Any]], Any]) -> np.ndarray:
+    keras = tf.keras
+    with ctx.strategy.scope():
+        layer, optimizer = keras.layers.Dense(1, kernel_initializer="ones"), keras.optimizers.SGD(0.05)
+        layer.build((None, SIZE))
+        optimizer.build(layer.trainable_variables)
+
+    @decorate
+    def step(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - layer(x)))
+        gradients = tape.gradient(loss, layer.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    data = tf.data.Dataset.from_tensor_slices(_rows()).batch(BATCH)
+    ctx.train_steps(step, data, num_steps=3, steps_per_call=2)
+    return np.concatenate([np.ravel(one) for one in layer.get_weights()])
+
+
+def traces_that_are_kept(ctx: Any) -> dict[str, Any]:
+    """Returns how often a function has traces of its own, and what it was called with."""
+    from raydist.training import tf_private
+
+    seen: list[list[Any]] = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.int64)])
+    def function(values: Any, number: Any) -> Any:
+        seen.append([values.shape.as_list(), number.dtype.name])
+        if number > 1:  # which takes AutoGraph
+            values = values + 1.0
+        return {"values": values, "two": 2, "none": None}
+
+    def outer() -> Any:
+        with tf_private.inlined_functions():
+            found = function(np.array([1.0, 2.0], "float32"), 2)
+        return found["values"], tf.cast(found["two"], tf.float32), found["none"] is None
+
+    values, two, is_none = tf.function(outer)()
+    inlined = function.experimental_get_tracing_count()
+    function(tf.constant([1.0]), 2)
+    return {
+        "values": values.numpy().tolist(),
+        "two": float(two),
+        "is_none": bool(is_none),
+        "seen": seen,
+        "traces": [inlined, function.experimental_get_tracing_count()],
+    }
