@@ -48,7 +48,7 @@ from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.chief import ParameterServerTrainer
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.staleness import note_unused
-from raydist.training.replicas import all_reduce, gradients, loss_rules
+from raydist.training.replicas import all_reduce, compilation, gradients, loss_rules
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.profiler import Profiler, XlaDump
 from raydist.training.reporting.progress import Commands, TaskProgress
@@ -305,7 +305,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     if job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     tf_private.gather_sizes_in_loops()
-    tf_private.inline_functions()
+    tf_private.inline_functions(on_compiled=compilation.note_inlined)
     check_keras(assignment.keras)
     if job.patch_keras:
         tf_private.make_variables_convertible()

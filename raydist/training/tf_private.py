@@ -415,7 +415,7 @@ class inlined_functions:
         return _is_one_of_several() or (cls._num_in_traces > 0 and not function._jit_compile)
 
 
-def inline_functions() -> None:
+def inline_functions(*, on_compiled: Callable[[str], None]) -> None:
     """Lets this process inline functions inside of `inlined_functions`, and in traces of several replicas.
 
     A `tf.function` keeps its traces, and uses one again wherever the arguments have the same types
@@ -423,6 +423,10 @@ def inline_functions() -> None:
     optimizers are only watched, a replica's share of the batch, the values that stand for variables, how many
     replicas there are. A collective, or `merge_call`, does not work in a nested function either
     (mirrored_run.py). Functions of TensorFlow's own, and what it registers as one kernel, stay as they are.
+
+    Args:
+      on_compiled: Called with the name of a function that XLA would have compiled, and that several replicas
+        call.
     """
     owner = polymorphic_function.Function
     original = owner.__call__
@@ -433,6 +437,8 @@ def inline_functions() -> None:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not inlined_functions.holds_for(self):
             return original(self, *args, **kwargs)
+        if self._jit_compile and _is_one_of_several():
+            on_compiled(self.name)
         return _inlined(self, args, kwargs)
 
     __call__.inlines = True  # type: ignore[attr-defined]

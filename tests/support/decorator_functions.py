@@ -505,3 +505,70 @@ def traces_that_are_kept(ctx: Any) -> dict[str, Any]:
         "seen": seen,
         "traces": [inlined, function.experimental_get_tracing_count()],
     }
+
+
+def kept_graph(ctx: Any) -> dict[str, Any]:
+    """Trains by a step that keeps the graph of its first call; returns what that raises."""
+
+    class Model(_own_model()):  # type: ignore[misc]
+        learn = None
+
+        def train_step(self, data: Any) -> Any:
+            if self.learn is None:
+                learn = tf.function(lambda x, y: _gradient_step(self, (x, y), is_mean=True))
+                specs = [tf.TensorSpec([None, SIZE]), tf.TensorSpec([None, 1])]
+                self.learn = learn.get_concrete_function(*specs)
+            return self.shows(self.learn(*data))
+
+    try:
+        _trained(ctx, Program(Model, {"loss": "mse"}), by_context=True)
+    except Exception as error:
+        return {"raised": f"{type(error).__name__}: {error}"}
+    return {"raised": None}
+
+
+def steps_that_change_nothing_at_first(ctx: Any) -> dict[str, Any]:
+    """Returns what each of such steps raises in a training; None for nothing."""
+    found: dict[str, Any] = {}
+    for name, (step, compiled) in _idle_steps().items():
+        try:
+            model = type("Model", (_own_model(),), {"train_step": step})
+            _trained(ctx, Program(model, {"loss": "mse", **compiled}), by_context=True)
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+        else:
+            found[name] = None
+    return found
+
+
+def _idle_steps() -> dict[str, tuple[Callable[[Any, Any], Any], dict[str, Any]]]:
+    keras = tf.keras
+
+    def trained(model: Any, data: Any) -> Any:
+        return model.shows(_gradient_step(model, data, is_mean=True))
+
+    def each_second(model: Any, data: Any) -> Any:
+        def learn() -> Any:
+            return _gradient_step(model, data, is_mean=True)
+
+        is_wanted = tf.equal(tf.cast(model.optimizer.iterations, tf.int32) % 2, 1)
+        return model.shows(tf.cond(is_wanted, learn, lambda: 0.0))
+
+    def evaluated(model: Any, data: Any) -> Any:
+        return model.shows(tf.reduce_mean(model(data[0])))
+
+    def assigned(model: Any, data: Any) -> Any:
+        for one in model.trainable_variables:
+            one.assign(one * 0.5)
+        return model.shows(tf.reduce_mean(model(data[0])))
+
+    def overflowing() -> Any:
+        return keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(float("inf")))
+
+    return {
+        "rate of 0": (trained, {"optimizer": lambda: keras.optimizers.SGD(0.0)}),
+        "each second step": (each_second, {}),
+        "no gradients": (evaluated, {}),
+        "assigned by hand": (assigned, {}),
+        "scaled": (trained, {"optimizer": overflowing}),
+    }

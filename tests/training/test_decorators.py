@@ -46,3 +46,24 @@ def test_a_decorated_step_of_a_loop_trains_as_a_bare_one(keras: str) -> None:
         for decorator in ("function", "reduce_retracing"):
             np.testing.assert_allclose(task.arrays[decorator], task.arrays["none"], rtol=1e-5, atol=1e-6)
         assert np.abs(task.arrays["none"][:-1] - 1.0).max() > 1e-2
+
+
+@functools.cache
+def run_net(keras: str) -> dict[str, list[TaskProcess]]:
+    names = ("steps_that_change_nothing_at_first", "kept_graph")
+    return run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, Cluster(keras=keras))
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_a_step_that_runs_a_graph_from_before_the_training_ends_with_an_error(keras: str) -> None:
+    [task] = run_net(keras)["kept_graph"]
+    raised = task.values["raised"]
+    assert raised.startswith("UnsupportedError: kept_graph.<locals>.Model.train_step (")
+    assert "changed neither weights nor the optimizer's variables" in raised
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_steps_that_may_change_nothing_end_with_no_error(keras: str) -> None:
+    [task] = run_net(keras)["steps_that_change_nothing_at_first"]
+    assert len(task.values) == 5
+    assert {name: raised for name, raised in task.values.items() if raised is not None} == {}

@@ -10,9 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
 from raydist.training.replicas.gradient_probe import Probe, Update, counters_kept
+from raydist.training.replicas.loss_verdict import described
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +25,12 @@ class Traced:
 
     Attributes:
       optimizers: Those that were given gradients, in order.
+      updated: The variables that those were for.
       variables: Those that were read, in order.
     """
 
     optimizers: list[Any] = field(default_factory=list)
+    updated: list[Any] = field(default_factory=list)
     variables: list[Any] = field(default_factory=list)
 
 
@@ -70,7 +74,13 @@ def trace_step(
         for update in updates:
             build(update.optimizer, update.variables)
     optimizers = list({id(update.optimizer): update.optimizer for update in updates}.values())
-    _traced[model] = Traced(optimizers=optimizers, variables=_in_order(graph))
+    updated = [
+        variable
+        for update in updates
+        for gradient, variable in zip(update.gradients, update.variables, strict=False)
+        if gradient is not None
+    ]
+    _traced[model] = Traced(optimizers=optimizers, updated=updated, variables=_in_order(graph))
 
 
 def _in_order(graph: Any) -> list[Any]:
@@ -92,6 +102,32 @@ def has_traced(model: Any) -> bool:
 def traced(model: Any) -> Traced:
     """Returns what the trace of the model's step has found; nothing where there was none."""
     return _traced.get(model, Traced())
+
+
+def check_trains(model: Any, graph: Any) -> None:
+    """Raises UnsupportedError if a step was seen to update weights, and the graph that trains writes none.
+
+    Nothing that happens while the step runs matters here: a learning rate of 0, a condition, or gradients
+    that are not finite.
+
+    Args:
+      graph: Of the steps that have run.
+    """
+    found = traced(model)
+    written = {id(one) for one in tf_private.changed_variables(graph)}
+    of_optimizers = [
+        variable
+        for one in found.optimizers
+        for variable in (one.variables() if callable(one.variables) else one.variables)
+    ]
+    if not found.updated or written & tf_private.ids_of([*found.updated, *of_optimizers]):
+        return
+    where = described(type(model).train_step)
+    raise UnsupportedError(
+        f"{where} gives its optimizer gradients, but the first step that ran changed neither weights nor the "
+        "optimizer's variables: it runs a graph from before the training, such as one that the step got by "
+        "get_concrete_function and keeps; call the tf.function itself in each step"
+    )
 
 
 def _spec_of(component: Any) -> Any:

@@ -37,8 +37,7 @@ def note_nothing_shared() -> None:
     """Notes that the steps of a closure read all weights anew."""
     reporter.note(
         "ps_staleness has no effect on these steps, which read every weight anew: steps share a weight if a "
-        "gradient tape records it outside of tf.function, loops and conditions, and if only an optimizer "
-        "updates it"
+        "gradient tape records it outside of loops and conditions, and if only an optimizer updates it"
     )
 
 

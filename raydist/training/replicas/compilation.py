@@ -69,3 +69,13 @@ def is_compiled(model: Any, strategy: tf.distribute.Strategy) -> bool:
         f"device, and {num_replicas} replicas share each step"
     )
     return False
+
+
+def note_inlined(name: str) -> None:
+    """Tells that a function of the user's with `jit_compile=True` runs without XLA."""
+    from raydist.training.reporting import reporter
+
+    reporter.note(
+        f"the tf.function {name} has jit_compile=True, and runs without XLA inside of steps: XLA compiles "
+        "for one device, and several replicas share each step"
+    )

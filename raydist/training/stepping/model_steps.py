@@ -90,6 +90,7 @@ def make_step_function(
     metric_variables: Callable[[], Sequence[tf.Variable]],
     finish: Callable[[Any], Any],
     before_check: Callable[[Any], object] = lambda batch: None,
+    check_graph: Callable[[tf.Graph], object] = lambda graph: None,
     after_step: Callable[[], object] = lambda: None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `step_calls.StepCall` that returns the logs of its last step.
@@ -100,6 +101,7 @@ def make_step_function(
       metric_variables: Returns the variables that a padding example must not change.
       finish: Takes the logs of this task's replicas, and returns those of all: a collective.
       before_check: Called with one replica's batch, to make what the step would make in its first trace.
+      check_graph: Called with the graph of the first training steps that have run, if they were traced.
       after_step: Called on each replica when the step has run.
     """
     strategy = model.distribute_strategy
@@ -171,7 +173,8 @@ def make_step_function(
         if not loss_rules.is_undecided(model, strategy, is_group=True):
             loss_rules.check_rule(model)
 
-    def note_draws(graph: tf.Graph) -> None:
+    def look_at_graph(graph: tf.Graph) -> None:
+        check_graph(graph)
         for sentence in layer_notes.notes_on_workers(strategy, graph):
             reporter.note(sentence)
         if not loss_rules.is_decided(model):  # which would have said so
@@ -188,7 +191,7 @@ def make_step_function(
         jit_compile=compilation.is_compiled(model, strategy),
         on_batch=slices.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
         first_look=first_look,
-        on_graph=note_draws if is_training else None,
+        on_graph=look_at_graph if is_training else None,
     )
 
     unnoted = [] if shown is None or strategy.num_replicas_in_sync == 1 else [shown]

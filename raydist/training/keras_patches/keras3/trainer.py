@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -140,6 +141,7 @@ def step_function(
             [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
         ),
         finish=self._get_metrics_result_or_logs,
+        check_graph=functools.partial(step_trace.check_trains, self),
     )
 
 

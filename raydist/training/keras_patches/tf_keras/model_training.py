@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tf_keras.src.engine import training
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
+from raydist.training.checkpointing import step_trace
 from raydist.training.cluster.strategy import is_central, is_parameter_server
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
@@ -115,6 +117,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
         ),
         finish=model._validate_and_get_metrics_result,
         before_check=lambda batch: build.build_losses(model, batch),
+        check_graph=functools.partial(step_trace.check_trains, model),
         after_step=lambda: counter.assign_add(1),
     )
 
