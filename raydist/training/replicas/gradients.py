@@ -7,6 +7,7 @@ whether it is finite.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,33 +63,70 @@ def joined_over_replicas(gradients: Sequence[Any], context: Any) -> list[Any]:
       gradients: Tensors and `tf.IndexedSlices`.
       context: The replica context.
     """
+    parts = [_parts(one) if isinstance(one, tf.IndexedSlices) else [(_Rows.SAME, one)] for one in gradients]
+    flat = [part for of_gradient in parts for part in of_gradient]
     # Rows that stand at the same place on each replica can be summed as they are, without their indices.
-    is_alike = [is_of_batch(one) and _num_rows(one) is not None for one in gradients]
-    sent = [one.values if alike else one for one, alike in zip(gradients, is_alike, strict=True)]
-    sums = all_reduce.sum_over_replicas(sent, context)
-    return [
+    is_alike = [isinstance(one, tf.IndexedSlices) and _stands_still(rows, one) for rows, one in flat]
+    sent = [one.values if alike else one for (_, one), alike in zip(flat, is_alike, strict=True)]
+    sums = iter(
         tf.IndexedSlices(total, one.indices, one.dense_shape)
         if alike
-        else with_unique_rows(total)
-        if is_of_batch(one)
         else total
-        for one, total, alike in zip(gradients, sums, is_alike, strict=True)
-    ]
+        if rows is _Rows.EACH
+        else with_unique_rows(total)
+        for (rows, one), alike, total in zip(
+            flat, is_alike, all_reduce.sum_over_replicas(sent, context), strict=True
+        )
+    )
+    return [_concatenated([next(sums) for _ in of_gradient]) for of_gradient in parts]
 
 
 def added(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
     """Returns the sparse gradient of one batch that holds the batches of these."""
-    first = gradients[0]
-    if len(gradients) > 1 and is_of_batch(first) and _num_rows(first) is not None:
-        return tf.IndexedSlices(tf.add_n([one.values for one in gradients]), first.indices, first.dense_shape)
+    if len(gradients) == 1:
+        return gradients[0]
+    # One step was traced for each batch, so they consist of the same parts.
+    of_batches = zip(*map(_parts, gradients), strict=True)
+    return _concatenated([_added_part(*zip(*part, strict=True)) for part in of_batches])
+
+
+def _added_part(kinds: Sequence[_Rows], parts: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
+    first = parts[0]
+    if _stands_still(kinds[0], first):
+        return tf.IndexedSlices(tf.add_n([one.values for one in parts]), first.indices, first.dense_shape)
+    joined = _concatenated(parts)
+    return joined if kinds[0] is _Rows.EACH else with_unique_rows(joined)
+
+
+def _concatenated(gradients: Sequence[Any]) -> Any:
+    if len(gradients) == 1:
+        return gradients[0]
     values = tf.concat([one.values for one in gradients], axis=0)
     indices = tf.concat([one.indices for one in gradients], axis=0)
-    joined = tf.IndexedSlices(values, indices, first.dense_shape)
-    return with_unique_rows(joined) if len(gradients) > 1 and is_of_batch(first) else joined
+    return tf.IndexedSlices(values, indices, gradients[0].dense_shape)
 
 
-def _num_rows(gradient: tf.IndexedSlices) -> int | None:
-    return gradient.indices.shape[0] if gradient.indices.shape.rank else None
+def _parts(gradient: tf.IndexedSlices) -> list[tuple[_Rows, tf.IndexedSlices]]:
+    """Returns a sparse gradient in parts, each with how often one device has its rows.
+
+    A table that is used several times has the rows of each use, one after the other.
+    """
+    uses = [(_rows(one), one) for one in _uses(gradient.indices)]
+    kinds = {rows for rows, _ in uses}
+    if len(uses) == 1 or kinds == {_Rows.EACH}:
+        return [(uses[0][0], gradient)]
+    sizes = [one.shape.num_elements() for _, one in uses]
+    sizes = sizes if None not in sizes else [tf.size(one) for _, one in uses]
+    values = tf.split(gradient.values, sizes, num=len(uses))
+    return [
+        (rows, tf.IndexedSlices(part, tf.reshape(one, [-1]), gradient.dense_shape))
+        for (rows, one), part in zip(uses, values, strict=True)
+    ]
+
+
+def _stands_still(rows: _Rows, gradient: tf.IndexedSlices) -> bool:
+    """Whether the rows stand at the same places on each replica."""
+    return rows is _Rows.SAME and gradient.indices.shape.num_elements() is not None
 
 
 def note_unique_rows(optimizer: Any, gradients: Sequence[Any]) -> None:
@@ -107,27 +145,55 @@ def note_unique_rows(optimizer: Any, gradients: Sequence[Any]) -> None:
 def note_unseen_lookups(optimizer: Any, gradients: Sequence[Any]) -> None:
     """Notes rows that were looked up where nothing shows whether it was once for all examples of a batch.
 
-    See `is_of_batch`, which asks a graph.
+    See `_rows`, which asks a graph.
     """
     is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
     if is_alone or _Settings.sums_rows or _is_linear(getattr(optimizer, "inner_optimizer", optimizer)):
         return
     if any(isinstance(one, tf.IndexedSlices) and _may_be_of_batch(one.indices) for one in gradients):
         reporter.note(
-            "embeddings are looked up in an eager step, or inside a tf.function of your own: if it is once "
-            "for all examples of a batch, such as positions, each replica's part of a row counts as a lookup "
-            f"of its own for {type(optimizer).__name__}, so weights differ from those on one device; leave "
-            "run_eagerly and the tf.function out, or use --sum-embedding-rows"
+            "raydist cannot see whether rows of embeddings are looked up once for all examples of a batch, "
+            "as positions and unique words are: the step is eager, or computes their indices inside of a "
+            f"tf.function or from unique ones. Then {type(optimizer).__name__} gets each replica's part of "
+            "such a row as a lookup of its own, so weights differ from those on one device. Use "
+            "--sum-embedding-rows, or leave run_eagerly and the tf.function out"
         )
 
 
 def _may_be_of_batch(indices: tf.Tensor) -> bool:
-    """Whether indices may be positions: as values, or as the result of a function, they do not say."""
+    """Whether rows may be looked up once a batch, though nothing shows it."""
     if not hasattr(indices, "graph"):
-        # Positions ascend, and what the examples look up seldom does.
+        # Positions and unique words do not repeat, and what examples look up often does.
         values = indices.numpy().reshape(-1)
-        return len(values) > 1 and bool((values[1:] > values[:-1]).all())
-    return any("PartitionedCall" in op.type for op in tf_private.ops_behind(indices))
+        return len(values) > 1 and len(set(values.tolist())) == len(values)
+    if any("PartitionedCall" in op.type for op in tf_private.ops_behind(indices)):
+        return True
+    return any(_rows(one) is _Rows.EACH and _comes_from_unique(one) for one in _uses(indices))
+
+
+def _comes_from_unique(indices: tf.Tensor) -> bool:
+    """Whether indices are computed of such as do not repeat, one from each, or come out of a loop."""
+    tensor = indices
+    while hasattr(tensor, "graph") and tensor.op.type in _SAME_ORDER:
+        tensor = tensor.op.inputs[0]
+    if not hasattr(tensor, "graph") or tensor.op.type in _CONTROL_FLOW:
+        return hasattr(tensor, "graph")
+    ahead, seen = [tensor], set[int]()
+    while ahead:
+        tensor = ahead.pop()
+        if id(tensor) in seen or not hasattr(tensor, "graph"):
+            continue
+        seen.add(id(tensor))
+        op = tensor.op
+        if _gives_unique(tensor):
+            return True
+        if op.type in _GATHERS:  # one for each that is asked for
+            ahead += op.inputs[:2] if _rows(op.inputs[1]) is not _Rows.EACH else ()
+        elif op.type in (*_SAME_ORDER, *_CHOICES):
+            ahead.append(op.inputs[0])
+        elif op.type not in (*_OF_UNIQUE, *_SIZES):
+            ahead += op.inputs
+    return False
 
 
 def note_ignored_rate(optimizer: Any, rate: Any) -> None:
@@ -167,15 +233,74 @@ def with_unique_rows(gradient: Any) -> Any:
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
-def is_of_batch(gradient: Any) -> bool:
-    """Whether a gradient's rows were looked up once for all examples of a batch, as positions are.
+class _Rows(enum.Enum):
+    """How often one device has a row of a sparse gradient that a batch looks up."""
+
+    EACH = "once for each lookup"
+    UNIQUE = "once a batch, if one of its examples looks it up"
+    SAME = "once a batch, whichever examples it has, as positions"
+
+
+def has_rows_of_batch(gradient: Any) -> bool:
+    """Whether one device has some rows of a gradient once a batch, of which each replica has a part."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return False
+    return any(_rows(one) is not _Rows.EACH for one in _uses(gradient.indices))
+
+
+def _uses(indices: tf.Tensor) -> list[tf.Tensor]:
+    """Returns what indices are concatenated from: where a table is used several times, those of each use."""
+    inner = indices
+    while hasattr(inner, "graph"):
+        op = inner.op
+        if op.type == "ConcatV2" and inner.shape.rank == 1:
+            return [use for one in op.inputs[:-1] for use in _uses(one)]
+        if op.type not in _SAME_ORDER:
+            break
+        inner = op.inputs[0]
+    return [indices]
+
+
+def _rows(indices: tf.Tensor) -> _Rows:
+    """Returns how often one device has the rows of these indices, as the graph shows it."""
+    if not hasattr(indices, "graph"):
+        return _Rows.EACH
+    if _is_of_batch(indices):
+        return _Rows.SAME
+    return _Rows.UNIQUE if _are_unique(indices) else _Rows.EACH
+
+
+def _are_unique(indices: tf.Tensor) -> bool:
+    """Whether no index stands there twice, whatever the examples look up."""
+    tensor = indices
+    while hasattr(tensor, "graph") and not _gives_unique(tensor):
+        op = tensor.op
+        if op.type in _GATHERS:  # a choice of them
+            return all(map(_are_unique, op.inputs[:2]))
+        if op.type in _SHIFTS:
+            is_scalar = op.inputs[1].shape.rank == 0 and _is_of_batch(op.inputs[1])
+            if not is_scalar:
+                return False
+        elif op.type not in (*_SAME_ORDER, *_CHOICES):
+            return False
+        tensor = op.inputs[0]
+    return hasattr(tensor, "graph")
+
+
+def _gives_unique(tensor: tf.Tensor) -> bool:
+    op = tensor.op
+    if op.type == "Where":
+        return bool(op.inputs[0].shape.rank == 1)
+    return op.type in _OF_UNIQUE and tensor.value_index == _OF_UNIQUE[op.type]
+
+
+def _is_of_batch(indices: tf.Tensor) -> bool:
+    """Whether rows were looked up once for all examples of a batch, as positions are.
 
     One device then has one row of each, for the whole batch, and each replica has a part of that row. It
     shows in the graph: the indices depend neither on values of the batch nor on how many examples it has.
     """
-    if not isinstance(gradient, tf.IndexedSlices) or not hasattr(gradient.indices, "graph"):
-        return False
-    ahead, seen = [gradient.indices], set[int]()
+    ahead, seen = [indices], set[int]()
     while ahead:
         tensor = ahead.pop()
         if id(tensor) in seen:
@@ -207,6 +332,17 @@ def is_of_batch(gradient: Any) -> bool:
 _SIZES = ("Shape", "ShapeN", "Size", "IteratorGetNext", "OptionalGetValue")
 _RESHAPES = ("Reshape", "ExpandDims", "Squeeze")
 _READS = ("ReadVariableOp", "ResourceGather", "VarHandleOp")
+# Which output of an operation has no element twice.
+_OF_UNIQUE = {
+    **dict.fromkeys(("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"), 0),
+    **dict.fromkeys(("SparseSegmentSumGradV2", "SparseSegmentMeanGradV2", "SparseSegmentSqrtNGradV2"), 1),
+}
+# That give the elements of their first input, in its order; some of them; others, one for one.
+_SAME_ORDER = ("Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
+_CHOICES = ("DynamicPartition", "StridedSlice", "Slice")
+_SHIFTS = ("AddV2", "Add", "Sub")
+_GATHERS = ("Gather", "GatherV2")
+_CONTROL_FLOW = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
 
 
 def _is_of_examples(slice_of_shape: Any) -> bool:
