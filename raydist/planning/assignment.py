@@ -191,6 +191,7 @@ def static_environment(
     keras: KerasFlavour,
     num_cpus: float,
     num_gpus: int,
+    num_threads: int | None = None,
     tpu_name: str | None = None,
     given: Mapping[str, str] = MappingProxyType({}),
     environ: Mapping[str, str],
@@ -200,11 +201,12 @@ def static_environment(
     Args:
       keras: The plan's choice, never AUTO.
       num_cpus: Logical CPUs of the task; fractions round down, to at least 1 thread.
+      num_threads: Threads of TensorFlow; None takes those of `num_cpus`.
       num_gpus: 0 hides every GPU; otherwise Ray has set CUDA_VISIBLE_DEVICES.
       given: The job's own variables (`env`), which come before raydist's.
       environ: The task's own environment, as it is before.
     """
-    num_threads = max(1, int(num_cpus))
+    num_threads = num_threads or max(1, int(num_cpus))
     changes: Changes = {
         # Explicit also for Keras 3: a value left over from `ray start` would choose the other one.
         "TF_USE_LEGACY_KERAS": "1" if keras is KerasFlavour.LEGACY else "0",

@@ -122,6 +122,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
                 "task_type": role.task_type.value,
                 "num_tasks": role.num_tasks,
                 "cpus": role.resources.num_cpus,
+                "threads": plan.threads_of(role),
                 "gpus": role.resources.num_gpus,
                 "tpus": role.resources.num_tpus,
                 "memory_bytes": role.resources.memory_bytes,

@@ -11,6 +11,7 @@ from raydist.planning.capacity import describe_roles, fits
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.roles import most_workers, with_workers
+from raydist.planning.threads import reserved_threads
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.quantities import write_bytes
 from raydist.spec.tasks import AnyRole, Role, TaskType
@@ -165,6 +166,9 @@ def with_data_room(plan: Plan) -> Plan:
             "for them; give ctx.fit a function that reads the files into a tf.data.Dataset, or use "
             "--strategy multi_worker_mirrored"
         )
+    (workers,) = (role for role in plan.roles if role.task_type is TaskType.WORKER)
+    # Ray Data's own tasks use the CPUs that are free.
+    plan = dataclasses.replace(plan, worker_threads=reserved_threads(workers.resources))
     if plan.embedded_cpus is not None:
         return dataclasses.replace(plan, embedded_cpus=plan.embedded_cpus + int(_CPUS))
     inventory = plan.inventory

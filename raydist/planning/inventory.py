@@ -23,6 +23,7 @@ class Host:
       name: Its address as Ray knows it, or a placeholder for an embedded Ray that is not started yet.
       node_id: Ray's node id; None when no Ray runs yet.
       num_cpus, num_gpus, num_tpus: Logical CPUs, GPUs and TPUs in all, whether busy or free.
+      free_cpus: Logical CPUs that no actor or task of Ray has reserved; None where no Ray runs yet.
       memory_bytes: What tasks may reserve in all, whether reserved or free.
       custom: Custom Ray resources in all, by name.
       labels: As Ray knows them.
@@ -36,6 +37,7 @@ class Host:
     memory_bytes: int = 0
     custom: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    free_cpus: float | None = None
 
     @property
     def amounts(self) -> dict[str, float]:

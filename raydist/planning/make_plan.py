@@ -13,6 +13,7 @@ from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.roles import make_roles
 from raydist.planning.strategy import Origins, check_communication, choose_strategy, without_unused
+from raydist.planning.threads import threads_per_worker
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole, TaskType
@@ -109,6 +110,7 @@ def make_plan(
         keras_reason=keras_reason,
         roles=roles,
         devices=devices,
+        worker_threads=threads_per_worker(job, origins, roles, inventory),
         embedded_cpus=_embedded_cpus(all_roles, inventory, notes),
         embedded_resources=embedded_resources(all_roles, inventory),
         notes=tuple(notes),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raydist.planning.inventory import Inventory
+from raydist.planning.threads import reserved_threads
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.tasks import AnyRole, Resources, Role, TaskId, TaskType
 from raydist.spec.text import facts_html
@@ -29,6 +30,7 @@ class Plan:
       job: What was asked, without what the strategy has no use for.
       roles: What to start; a single-host strategy has the one task worker/0.
       devices: Logical CPU devices per task; None leaves TensorFlow's one.
+      worker_threads: TensorFlow's threads in each worker.
       embedded_cpus: Logical CPUs to start an embedded Ray with; None on a running Ray.
       embedded_resources: Memory and custom resources to start an embedded Ray with, by Ray's names.
       avoid: Ray's ids of the nodes that no task is to go to.
@@ -45,6 +47,7 @@ class Plan:
     keras_reason: str = ""
     roles: tuple[Role, ...]
     devices: int | None = None
+    worker_threads: int = 1
     embedded_cpus: int | None = None
     embedded_resources: Mapping[str, float] = field(default_factory=dict)
     avoid: tuple[str, ...] = ()
@@ -86,6 +89,10 @@ class Plan:
     def is_elastic(self) -> bool:
         """Whether the number of workers may change from attempt to attempt."""
         return self.job.workers.minimum < self.job.workers.maximum
+
+    def threads_of(self, role: Role) -> int:
+        """Returns TensorFlow's threads in each task of the role."""
+        return self.worker_threads if role.task_type is TaskType.WORKER else reserved_threads(role.resources)
 
     def resources_of(self, task: TaskId) -> Resources:
         """Returns the logical CPUs and GPUs that the task reserves."""

@@ -27,7 +27,7 @@ def this_machine(
       memory: Where the kernel tells the memory of the machine, and of a container.
     """
     environ = os.environ if environ is None else environ
-    num_cores = _num_usable_cores() if num_cores is None else num_cores
+    num_cores = usable_cores() if num_cores is None else num_cores
     host = Host(
         name="this machine",
         num_cpus=float(num_cores),
@@ -47,20 +47,38 @@ def tpu_name(environ: Mapping[str, str]) -> str | None:
     return address if "://" in address else f"grpc://{address}"
 
 
-def _num_usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS
+def usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Returns the cores that this process may use, at least 1: by its affinity and its container's limit.
+
+    Args:
+      cgroups: Where the kernel tells the limits. `own`: The group of this process, in version 2.
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    group = re.search(r"^0::/(.*)$", _text_of(own), flags=re.MULTILINE)
+    place = cgroups / (group[1] if group else "")
+    limits = [
+        _text_of(folder / "cpu.max") for folder in (place, *place.parents) if folder.is_relative_to(cgroups)
+    ]
+    limits.append(
+        f"{_text_of(cgroups / 'cpu/cpu.cfs_quota_us')} {_text_of(cgroups / 'cpu/cpu.cfs_period_us')}"
+    )
+    for limit in limits:
+        if (found := re.fullmatch(r"(\d+)\s+(\d+)\s*", limit)) is not None:  # else "max", or -1, or none
+            count = min(count, int(found[1]) // int(found[2]))
+    return max(1, count)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:  # macOS, or no container
+        return ""
 
 
 def _memory_bytes(files: Sequence[Path]) -> int:
     """Returns the least of what the files tell, in bytes; 0 where none does."""
     found = []
-    for file in files:
-        try:
-            text = file.read_text()
-        except OSError:  # macOS, or no container
-            continue
+    for text in map(_text_of, files):
         match = re.search(r"^MemTotal:\s*(\d+) kB|^(\d+)$", text, flags=re.MULTILINE)
         if match is not None:
             found.append(int(match[1]) * 1024 if match[1] else int(match[2]))

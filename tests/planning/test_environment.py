@@ -41,6 +41,11 @@ def test_threads_follow_the_cpus_of_the_actor(num_cpus: float, threads: str) -> 
     assert f"{made['TF_NUM_INTRAOP_THREADS']} {made['TF_NUM_INTEROP_THREADS']}" == threads
 
 
+def test_planned_threads_come_before_those_of_the_cpus() -> None:
+    made = changes(num_cpus=1.0, num_threads=6)
+    assert (made["TF_NUM_INTRAOP_THREADS"], made["TF_NUM_INTEROP_THREADS"]) == ("6", "6")
+
+
 @pytest.mark.parametrize(("value", "is_removed"), [("false", True), ("0", True), ("use_caller", False)])
 def test_calls_that_would_wait_for_dead_peers_are_ended(value: str, is_removed: bool) -> None:
     made = changes({"GRPC_FAIL_FAST": value})

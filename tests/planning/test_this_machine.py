@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raydist.planning.inventory import Host, Inventory
-from raydist.planning.this_machine import this_machine, tpu_name
+from raydist.planning.this_machine import this_machine, tpu_name, usable_cores
 
 
 @pytest.fixture
@@ -77,3 +78,26 @@ def test_cores_are_those_of_the_process_affinity() -> None:
 )
 def test_tpu_is_found_by_the_environment(environ: dict[str, str], name: str | None) -> None:
     assert tpu_name(environ) == name
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"a/cpu.max": "100000 100000", "a/b/cpu.max": "max 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+    ],
+)
+def test_cores_are_those_of_the_affinity_or_of_the_container(
+    tmp_path: Path, files: dict[str, str], limit: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    own = tmp_path / "own"
+    own.write_text("1:cpu:/x\n0::/a/b\n")
+    assert usable_cores(tmp_path, own) == (limit or len(os.sched_getaffinity(0)))

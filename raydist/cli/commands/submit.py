@@ -67,7 +67,10 @@ def show(plan: Plan, *, is_json: bool) -> None:
         output.show(f"runtime    Ray's runtime_env with {', '.join(sorted(plan.job.runtime_env))}")
     for role in plan.roles:
         each = " each" if role.num_tasks > 1 else ""
-        output.show(f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}")
+        threads = counted(plan.threads_of(role), "thread")
+        output.show(
+            f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}, {threads}"
+        )
     for extra in plan.job.roles.values():
         each = " each" if extra.num_tasks > 1 else ""
         program = shlex.join(redact_arguments(extra.command))

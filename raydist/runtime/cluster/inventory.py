@@ -28,8 +28,13 @@ def alive_nodes() -> list[Mapping[str, Any]]:
 
 def probe_inventory(connection: Connection, *, environ: Mapping[str, str] = os.environ) -> Inventory:
     """Returns the alive nodes of the connected Ray with all they have, busy or free."""
+    free = ray_internals.free_resources()
+    hosts = (
+        dataclasses.replace(_host(node), free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0))
+        for node in alive_nodes()
+    )
     return Inventory(
-        hosts=tuple(map(_host, alive_nodes())),
+        hosts=tuple(hosts),
         is_embedded=connection.is_embedded,
         can_grow=not connection.is_embedded and ray_internals.cluster_can_grow(),
         tpu_name=tpu_name(environ),

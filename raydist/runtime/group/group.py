@@ -154,6 +154,7 @@ class RayTaskGroup:
                 runner=launch.runner or runner_of(task, plan.strategy, plan.job),
                 keras=plan.keras,
                 resources=plan.resources_of(task),
+                num_threads=plan.worker_threads if task.task_type is TaskType.WORKER else None,
                 ports=plan.job.ports,
                 tpu_name=plan.inventory.tpu_name,
                 may_vanish=outlives_death_of(task, plan.strategy),

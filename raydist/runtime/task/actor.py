@@ -18,6 +18,8 @@ import ray
 
 from raydist.outcome.status import Command, TaskStatus
 from raydist.planning.assignment import TaskAssignment, apply_changes, static_environment
+from raydist.planning.this_machine import usable_cores
+from raydist.planning.threads import reserved_threads
 from raydist.runtime.task.fork_client import hold
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife
@@ -222,6 +224,7 @@ class TaskActor:
             keras=setup.keras,
             num_cpus=setup.resources.num_cpus,
             num_gpus=setup.resources.num_gpus,
+            num_threads=_threads_of(setup),
             tpu_name=setup.tpu_name,
             given=setup.env,
             environ=self._environ,
@@ -287,6 +290,13 @@ class TaskActor:
                 self._life.end(patience_s=0)  # Ray may end this process any moment, too
         finally:
             os._exit(1)
+
+
+def _threads_of(setup: TaskSetup) -> int:
+    """Returns TensorFlow's threads: those that were planned, as far as this host has the cores."""
+    reserved = reserved_threads(setup.resources)
+    # Ray may have been told of more CPUs than there are.
+    return max(reserved, min(setup.num_threads or reserved, usable_cores()))
 
 
 def _fetched(kept: Sequence[Any]) -> bytes | None:

@@ -21,6 +21,7 @@ class TaskSetup:
     Attributes:
       runner: `package.module:Class` of the TaskRunner.
       scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
+      num_threads: TensorFlow's threads as planned, of which the host may have fewer.
       tpu_name: TPU to connect to; None without one.
       may_vanish: Whether training continues without it, so that it ends at once by SIGTERM.
       proof: What the host has to find on storage; None checks nothing.
@@ -38,6 +39,7 @@ class TaskSetup:
     log: LogTarget
     scratch_prefix: str
     ports: PortRange | None = None
+    num_threads: int | None = None
     tpu_name: str | None = None
     may_vanish: bool = False
     proof: StorageProof | None = None

@@ -11,6 +11,7 @@ import pytest
 from raydist import api
 from raydist.cli.commands.submit import show
 from raydist.planning.inventory import Host, Inventory
+from raydist.planning.this_machine import this_machine
 from raydist.spec.job import Strategy, WorkerRange
 from tests.cli.conftest import Run
 from tests.planning.plans import plan
@@ -35,13 +36,14 @@ def test_plan_prints_roles_and_a_tf_config_for_every_task_under_parameter_server
     raydist: Run, job_file: Write
 ) -> None:
     options = ("--strategy", "parameter_server", "--workers", "3", "--ps", "2", "--evaluator")
-    code, out, _ = raydist("plan", str(job_file()), *options, "--cpus-per-ps", "0.5", "--address", "local")
+    options += ("--cpus-per-worker", "1", "--cpus-per-ps", "0.5", "--address", "local")
+    code, out, _ = raydist("plan", str(job_file()), *options)
     assert code == 0
     assert [line for line in out.splitlines() if line.startswith(("role", "placement"))] == [
-        "role       1 x chief, 1 CPU",
-        "role       3 x worker, 1 CPU each",
-        "role       2 x ps, 0.5 CPUs each",
-        "role       1 x evaluator, 1 CPU",
+        "role       1 x chief, 1 CPU, 1 thread",
+        "role       3 x worker, 1 CPU each, 1 thread",
+        "role       2 x ps, 0.5 CPUs each, 1 thread",
+        "role       1 x evaluator, 1 CPU, 1 thread",
         "placement  ps on as many hosts as there are, all tasks or none",
     ]
     lines = [line.split(" TF_CONFIG=") for line in out.splitlines() if " TF_CONFIG=" in line]
@@ -97,8 +99,8 @@ def test_plan_says_which_host_fits_which_role_and_why_not(capsys: pytest.Capture
     )
     show(made, is_json=False)
     out = capsys.readouterr().out
-    assert "role       2 x worker, 1 CPU, 1 GPU, zone=a each\n" in out
-    assert "role       3 x ps, 1 CPU, 12 GiB of memory each\n" in out
+    assert "role       2 x worker, 1 CPU, 1 GPU, zone=a each, " in out
+    assert "role       3 x ps, 1 CPU, 12 GiB of memory each, 1 thread\n" in out
     assert (
         "host       10.0.0.1: 1 x chief or 2 x worker or 2 x ps\n"
         "host       10.0.0.2: 1 x chief or 1 x ps, no worker (needs 1 GPU, has 0 GPUs; needs label zone=a, "
@@ -132,7 +134,7 @@ def test_plan_json_is_one_object_with_reasons_and_roles(raydist: Run, job_file: 
     assert (code, err) == (0, "")
     assert printed["strategy"] == "mirrored"
     assert printed["reason"]
-    none = {"memory_bytes": 0, "resources": {}, "labels": {}}
+    none = {"threads": this_machine().num_cpus, "memory_bytes": 0, "resources": {}, "labels": {}}
     assert printed["roles"] == [
         {"task_type": "worker", "num_tasks": 1, "cpus": 1.0, "gpus": 0, "tpus": 0.0, **none}
     ]

@@ -11,6 +11,7 @@ import pytest
 from raydist.errors import ClusterError, SpecError
 from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
+from raydist.planning.this_machine import usable_cores
 from raydist.runtime.cluster.runtime_env import check_runtime_env, runtime_env_of
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
@@ -35,6 +36,14 @@ def test_every_task_has_the_variables_of_the_job(start: Start, wait_until: WaitU
     for task in ("worker/0", "worker/1"):
         told = notes_of(drive, task)
         assert [told[name] for name in NAMES] == ["a b", "3", "tensorflow", "None"]
+
+
+def test_worker_has_the_planned_threads_as_far_as_its_host_has_cores(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    drive = start(dataclasses.replace(make_plan(1, shows=NAMES), worker_threads=10_000))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
+    assert notes_of(drive, "worker/0")["TF_NUM_INTRAOP_THREADS"] == str(usable_cores())
 
 
 def test_variable_that_python_reads_at_its_start_is_there_by_then(
