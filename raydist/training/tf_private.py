@@ -647,6 +647,17 @@ def as_one_of(
             distribute_lib._pop_per_thread_mode()
 
 
+@contextlib.contextmanager
+def made_in_scope(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Makes variables eagerly in a strategy's scope, also inside of `as_one_of` and of what is being traced.
+
+    `tf.init_scope` alone keeps the graph being traced, and the scopes entered there: `as_one_of` has left the
+    strategy's, and in a scope entered twice each copy of a variable is distributed again, which fails.
+    """
+    with tf.init_scope(), tf.Graph().as_default(), context.eager_mode(), strategy.scope():
+        yield
+
+
 def distributed(variable: Any) -> Any:
     """Returns the mirrored variable that a replica's copy belongs to; any other variable itself."""
     if isinstance(variable, tf.distribute.DistributedValues):

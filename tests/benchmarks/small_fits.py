@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.bare:
-        from tests.fuzz.bare import Bare
+        from tests.programs.bare import Bare
 
         print(json.dumps(small_fits.run(Bare(), num_fits=args.fits)["seconds"]))
         return

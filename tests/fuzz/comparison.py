@@ -7,9 +7,9 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.fuzz.bare import run_bare
 from tests.fuzz.loops import PREFIX, Loop, loop_of
 from tests.fuzz.program import Program, program_of
+from tests.programs.bare import run_bare
 from tests.programs.in_turn import Done, run_programs
 from tests.programs.outcome import Outcome
 from tests.support.processes import Cluster
@@ -84,12 +84,13 @@ class Result:
 
 def compare(names: Sequence[str], *, keras: str, cluster: str) -> list[Result]:
     """Runs programs bare and on one of CLUSTERS; returns a result of each."""
-    bare = run_bare(tuple(names), keras)
+    find = "tests.fuzz.training:train_function"
+    bare = run_bare(tuple(names), keras, find)
     usable = [name for name in names if bare[name].outcome is not None]
     shared = run_programs(
         usable,
         Cluster(**CLUSTERS[cluster], keras=keras),  # type: ignore[arg-type]
-        find="tests.fuzz.training:train_function",
+        find=find,
     )
     return [
         _judge(of_name(name), bare[name], shared[name], keras=keras, cluster=cluster)

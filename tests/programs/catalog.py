@@ -118,6 +118,11 @@ PROGRAMS = {
     )
 }
 
+ONLY_TF_KERAS = MappingProxyType({"legacy": Expected.EQUAL})
+
+# What is compared with plain Keras in processes without raydist, and calls `model.fit` itself.
+BARE = {program.name: program for program in (Program(name="losses_of_outputs", expected=ONLY_TF_KERAS),)}
+
 
 def names(keras: str, expected: Expected) -> list[str]:
     """Returns the names of the programs of which one Keras is expected to make that."""

@@ -72,7 +72,8 @@ def _variables_of(trackable: Any) -> list[tuple[str, np.ndarray]]:
     # A table of words is not a variable of tf.distribute.
     found = [one for one in found if hasattr(one, "numpy")]
     scales = [(name, getattr(trackable, name, None)) for name in ("loss_scale", "dynamic_counter")]
-    names = [_uncounted(getattr(one, "path", one.name)) for one in found]
+    # The last part: tf_keras puts in front of it in which function a variable was made.
+    names = [_uncounted(getattr(one, "path", one.name)).rpartition("/")[2] for one in found]
     # Those of tf_keras's LossScaleOptimizer are not among its variables.
     more = [(name, np.asarray(one)) for name, one in scales if one is not None]
     return [*((name, np.asarray(one.numpy())) for name, one in zip(names, found, strict=True)), *more]

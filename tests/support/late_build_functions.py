@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of
+
 BATCH = 8
 
 
@@ -162,3 +164,24 @@ def _in_function(ctx: Any, tf: Any, step: Callable[[Any], Any]) -> None:
 
 def _train_steps(ctx: Any, tf: Any, step: Callable[[Any], Any]) -> None:
     ctx.train_steps(lambda batch: {"loss": step(batch)}, _data(tf).repeat(), num_steps=10, steps_per_call=2)
+
+
+def losses_of_one_output(ctx: Any) -> dict[str, Any]:
+    """Trains a model whose step has a loss for one of the outputs that `call` returns; with tf_keras."""
+    import tensorflow as tf
+
+    from tests.programs.losses_of_outputs import Computed, given
+
+    rng = np.random.default_rng(3)
+    rows = {"x": rng.normal(size=(20, 4)).astype("float32"), "labels": rng.integers(0, 3, 20)}
+    data = tf.data.Dataset.from_tensor_slices(rows).batch(8)
+    with ctx.strategy.scope():
+        model = Computed(is_built=True)
+        model.compile("sgd", loss=given)
+    history = ctx.fit(model, data, epochs=1)
+    return {
+        "shown": sorted(history.history),
+        "evaluated": model.evaluate(data, verbose=0),
+        "expected": float(np.mean(model(rows)["loss"])),
+        "notes": [*progress_of(ctx).status().notes],
+    }

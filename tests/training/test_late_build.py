@@ -35,3 +35,15 @@ def test_first_step_makes_variables_on_every_replica(cluster: Cluster) -> None:
         assert task.values == {}
         for name, expected in one.arrays.items():
             np.testing.assert_allclose(task.arrays[name], expected, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [Cluster(keras="legacy"), Cluster(strategy="mirrored", devices=2, keras="legacy")],
+    ids=["one device", "two replicas"],
+)
+def test_loss_of_one_output_of_two_is_shown_once_and_evaluated_to_a_number(cluster: Cluster) -> None:
+    [task] = run_function("tests.support.late_build_functions:losses_of_one_output", cluster)
+    assert task.values["shown"] == ["loss"]
+    assert task.values["evaluated"] == pytest.approx(task.values["expected"], rel=1e-5)
+    assert task.values["notes"] == []

@@ -89,7 +89,6 @@ def make_step_function(
     shown: own_logs.Results | None,
     metric_variables: Callable[[], Sequence[tf.Variable]],
     finish: Callable[[Any], Any],
-    before_check: Callable[[Any], object] = lambda batch: None,
     check_graph: Callable[[tf.Graph], object] = lambda graph: None,
     after_step: Callable[[], object] = lambda: None,
 ) -> Callable[[Any], Any]:
@@ -100,7 +99,6 @@ def make_step_function(
       shown: What the logs of a step of the user's show, found when it is traced; None for Keras's own.
       metric_variables: Returns the variables that a padding example must not change.
       finish: Takes the logs of this task's replicas, and returns those of all: a collective.
-      before_check: Called with one replica's batch, to make what the step would make in its first trace.
       check_graph: Called with the graph of the first training steps that have run, if they were traced.
       after_step: Called on each replica when the step has run.
     """
@@ -157,7 +155,6 @@ def make_step_function(
 
     def look_at(element: Any) -> None:
         batches = element.batches if isinstance(element, Group) else (element,)
-        before_check(slices.own_rows_of(strategy.experimental_local_results(batches[0])[0]))
         if not is_training and is_undecided(False):
             loss_rules.decide_evaluation(model, step, batches[0], shown=shown)
         elif is_undecided(isinstance(element, Group)):

@@ -58,8 +58,7 @@ def build(model: Any, element_spec: Any) -> None:
     has_own_step = type(model).train_step is not tf_keras.Model.train_step
     try:
         with model.distribute_strategy.scope():
-            # With a step of its own, the model has those metrics alone that the step updates.
-            _build_by_call(model, element_spec, with_metrics=not has_own_step)
+            _build_by_call(model, element_spec, has_own_step=has_own_step)
     except Exception as error:
         if not has_own_step:
             raise
@@ -76,21 +75,6 @@ def _is_traced(model: Any) -> bool:
     """Whether the step was traced since the model was compiled; `fit` makes its function before it builds."""
     of_losses = _traced_losses.get(model)
     return of_losses is not None and of_losses() is model.compiled_loss and step_trace.has_traced(model)
-
-
-def build_losses(model: Any, batch: Any) -> None:
-    """Builds the losses of a compiled and built model from one replica's batch, as its first step would.
-
-    They make metrics of their own where there are several, which only the strategy's scope allows.
-    """
-    if model.compiled_loss.built or not all(layer.built for layer in model._flatten_layers()):
-        return
-    try:
-        with model.distribute_strategy.scope(), counters_kept(model):
-            inputs, _, _ = data_adapter.unpack_x_y_sample_weight(batch)
-            model.compiled_loss.build(model(inputs))
-    except Exception as error:  # a step of the user's may call the model in another way, or not at all
-        logger.info("the losses of %s are built by its step: %s", model.name, error)
 
 
 def converted(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -117,7 +101,7 @@ def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
 
 
-def _build_by_call(model: Any, element_spec: Any, *, with_metrics: bool) -> None:
+def _build_by_call(model: Any, element_spec: Any, *, has_own_step: bool) -> None:
     inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(slices.zeros_of(element_spec))
     # As with data that Python makes.
     if not walk.has_static_rows(element_spec) and getattr(model, "inputs", None):
@@ -125,11 +109,13 @@ def _build_by_call(model: Any, element_spec: Any, *, with_metrics: bool) -> None
     outputs = model(inputs)
     if hasattr(model.optimizer, "build"):
         model.optimizer.build(model.trainable_variables)
+    if has_own_step:
+        return  # only the step knows what it gives to the losses and metrics
     # Metrics make their variables when they are built, which is otherwise in the first step. A model whose
     # layers give all of its losses has no targets, and a metric of its loss all the same.
     for container in (model.compiled_loss, model.compiled_metrics):
         is_loss = container is model.compiled_loss
-        if not container.built and (is_loss or (with_metrics and targets is not None)):
+        if not container.built and (is_loss or targets is not None):
             # Targets of another structure than the outputs', as with a loss for some of them only.
             with contextlib.suppress(TypeError, ValueError):
                 container.build(*((outputs,) if is_loss else (outputs, targets)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -49,6 +50,13 @@ def update_state_wrapper(
         return tf.no_op()
 
     return tf.__internal__.decorator.make_decorator(update_state_fn, decorated)
+
+
+def add_weight(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    probe = gradient_probe.active()
+    # `compiled_loss` and `compiled_metrics` make metrics in their first call, layers their weights.
+    with contextlib.nullcontext() if probe is None else tf_private.made_in_scope(probe.strategy):
+        return original(self, *args, **kwargs)
 
 
 def result_wrapper(original: Callable[..., Any], result_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +124,6 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
             [] if is_shared else [variable for one in model.metrics for variable in one.variables]
         ),
         finish=model._validate_and_get_metrics_result,
-        before_check=lambda batch: build.build_losses(model, batch),
         check_graph=functools.partial(step_trace.check_trains, model),
         after_step=lambda: counter.assign_add(1),
     )

@@ -141,6 +141,13 @@ def replacements() -> tuple[Replacement, ...]:
             reason="a metric cannot be updated where the check of a model's own losses traces the step",
         ),
         Replacement(
+            owner=base_layer.Layer,
+            name="add_weight",
+            parameters="self ...",
+            make=around(model_training.add_weight),
+            reason="the check of a step leaves the strategy, and makes what the step makes in its first call",
+        ),
+        Replacement(
             owner=metrics_utils,
             name="result_wrapper",
             parameters="result_fn",

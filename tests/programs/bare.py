@@ -1,11 +1,13 @@
 """Plain Keras on one device, in a process that has no raydist: what every other run is compared with.
 
-`python -m tests.fuzz.bare FOLDER NAME…`; TF_USE_LEGACY_KERAS chooses the Keras.
+`python -m tests.programs.bare FIND FOLDER NAME…`, where FIND is that of `in_task.run`; TF_USE_LEGACY_KERAS
+chooses the Keras.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -47,9 +49,9 @@ class Bare:
 
 
 @functools.cache
-def run_bare(names: tuple[str, ...], keras: str) -> dict[str, Done]:
+def run_bare(names: tuple[str, ...], keras: str, find: str) -> dict[str, Done]:
     """Returns by name what plain Keras makes of each program; several clusters are compared with one run."""
-    with tempfile.TemporaryDirectory(prefix="raydist-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="raydist-programs-") as folder:
         environ = {
             **os.environ,
             "TF_USE_LEGACY_KERAS": str(int(keras == "legacy")),
@@ -58,7 +60,7 @@ def run_bare(names: tuple[str, ...], keras: str) -> dict[str, Done]:
         for name in ("TF_CONFIG", "KERAS_BACKEND"):
             environ.pop(name, None)
         done = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.bare", folder, *names],
+            [sys.executable, "-m", "tests.programs.bare", find, folder, *names],
             cwd=ROOT,
             env={**environ, "CUDA_VISIBLE_DEVICES": "-1"},
             capture_output=True,
@@ -75,17 +77,23 @@ def _done(folder: Path, name: str) -> Done:
     return Done(task="bare", outcome=read_outcome(folder, name))
 
 
-def main(folder: str, *names: str) -> None:
+def main(find: str, folder: str, *names: str) -> None:
     import traceback
 
-    from tests.fuzz.training import train_function
+    import tensorflow as tf
+
     from tests.programs.in_task import store_outcome
 
+    module, _, function = find.partition(":")
+    function_of = getattr(importlib.import_module(module), function)
     for name in names:
+        tf.keras.utils.set_random_seed(28)  # as in_task.run
         try:
-            store_outcome(Path(folder), name, train_function(name)(Bare()))
+            store_outcome(Path(folder), name, function_of(name)(Bare()))
         except Exception:
             Path(folder, f"{name}.error").write_text(traceback.format_exc())
+        finally:
+            tf.keras.mixed_precision.set_global_policy("float32")
 
 
 if __name__ == "__main__":
