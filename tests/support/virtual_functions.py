@@ -13,6 +13,7 @@ import numpy as np
 
 # The last of 10 batches has 14 examples, which neither 4 nor 6 replicas share evenly.
 COUNT, BATCH = 230, 24
+EPOCHS = 2
 
 
 def convnet(ctx: Any, *, count: int = COUNT, **options: Any) -> dict[str, Any]:
@@ -149,6 +150,59 @@ def contrastive(ctx: Any) -> dict[str, Any]:
         model = Contrastive()
         model.compile(keras.optimizers.SGD(0.05, momentum=0.9))
     return _fitted(ctx, model, (rng.normal(size=(COUNT, 20)).astype("float32"), rng.integers(0, 4, COUNT)))
+
+
+def returned(ctx: Any) -> dict[str, Any]:
+    """Steps that return numbers of their own: of epochs, of batches, of evaluations and by hand."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Returning(keras.Model):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data[:2]
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+            _update(self.optimizer, tape, loss, self.trainable_variables)
+            return {"loss": loss, "parts": {"largest": tf.reduce_max(tf.abs(y)), "half": loss / 2.0}}
+
+        def test_step(self, data: Any) -> dict[str, Any]:
+            return {"error": tf.reduce_mean(tf.abs(data[1] - self(data[0])))}
+
+    class Batches(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            told.append(float(logs["loss"]))
+
+    told: list[float] = []
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(COUNT, 5)).astype("float32")
+    y = np.sin(x.sum(1, keepdims=True))
+    keras.utils.set_random_seed(3)
+    with ctx.strategy.scope():
+        inputs = keras.Input((5,))
+        hidden = keras.layers.Dense(8, activation="tanh")(inputs)
+        model = Returning(inputs, keras.layers.Dense(1)(hidden))
+        model.compile(keras.optimizers.Adam(0.01))
+    data, checked = _batches((x, y)), _batches((x[:50], y[:50]))
+    history = ctx.fit(model, data, epochs=EPOCHS, validation_data=checked).history
+    ctx.fit(model, data, epochs=1, callbacks=[Batches()])
+    evaluated = model.evaluate(checked, return_dict=True, verbose=0)
+    by_hand = model.train_on_batch(x[:7], y[:7], return_dict=True)
+    return {
+        **_bytes_of(model.weights),
+        **{f"history/{name}": np.array(values, "float64") for name, values in _flat(history)},
+        "batches": np.array(told),
+        "evaluated": np.array(float(evaluated["error"])),
+        "by hand": np.array(float(by_hand["loss"])),
+    }
+
+
+def _flat(history: Any) -> Iterator[tuple[str, Any]]:
+    for name, values in history.items():
+        if isinstance(values[0], dict):
+            yield from ((f"{name}/{inner}", [one[inner] for one in values]) for inner in values[0])
+        else:
+            yield name, values
 
 
 def dcgan(ctx: Any) -> dict[str, Any]:
@@ -343,7 +397,7 @@ def _fitted(
     ctx: Any, model: Any, arrays: Any, *, optimizers: Sequence[Any] | None = None, **options: Any
 ) -> dict[str, Any]:
     """Trains for two epochs; returns the bytes of all that there is then."""
-    history = ctx.fit(model, _batches(arrays), epochs=2, **options).history
+    history = ctx.fit(model, _batches(arrays), epochs=EPOCHS, **options).history
     of_optimizers = [one for each in optimizers or [model.optimizer] for one in _variables_of(each)]
     of_metrics = [one for metric in model.metrics for one in metric.variables]
     told = {f"history/{name}": np.array(values, "float64") for name, values in history.items()}

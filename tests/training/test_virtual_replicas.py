@@ -100,6 +100,14 @@ def test_results_have_the_bits_of_one_worker(name: str) -> None:
     check_equal(name, "3", 4, QUICK)
 
 
+@pytest.mark.parametrize(
+    ("name", "keras"),
+    [("2 workers", "3"), *(pytest.param(name, "legacy", marks=SLOW) for name in ("2 workers", "2 devices"))],
+)
+def test_numbers_that_steps_return_have_the_bits_of_one_worker(name: str, keras: str) -> None:
+    check_equal(name, keras, 3, ("returned",))
+
+
 @pytest.mark.parametrize("name", ["2 workers", pytest.param("2 devices", marks=SLOW)])
 def test_each_replica_draws_numbers_of_its_own_wherever_it_is_computed(name: str) -> None:
     check_draws(name, "3", 4, QUICK)

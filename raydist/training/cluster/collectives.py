@@ -65,7 +65,24 @@ def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strateg
 
 def copies_of_replicas(variables: Sequence[Any], strategy: VirtualReplicasStrategy) -> list[np.ndarray]:
     """Returns what each virtual replica holds of some variables, `[num_replicas, ...]`: one collective."""
-    own = [np.stack([copy.numpy() for copy in one.values]) for one in variables]
+    return rows_of_replicas(
+        [np.stack([copy.numpy() for copy in one.values]) for one in variables], strategy=strategy
+    )
+
+
+def means_over_replicas(strategy: VirtualReplicasStrategy, own: np.ndarray) -> list[float]:
+    """Returns the means over all virtual replicas, with the same bits on any number of workers: a collective.
+
+    Args:
+      own: What each of this worker's replicas has, `[replicas, values]`.
+    """
+    [copies] = rows_of_replicas([own.astype(np.float64)], strategy=strategy)
+    means: list[float] = (summed_by_tree(copies) / len(copies)).tolist()
+    return means
+
+
+def rows_of_replicas(own: Sequence[np.ndarray], *, strategy: VirtualReplicasStrategy) -> list[np.ndarray]:
+    """Returns arrays with a row for each virtual replica, of those of this worker: one collective."""
     num_local = len(strategy.own_replicas)
     rows = [np.ascontiguousarray(one).reshape(num_local, -1).view(np.uint8) for one in own]
     sizes = [one.shape[1] for one in rows]

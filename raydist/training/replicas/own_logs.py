@@ -12,7 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import gather_over_workers, is_alone, means_over_workers
+from raydist.training.cluster.collectives import (
+    gather_over_workers,
+    is_alone,
+    means_over_replicas,
+    means_over_workers,
+)
+from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import loss_verdict, slices
 from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
@@ -21,6 +27,8 @@ from raydist.training.reporting import reporter
 _MOST_COMPARED = 60
 # What the step of a model shows that runs, or ran last.
 _shown: weakref.WeakKeyDictionary[Any, Results | None] = weakref.WeakKeyDictionary()
+# What each virtual replica has returned in the last training step, and in the last test step.
+_kept: weakref.WeakKeyDictionary[Any, dict[bool, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 
 class Results:
@@ -226,13 +234,65 @@ def _summed(parts: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[
     return found
 
 
-def mean_of_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
-    """Returns the mean of this task's replicas; of what is not a number, the first one's value."""
-    values = strategy.experimental_local_results(value)
-    first = values[0]
-    if len(values) == 1 or not tf.is_tensor(first) or not first.dtype.is_floating:
-        return first
-    return tf.add_n(list(values)) / tf.cast(len(values), first.dtype)
+def of_replicas(strategy: tf.distribute.Strategy, outputs: Any) -> Any:
+    """Returns what a step has returned with the means of this task's replicas for numbers.
+
+    Of virtual replicas the logs have tuples of what each returned; of what is not a number the first one's.
+    """
+    is_kept = is_virtual(strategy) and isinstance(outputs, Mapping)
+
+    def joined_value(value: Any) -> Any:
+        values = tuple(strategy.experimental_local_results(value))
+        first = values[0]
+        if not tf.is_tensor(first) or not first.dtype.is_floating:
+            return first
+        return values if is_kept and first.shape.rank == 0 else _mean(values)
+
+    return tf.nest.map_structure(joined_value, outputs)
+
+
+def _mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    return values[0] if len(values) == 1 else tf.add_n(list(values)) / tf.cast(len(values), values[0].dtype)
+
+
+def of_task(model: Any, outputs: Any, *, is_training: bool) -> Any:
+    """Returns what a step shows in this task, of what `of_replicas` has returned.
+
+    What each virtual replica has is kept for `of_epoch`, which adds it by the strategy's tree.
+    """
+    if not is_virtual(model.distribute_strategy) or not isinstance(outputs, Mapping):
+        return outputs
+    _kept.setdefault(model, {})[is_training] = dict(_leaves(outputs))
+    return _with_means(outputs)
+
+
+def _with_means(logs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _with_means(value)
+        if isinstance(value, Mapping)
+        else _mean(value)
+        if isinstance(value, tuple)
+        else value
+        for name, value in logs.items()
+    }
+
+
+def _means(model: Any, own: Sequence[tuple[str, Any]]) -> Sequence[float]:
+    """Returns the means over all replicas of what a step shows by these names: a collective."""
+    strategy = model.distribute_strategy
+    if not is_virtual(strategy):
+        return means_over_workers(strategy, [float(value) for _, value in own])
+    columns = [_values_of_replicas(model, name, float(value)) for name, value in own]
+    return means_over_replicas(strategy, np.stack(columns, axis=1))
+
+
+def _values_of_replicas(model: Any, name: str, shown: float) -> np.ndarray:
+    """Returns what each replica of this task has of a value that is shown of the last step, if it is one."""
+    for outputs in _kept.get(model, {}).values():
+        values = outputs.get(name)
+        if isinstance(values, tuple) and float(_mean(values)) == shown:
+            return np.array([float(one) for one in values])
+    return np.full([len(model.distribute_strategy.own_replicas)], shown)
 
 
 def of_epoch(model: Any, logs: Any, results: Any) -> Any:
@@ -261,9 +321,8 @@ def of_epoch(model: Any, logs: Any, results: Any) -> Any:
         metrics = {name: value for name, value in metrics.items() if not _is_own(name, value, model)}
     else:
         metrics = _by_shown_name(metrics, shown.metrics)
-    own = [value for name, value in _leaves(logs) if name not in metrics and _is_number(value)]
-    strategy = model.distribute_strategy
-    means = iter(means_over_workers(strategy, [float(value) for value in own]) if own else [])
+    own = [(name, value) for name, value in _leaves(logs) if name not in metrics and _is_number(value)]
+    means = iter(_means(model, own) if own else [])
 
     def reduced(name: str, value: Any) -> Any:
         # A step that returns `{m.name: m.result() for m in self.metrics}` has a dict in it.

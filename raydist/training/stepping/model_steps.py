@@ -146,7 +146,7 @@ def make_step_function(
         # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
         # per step, and halve the step rate. Where a callback reads them, `call` does so. The logs of an epoch
         # are read from the metrics, whose variables are summed over all replicas.
-        return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
+        return own_logs.of_replicas(strategy, outputs)
 
     def is_undecided(is_group: bool) -> bool:
         if not is_training:
@@ -196,6 +196,8 @@ def make_step_function(
     def call(elements: Any) -> Any:
         own_logs.set_shown(model, shown)
         outputs = function(elements)
+        if isinstance(elements, step_calls.StepCall):
+            outputs = own_logs.of_task(model, outputs, is_training=is_training)
         while unnoted:
             own_step = type(model).train_step if is_training else type(model).test_step
             unnoted.pop().note_derived(own_step)
