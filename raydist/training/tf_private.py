@@ -569,8 +569,11 @@ def make_variables_convertible() -> None:
             setattr(distributed_values.DistributedVariable, name, convert)
 
 
+_prepares: dict[str, Callable[[], Callable[[], None]]] = {}
+
+
 def prepare_replica_threads(prepare: Callable[[], Callable[[], None]]) -> None:
-    """Has each `strategy.run` on several devices of this process call `prepare`, for the last caller.
+    """Has each `strategy.run` on several devices of this process call `prepare`, one function of each module.
 
     What that returns is called first in the thread of each replica. TensorFlow makes new threads each time
     (mirrored_run.py, `_call_for_each_replica`), and hands over its own thread-local state alone.
@@ -579,11 +582,12 @@ def prepare_replica_threads(prepare: Callable[[], Callable[[], None]]) -> None:
     original = getattr(mirrored_run, name, None)
     if original is None:
         return  # see missing_parts
+    _prepares[prepare.__module__] = prepare
     original = getattr(original, "__wrapped__", original)  # not what this has put there before
 
     @functools.wraps(original)
     def callables() -> set[Callable[[], None]]:
-        return {*original(), prepare()}
+        return {*original(), *(one() for one in _prepares.values())}
 
     setattr(mirrored_run, name, callables)
 

@@ -13,7 +13,8 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
-from raydist.training.replicas.gradient_probe import Probe, Update, counters_kept
+from raydist.training.replicas import side_effects
+from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.loss_verdict import described
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def trace_step(
 
     specs = tf.nest.map_structure(_spec_of, element_spec)
     try:
-        with counters_kept(model):
+        with side_effects.undone(model):
             graph = tf.function(run, autograph=False).get_concrete_function(specs).graph
     except Exception as error:
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)

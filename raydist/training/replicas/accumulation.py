@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.replicas import slices
+from raydist.training.replicas import side_effects, slices
 from raydist.training.replicas.code_names import is_keras
-from raydist.training.replicas.gradient_probe import Probe, Update, counters_kept
+from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import added, comes_from_half, is_processed, overflowed_halves
 from raydist.training.replicas.loss_verdict import described
 from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, use_share, weighted_gradient
@@ -278,7 +278,7 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> U
     where = described(type(model).train_step)
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, slices.own_rows_of(own))
-        with counters_kept(model):
+        with side_effects.undone(model):
             check = UpdateCheck(step, strategy=strategy, spec=spec)
     except Exception as error:  # the user's code
         raise UnsupportedError(

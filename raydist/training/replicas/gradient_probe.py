@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,27 +52,6 @@ class Probe:
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, is_reduced: bool = False
     ) -> None:
         self.updates.append(Update(optimizer, tuple(gradients), tuple(variables), is_reduced))
-
-
-@contextlib.contextmanager
-def counters_kept(model: Any) -> Iterator[None]:
-    """Undoes what traces inside do to a model's numbers: a step may count its calls in one.
-
-    Flags stay as they are set: what a step makes in its first call, and notes in one, is still there.
-    """
-    before = _counters_of(model)
-    try:
-        yield
-    finally:
-        for name, value in _counters_of(model).items():
-            if name in before and before[name] != value:
-                setattr(model, name, before[name])
-            elif name not in before and type(getattr(type(model), name, None)) in (int, float):
-                delattr(model, name)  # it was the class's
-
-
-def _counters_of(model: Any) -> dict[str, int | float]:
-    return {name: value for name, value in vars(model).items() if type(value) in (int, float)}
 
 
 class _Active:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import weakref
@@ -19,7 +18,6 @@ from raydist.training.cluster.collectives import findings_of_workers
 from raydist.training.replicas import (
     code_names,
     dependence,
-    gradient_probe,
     layer_notes,
     loss_verdict,
     own_logs,
@@ -230,10 +228,9 @@ def _checked(
         if num_rows == 1:
             batch = slices.doubled(batch)
         spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-        with contextlib.nullcontext() if model is None else gradient_probe.counters_kept(model):
-            check = step_check.StepCheck(
-                step, strategy=strategy, spec=spec, model=model, shown=shown, compares=compares
-            )
+        check = step_check.StepCheck(
+            step, strategy=strategy, spec=spec, model=model, shown=shown, compares=compares
+        )
         if compares:
             check.measure(batch)
         if num_rows == 1:
@@ -257,9 +254,8 @@ def _comparing_layers(model: Any, check: step_check.StepCheck | None, given: Any
     inputs = given[0] if isinstance(given, tuple) else given
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, inputs)
-        with gradient_probe.counters_kept(model):
-            found, is_sure = dependence.mixing_layers(model, inputs, spec, suspects)
-            return found if is_sure or _compares_examples(check, batch) else []
+        found, is_sure = dependence.mixing_layers(model, inputs, spec, suspects)
+        return found if is_sure or _compares_examples(check, batch) else []
     except Exception as error:  # the user's code, on a part of a batch
         logger.info("the layers of %s could not be checked: %s", model.name, error, exc_info=True)
         return []

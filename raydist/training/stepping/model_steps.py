@@ -14,6 +14,7 @@ from raydist.training.replicas import (
     loss_rules,
     metric_check,
     own_logs,
+    side_effects,
     slices,
 )
 from raydist.training.replicas.accumulation import Group, UpdateCheck
@@ -154,6 +155,10 @@ def make_step_function(
         return loss_rules.is_undecided(model, strategy, is_group=is_group)
 
     def look_at(element: Any) -> None:
+        with side_effects.undone(model):
+            rehearse(element)
+
+    def rehearse(element: Any) -> None:
         batches = element.batches if isinstance(element, Group) else (element,)
         if not is_training and is_undecided(False):
             loss_rules.decide_evaluation(model, step, batches[0], shown=shown)

@@ -16,7 +16,7 @@ from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import recipes, train_data
-from raydist.training.replicas import compilation, layer_notes, loss_rules, slices
+from raydist.training.replicas import compilation, layer_notes, loss_rules, side_effects, slices
 from raydist.training.replicas.loss_verdict import LossRule
 from raydist.training.reporting.logs import LoopReports, checked_scalars
 from raydist.training.stepping import model_access, pace
@@ -240,7 +240,8 @@ def _make_call(
         if rule is None:
             element = pace.next_element(iterator)
             numbers = model_access.numbers_of(step_fn, attributes={"num_workers": num_workers})
-            rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
+            with side_effects.undone(step_fn):
+                rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
             left, before = count - 1, first_step(element)
         if before is None:
             before = tf.zeros([num_local, len(names)], tf.float64)

@@ -22,7 +22,7 @@ from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints, non_finite_note
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.replicas import slices
+from raydist.training.replicas import side_effects, slices
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tf_messages import cause_of
 
@@ -58,8 +58,12 @@ def export(
             files = snapshot.files()
             if names := snapshot.non_finite():
                 reporter.note(non_finite_note("the exported model", names))
-        # In a thread of its own, because `fit` may have been called inside of the strategy's scope.
-        with ThreadPoolExecutor(1, thread_name_prefix="raydist-export") as thread:
+        # In a thread of its own, because `fit` may have been called inside of the strategy's scope. A copy of
+        # the model draws seeds, and the chief alone makes one.
+        with (
+            side_effects.undone(model),
+            ThreadPoolExecutor(1, thread_name_prefix="raydist-export") as thread,
+        ):
             written = thread.submit(_write, model, files, storage, _inputs_of(element_spec), reporter)
         uri = written.result()
     except Exception as error:  # the user's model and layers may raise anything

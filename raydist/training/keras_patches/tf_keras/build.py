@@ -19,8 +19,8 @@ from raydist.errors import UnsupportedError
 from raydist.training.checkpointing import step_trace
 from raydist.training.input import walk
 from raydist.training.keras_patches.tf_keras import optimizers
-from raydist.training.replicas import replica_share, slices
-from raydist.training.replicas.gradient_probe import Probe, counters_kept
+from raydist.training.replicas import replica_share, side_effects, slices
+from raydist.training.replicas.gradient_probe import Probe
 from raydist.training.replicas.loss_verdict import LossRule
 
 logger = logging.getLogger(__name__)
@@ -57,8 +57,10 @@ def build(model: Any, element_spec: Any) -> None:
         return
     has_own_step = type(model).train_step is not tf_keras.Model.train_step
     try:
-        with model.distribute_strategy.scope():
-            _build_by_call(model, element_spec, has_own_step=has_own_step)
+        _rehearse(model, lambda: _build_by_call(model, element_spec, has_own_step=has_own_step))
+        if hasattr(model.optimizer, "build"):
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
     except Exception as error:
         if not has_own_step:
             raise
@@ -75,6 +77,25 @@ def _is_traced(model: Any) -> bool:
     """Whether the step was traced since the model was compiled; `fit` makes its function before it builds."""
     of_losses = _traced_losses.get(model)
     return of_losses is not None and of_losses() is model.compiled_loss and step_trace.has_traced(model)
+
+
+def _rehearse(model: Any, call: Callable[[], None]) -> None:
+    """Has a call of a model build it and change nothing else, in its strategy's scope.
+
+    It is traced and not run, as in `Model.build`. What runs eagerly may not be traceable: of what it changes,
+    the variables that are there are set back.
+    """
+    with model.distribute_strategy.scope(), side_effects.undone(model):
+        try:
+            with tf.__internal__.FuncGraph("build_graph").as_default():
+                call()
+        except Exception:
+            if not model.run_eagerly:
+                raise
+            before = [(one, one.numpy()) for one in model.variables]
+            call()
+            for variable, value in before:
+                variable.assign(value)
 
 
 def converted(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -95,7 +116,7 @@ def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any
         probe.collect(lambda: model.distribute_strategy.run(on_replica, args=(batch,)))
 
     try:
-        with counters_kept(model):
+        with side_effects.undone(model):
             tf.function(on_replicas, autograph=False).get_concrete_function(element_spec)
     except Exception as error:  # the user's code; the first step shows what is wrong
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
@@ -107,8 +128,6 @@ def _build_by_call(model: Any, element_spec: Any, *, has_own_step: bool) -> None
     if not walk.has_static_rows(element_spec) and getattr(model, "inputs", None):
         inputs = slices.zeros_of(model.input)
     outputs = model(inputs)
-    if hasattr(model.optimizer, "build"):
-        model.optimizer.build(model.trainable_variables)
     if has_own_step:
         return  # only the step knows what it gives to the losses and metrics
     # Metrics make their variables when they are built, which is otherwise in the first step. A model whose

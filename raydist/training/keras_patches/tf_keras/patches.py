@@ -15,9 +15,11 @@ import tf_keras
 from tf_keras.src.engine import base_layer, data_adapter, training
 from tf_keras.src.utils import metrics_utils
 
+from raydist.training import tf_private
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.keras_patches.tf_keras import data_handler, model_training, optimizers, random_layers
+from raydist.training.replicas import side_effects
 
 
 def patch(
@@ -35,6 +37,8 @@ def patch(
       UnsupportedError: The replacements do not fit this tf_keras, or failed the check.
     """
     note = replacement.apply(replacements(), library=tf_keras, check=check, newer=newer)
+    tf_private.prepare_replica_threads(random_layers.prepare_replica)
+    side_effects.keep_generator(random_layers.take_seeds)
     if sync_batchnorm:
         _synchronize_batchnorm()
     return note

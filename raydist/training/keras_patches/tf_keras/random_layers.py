@@ -45,6 +45,26 @@ def replacements() -> tuple[Replacement, ...]:
     )
 
 
+def prepare_replica() -> Callable[[], None]:
+    """Returns what each replica's thread calls first. Called where `strategy.run` is.
+
+    A thread has no generator of seeds, and weights that it makes would have seeds of Python's `random`.
+    """
+    generator = getattr(backend._SEED_GENERATOR, "generator", None)
+
+    def enter() -> None:
+        backend._SEED_GENERATOR.generator = generator
+
+    return enter
+
+
+def take_seeds() -> Callable[[], None]:
+    """Takes the state of tf_keras's generator of seeds; returns what brings it back."""
+    generator = getattr(backend._SEED_GENERATOR, "generator", None)
+    state = None if generator is None else generator.getstate()
+    return lambda: None if generator is None else generator.setstate(state)
+
+
 class _LastSeed:
     """What the seed before was drawn from, and how many were drawn from that."""
 

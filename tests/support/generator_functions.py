@@ -1,0 +1,257 @@
+"""What calls of raydist and Keras leave of generators, variables, tables and Python objects."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def digests(*models: Any) -> dict[str, str]:
+    """Returns a digest of each generator of this process, and of the models' own state."""
+    import tensorflow as tf
+    from keras.src.backend.common import global_state
+    from tensorflow.python.eager import context
+    from tensorflow.python.ops import stateful_random_ops
+
+    rng, seed = context.context()._rng, context.global_seed()
+    generator = stateful_random_ops.global_generator
+    keras = global_state.get_global_attribute("global_seed_generator")
+    found = {
+        "random": random.getstate(),
+        "numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
+        "tensorflow": [seed, None if seed is None else rng.getstate()],
+        "tf.random.Generator": None if generator is None else generator.state.numpy().tolist(),
+        "keras": None if keras is None else np.array(keras.state).tolist(),
+        "keras seed": global_state.get_global_attribute("global_random_seed"),
+    }
+    if tf.keras.Model.__module__.startswith("tf_keras"):
+        from tf_keras.src import backend
+
+        own = getattr(backend._SEED_GENERATOR, "generator", None)
+        found["tf_keras"] = None if own is None else own.getstate()
+    for number, model in enumerate(models):
+        for name, value in _state_of(model).items():
+            found[f"{name} {number}"] = value
+    return {name: hashlib.sha256(repr(value).encode()).hexdigest()[:10] for name, value in found.items()}
+
+
+def _state_of(model: Any) -> dict[str, Any]:
+    variables = [np.array(one).tolist() for one in model.variables]
+    counters = {
+        f"{number}.{name}": value
+        for number, part in enumerate(model._flatten_layers())
+        for name, value in sorted(vars(part).items())
+        if not name.startswith("_") and name != "calls" and isinstance(value, (int, float))
+    }
+    return {"variables": variables, "objects": sorted(counters.items(), key=str)}
+
+
+def shuffles_between_fits(ctx: Any, *, kind: str) -> dict[str, Any]:
+    """Two fits with a seeded `random.shuffle` before each, then another model; by plain Keras and by ctx.fit.
+
+    Args:
+      kind: What the fits are given: arrays, or a dataset.
+    """
+    import tensorflow as tf
+
+    keras, found = tf.keras, {}
+    x, y = _rows(32)
+    for way in ("plain", "ctx"):
+        keras.utils.set_random_seed(1)
+
+        def made(way: str = way) -> Any:
+            with contextlib.nullcontext() if way == "plain" else ctx.strategy.scope():
+                layers = [keras.layers.Dense(3), keras.layers.Dense(1)]
+                model = keras.Sequential([keras.layers.Input((5,)), *layers])
+                model.compile("sgd", "mse")
+            return model
+
+        model, orders = made(), []
+        fit = model.fit if way == "plain" else functools.partial(ctx.fit, model)
+        for _ in range(2):
+            order = list(range(32))
+            random.shuffle(order)
+            orders.append(order)
+            if kind == "arrays":
+                fit(x[order], y[order], epochs=1, verbose=0, shuffle=False)
+            else:
+                fit(tf.data.Dataset.from_tensor_slices((x[order], y[order])).batch(8), epochs=1, verbose=0)
+        found[f"{way} orders"] = np.array(orders)
+        found[f"{way} second model"] = _flat(made())
+    return found
+
+
+def counting_layers(ctx: Any) -> dict[str, Any]:
+    """Fits of models that count in variables how often they are called, by plain Keras and in a scope.
+
+    Returns the count, the loss, and the extra metric of each.
+    """
+    import tensorflow as tf
+
+    keras = tf.keras
+    is_keras_3 = keras.Model.__module__.startswith("keras")
+    aggregation = "only_first_replica" if is_keras_3 else tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+    class WarmUp(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def build(self, shape: Any) -> None:
+            self.count = self.add_weight(
+                shape=(), initializer="zeros", trainable=False, name="count", aggregation=aggregation
+            )
+
+        def call(self, inputs: Any) -> Any:
+            self.count.assign_add(1.0)
+            return inputs * tf.minimum(1.0, 0.1 * self.count)
+
+    class Own(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.warm_up, self.dense = WarmUp(), keras.layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(self.warm_up(inputs))
+
+    def stacked() -> Any:
+        dense = keras.layers.Dense(1, kernel_initializer="ones")
+        return keras.Sequential([keras.layers.Input((5,)), WarmUp(), dense])
+
+    def measured() -> Any:
+        inputs = keras.layers.Input((5,))
+        hidden = WarmUp()(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(hidden * 2.0))
+        model.add_metric(tf.reduce_mean(hidden), name="mean")
+        return model
+
+    kinds: dict[str, Callable[[], Any]] = {"stacked": stacked, "own": Own}
+    if not is_keras_3:  # which has no add_metric
+        kinds["measured"] = measured
+    data, found = tf.data.Dataset.from_tensor_slices(_rows(32)).batch(8), {}
+    for kind, make in kinds.items():
+        for is_eager in (False, True) if kind == "own" else (False,):
+            for way in ("plain", "fit" if kind in ("stacked", "measured") else "ctx"):
+                with contextlib.nullcontext() if way == "plain" else ctx.strategy.scope():
+                    model = make()
+                    model.compile("sgd", "mse", run_eagerly=is_eager)
+                if way == "ctx":
+                    history = ctx.fit(model, data, epochs=1, verbose=0).history
+                else:
+                    history = model.fit(data, epochs=1, verbose=0).history
+                [count] = [float(one.numpy()) for one in model.weights if one.shape == ()]
+                shown = [value for name in sorted(history) for value in history[name]]
+                found[f"{kind}{' eagerly' if is_eager else ''} by {way}"] = np.array([count, *shown])
+    return found
+
+
+def draws_while_traced(ctx: Any) -> dict[str, Any]:
+    """Fits a model whose step, loss and layer draw numbers and count in Python; with checks and without.
+
+    Of one step: more may go into a call, which is traced by itself. Returns what is left of generators, and
+    the counts.
+    """
+    import tensorflow as tf
+
+    from raydist.training.replicas import loss_rules
+
+    keras = tf.keras
+    own = random.Random(3)
+    seen: list[float] = []
+
+    class Noisy(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.drawn = 0, []
+
+        def call(self, inputs: Any) -> Any:
+            self.calls += 1
+            self.drawn.append(float(np.random.uniform()))
+            return inputs + 0.01 * random.random()
+
+    class Own(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.noisy, self.dense = Noisy(), keras.layers.Dense(1, kernel_initializer="ones")
+            self.noisy.build((None, 5))
+            self.dense.build((None, 5))
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(self.noisy(inputs))
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            seen.append(own.random())
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"loss": loss}
+
+    data, found = tf.data.Dataset.from_tensor_slices(_rows(32)).batch(32), {}
+    try:
+        for checks in (True, False):
+            loss_rules.enable_check(checks)
+            keras.utils.set_random_seed(5)
+            own.seed(3)
+            seen.clear()
+            with ctx.strategy.scope():
+                model = Own()
+                model.compile("sgd", "mse")
+            model.fit(data, epochs=1, verbose=0)
+            left = [random.random(), float(np.random.uniform()), own.random(), float(tf.random.uniform([]))]
+            counts = [model.noisy.calls, len(model.noisy.drawn), len(seen)]
+            found[f"checks={checks}"] = np.array([*left, *counts])
+    finally:
+        loss_rules.enable_check(True)
+    return found
+
+
+def undone_in_python(ctx: Any) -> dict[str, Any]:
+    """Changes objects of many kinds in a block that is undone; returns what they hold after it."""
+    import tensorflow as tf
+
+    from raydist.training.replicas import side_effects
+
+    class Kept:
+        total = 0.0
+
+        def __init__(self) -> None:
+            self.count, self.name, self.flag = 1, "before", False
+            self.numbers, self.by_name, self.layers = [1], {"a": 1}, []
+            self.last = None
+
+    kept, outside = Kept(), 1
+
+    def step() -> None:
+        nonlocal outside
+        outside += 1
+        kept.count, kept.name, kept.flag, kept.total = 2, "after", True, 3.0
+        kept.numbers.append(2)
+        kept.by_name["b"] = tf.constant(2.0)
+        kept.layers.append(tf.keras.layers.Dense(1))
+        kept.last = tf.constant(1.0)
+
+    layer = tf.keras.layers.Dense(2)
+    with side_effects.undone(step), tf.Graph().as_default():
+        step()
+    before = random.getstate()
+    with side_effects.undone(layer):
+        random.random()
+        layer.build((None, 3))
+    return {
+        "undone": [kept.count, kept.name, kept.total, kept.numbers, kept.by_name, kept.last, outside],
+        "kept": [kept.flag, len(kept.layers)],
+        "moved by building": random.getstate() != before,
+    }
+
+
+def _rows(count: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, 5)).astype("float32"), rng.normal(size=(count, 1)).astype("float32")
+
+
+def _flat(model: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(one) for one in model.get_weights()])
