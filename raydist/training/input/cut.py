@@ -129,7 +129,7 @@ def cut_for_replicas(
 
     The order of examples does not depend on the number of workers: every worker reads the whole pipeline
     and keeps its own slice of each global batch. Where it is the same, it does so before the maps (walk.py).
-    Elements are `Slice`s, or bare batches where the batch size is static and the replicas divide it. A
+    Elements are `Slice`s, or `EvenSlice`s where the batch size is static and the replicas divide it. A
     pipeline whose options name an auto-shard policy is left to TensorFlow. What a worker's only replica reads
     on a CPU is a plain dataset: the iterator of a distributed one has threads and functions of its own, which
     copy to devices, and agrees with the other workers where an end may come.
@@ -176,7 +176,7 @@ def part_of(
     is_even = slices.is_even(dataset.element_spec, part.num_replicas)
 
     def elements(*ones: slices.Slice) -> list[Any]:
-        return [one.batch if is_even else one for one in ones]
+        return [slices.EvenSlice(one.batch) if is_even else one for one in ones]
 
     whole = begin(_slices(dataset, part))
     plain = tf.autograph.experimental.do_not_convert

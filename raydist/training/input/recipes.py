@@ -18,7 +18,7 @@ from raydist.data.examples import Files, leaves
 from raydist.data.sources.arrays import ArraySource
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives
-from raydist.training.replicas.slices import Slice
+from raydist.training.replicas.slices import EvenSlice, Slice
 
 BATCH_SIZE = 32  # Keras's default
 
@@ -143,7 +143,7 @@ _FILES_AT_ONCE = 4096
 def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
     """Returns the batches from a step of the run on, as a distributed dataset.
 
-    Elements are `Slice`s, or bare batches where every replica has as many examples in every step. A
+    Elements are `Slice`s, or `EvenSlice`s where every replica has as many examples in every step. A
     collective.
 
     Raises:
@@ -155,10 +155,14 @@ def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start
     def own(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         part = pipeline.Part.of(input_context)
         read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, pads=True))
-        finish = pipeline.without_counts if is_even else Slice
+        finish = _even_slice if is_even else Slice
         return pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)
 
     return strategy.distribute_datasets_from_function(own)
+
+
+def _even_slice(batch: Any, num_examples: tf.Tensor, num_global: tf.Tensor) -> EvenSlice:
+    return EvenSlice(batch)
 
 
 def global_batches(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.replicas.accumulation import BatchGroups
-from raydist.training.replicas.slices import Slice
+from raydist.training.replicas.slices import own_rows_of
 from raydist.training.reporting import reporter
 
 DEPENDS_ON_TIMING = (
@@ -285,4 +285,4 @@ class Resumption:
 def element_spec(dataset: Any) -> Any:
     """Returns the structure of one replica's batch of a dataset or a distributed dataset."""
     spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
-    return spec.batch if isinstance(spec, Slice) else spec
+    return own_rows_of(spec)

@@ -38,6 +38,27 @@ class Slice(NamedTuple):
         )
 
 
+class EvenSlice(NamedTuple):
+    """One replica's part of a global batch of which every replica has as many examples."""
+
+    batch: Any
+
+
+class Shard(NamedTuple):
+    """One replica's part of data that TensorFlow, or the user, has divided among the replicas."""
+
+    batch: Any
+
+
+# What each replica's step gets of its batch. The type says that the batch is cut, which its rows do not show.
+PARTS = (Slice, EvenSlice, Shard)
+
+
+def as_part(element: Any) -> Any:
+    """Returns an element of distributed data as what it is: a part of a batch."""
+    return element if isinstance(element, PARTS) else Shard(element)
+
+
 def run_slice(
     step_fn: Callable[[Any], Any],
     element: Any,
@@ -218,7 +239,7 @@ def zeros_of(specs: Any) -> Any:
 
 def own_rows_of(element: Any) -> Any:
     """Returns a replica's batch. A padding example has something to compute on, too."""
-    return element.batch if isinstance(element, Slice) else element
+    return element.batch if isinstance(element, PARTS) else element
 
 
 def on_own_rows(
@@ -253,9 +274,11 @@ def relaxed_spec(component: Any) -> Any:
 def for_replicas(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """Returns a global batch as a `Slice` of each local replica; as it is where there is one replica.
 
-    What is distributed already stays as it is; so does what has no rows, such as a list of Python numbers,
-    which each replica then takes whole.
+    What is cut already stays as it is; so does what has no rows, such as a list of Python numbers, which each
+    replica then takes whole.
     """
+    if isinstance(batch, PARTS):
+        return batch
     num_replicas = strategy.num_replicas_in_sync
     components = tf.nest.flatten(batch)
     given = [one for one in components if one is not None]  # such as no weights

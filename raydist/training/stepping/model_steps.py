@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.cluster import gathered_rows
+from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import (
     accumulation,
     compilation,
@@ -80,6 +82,38 @@ def _totals(elements: Sequence[Any], shares: Sequence[tf.Tensor], check: UpdateC
     if num_replicas() > 1 and context is not None:
         total = context.all_reduce(tf.distribute.ReduceOp.SUM, total)
     return list(tf.unstack(total, num=check.num_amounts))
+
+
+def make_predict_function(
+    model: Any, step: Callable[[Any], Any], *, of_shards: Callable[..., Any]
+) -> Callable[[Sequence[Any]], Any]:
+    """Returns a function of some batches that returns the outputs for all of their rows, in their order.
+
+    Batches are parts of distributed data, or whole ones as `predict_on_batch` gives, which it cuts.
+
+    Args:
+      step: The model's `predict_step` as its Keras traces it, on one replica's batch.
+      of_shards: Keras's function that joins what replicas return for data that TensorFlow distributes.
+    """
+    strategy = model.distribute_strategy
+    if compilation.is_compiled(model, strategy) and not model.run_eagerly:
+        step = tf.function(step, reduce_retracing=True, jit_compile=True)
+
+    def replica_step(element: Any) -> Any:
+        return slices.drop_padding(slices.run_slice(step, element), element)
+
+    def of_all(element: Any) -> Any:
+        outputs = strategy.run(replica_step, args=(element,))
+        if isinstance(element, slices.Shard) and not is_virtual(strategy):
+            return of_shards(outputs, strategy, reduction="concat")
+        return gathered_rows.of_all_replicas(outputs, strategy)
+
+    @tf.autograph.experimental.do_not_convert
+    def predict(elements: Sequence[Any]) -> Any:
+        return tf.nest.map_structure(lambda *parts: gathered_rows.joined(parts), *map(of_all, elements))
+
+    traced = predict if model.run_eagerly else tf.function(predict, reduce_retracing=True)
+    return lambda elements: traced([slices.for_replicas(element, strategy) for element in elements])
 
 
 def make_step_function(

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.replicas import slices
 from raydist.training.replicas.accumulation import Group
 from raydist.training.stepping import pace
 
@@ -25,9 +26,20 @@ class StepCall:
     """
 
     def __init__(
-        self, iterator: Any, num_steps: int, *, may_end: bool = False, batches_per_step: int = 1
+        self,
+        iterator: Any,
+        num_steps: int,
+        *,
+        is_shared: bool,
+        may_end: bool = False,
+        batches_per_step: int = 1,
     ) -> None:
-        self.iterator = iterator
+        """Begins the first call.
+
+        Args:
+          is_shared: Whether several replicas share each batch: elements are then the parts that they get.
+        """
+        self.iterator, self._is_shared = iterator, is_shared
         self.begin(num_steps, may_end=may_end, batches_per_step=batches_per_step)
 
     def begin(self, num_steps: int, *, may_end: bool, batches_per_step: int = 1) -> None:
@@ -43,7 +55,7 @@ class StepCall:
         batches: list[Any] = []
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
             while len(batches) < num_batches:
-                batches.append(pace.next_element(self.iterator))
+                batches.append(self._next_batch())
         size = self.batches_per_step
         if size == 1:
             return batches
@@ -59,14 +71,18 @@ class StepCall:
         self._num_taken += 1
         if self.elements is not None:
             return self.elements[self._num_taken - 1]
-        return _next(self.iterator, self.batches_per_step)
+        return _of_step(self._next_batch, self.batches_per_step)
+
+    def _next_batch(self) -> Any:
+        element = pace.next_element(self.iterator)
+        return slices.as_part(element) if self._is_shared else element
 
 
-def _next(iterator: Any, batches_per_step: int) -> Any:
+def _of_step(next_batch: Callable[[], Any], batches_per_step: int) -> Any:
     """Returns the next batch, or the group of batches of the next step."""
     if batches_per_step == 1:
-        return pace.next_element(iterator)
-    return Group(tuple(pace.next_element(iterator) for _ in range(batches_per_step)))
+        return next_batch()
+    return Group(tuple(next_batch() for _ in range(batches_per_step)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +194,12 @@ class _Loop:
         """Returns the graph of the steps, which were traced when they ran."""
         return self._run.get_concrete_function(iterator, tf.constant(1)).graph
 
+    def _next(self, iterator: Any) -> Any:
+        return _of_step(lambda: pace.next_element(iterator), self._batches_per_step)
+
     def _run_scalars(self, iterator: Any, count: tf.Tensor) -> Any:
         def body(index: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            self._outputs = self._one_step(_next(iterator, self._batches_per_step))
+            self._outputs = self._one_step(self._next(iterator))
             values = tf.nest.flatten(self._outputs)
             if any(not tf.is_tensor(value) or value.shape.rank != 0 for value in values):
                 raise _NotScalarError
@@ -199,10 +218,10 @@ class _Loop:
         return tf.nest.pack_sequence_as(structure, scalars)
 
     def _run_any(self, iterator: Any, count: tf.Tensor) -> Any:
-        outputs = self._one_step(_next(iterator, self._batches_per_step))
+        outputs = self._one_step(self._next(iterator))
         _, outputs = tf.while_loop(
             lambda index, outputs: index < count,
-            lambda index, outputs: (index + 1, self._one_step(_next(iterator, self._batches_per_step))),
+            lambda index, outputs: (index + 1, self._one_step(self._next(iterator))),
             [tf.constant(1), outputs],
             parallel_iterations=1,
         )

@@ -207,14 +207,15 @@ def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, step_cal
             left, size = groups.next_call(position, left, num_batches=of_epoch or of_pass)
         count = self._packer.next_count(left)
         self._steps_seen += count
-        yield (
-            step,
-            step + count - 1,
-            step_calls.StepCall(self._current_iterator, count, batches_per_step=size),
-        )
+        yield step, step + count - 1, _call_of(self, self._current_iterator, count, batches_per_step=size)
         step += count
     if self._num_batches and self._steps_seen >= self._num_batches:
         _begin_anew(self)
+
+
+def _call_of(self: Any, iterator: Any, num_steps: int, **options: Any) -> step_calls.StepCall:
+    is_shared = self._distribute_strategy.num_replicas_in_sync > 1
+    return step_calls.StepCall(iterator, num_steps, is_shared=is_shared, **options)
 
 
 def _begin_anew(self: Any) -> None:
@@ -241,6 +242,6 @@ def _until_exhausted(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]
         # Keras shows it as the number of batches once this call has found none left.
         self._steps_seen = step
         count = self._packer.next_count(self.steps_per_execution)
-        call = step_calls.StepCall(iterator, count, may_end=True, batches_per_step=self._groups.size)
+        call = _call_of(self, iterator, count, may_end=True, batches_per_step=self._groups.size)
         yield step, step + call.num_steps - 1, call
         step += call.num_steps

@@ -21,7 +21,7 @@ from raydist.training.cluster.strategy import is_central, is_distributed, is_par
 from raydist.training.input import resume
 from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics
-from raydist.training.replicas import code_names, compilation, own_logs, slices
+from raydist.training.replicas import code_names, own_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit
 
 logger = logging.getLogger(__name__)
@@ -153,28 +153,8 @@ def predict_function(
     strategy = self.distribute_strategy
     if not is_distributed(strategy):
         return original(self, force)
-    step_on_batch = converted_step(self, self.predict_step)
-    if compilation.is_compiled(self, strategy) and not self.run_eagerly:
-        step_on_batch = tf.function(step_on_batch, reduce_retracing=True, jit_compile=True)
-
-    def replica_step(element: Any) -> Any:
-        return slices.drop_padding(slices.run_slice(step_on_batch, element), element)
-
-    @tf.autograph.experimental.do_not_convert
-    def predict_function(elements: list[Any]) -> Any:
-        outputs = [
-            tf_trainer.reduce_per_replica(
-                strategy.run(replica_step, args=(element,)), strategy, reduction="concat"
-            )
-            for element in elements
-        ]
-        return tree.map_structure(lambda *parts: tf_trainer.concat(list(parts)), *outputs)
-
-    if not self.run_eagerly:
-        predict_function = tf.function(predict_function, reduce_retracing=True)
-    # `predict_on_batch` gives a batch that is not distributed.
-    self.predict_function = lambda elements: predict_function(
-        [slices.for_replicas(element, strategy) for element in elements]
+    self.predict_function = model_steps.make_predict_function(
+        self, converted_step(self, self.predict_step), of_shards=tf_trainer.reduce_per_replica
     )
     return None
 

@@ -147,7 +147,8 @@ def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
                 if data_iterator is not None:
                     at.passed = 0
                 data_iterator = iter(self._dataset)
-            at.call = step_calls.StepCall(data_iterator, 1)
+            is_shared = self._model.distribute_strategy.num_replicas_in_sync > 1
+            at.call = step_calls.StepCall(data_iterator, 1, is_shared=is_shared)
             # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
             self._inferred_steps = at.steps
             yield epoch, at.call

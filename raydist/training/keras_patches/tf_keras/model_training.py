@@ -21,7 +21,7 @@ from raydist.training.cluster.strategy import is_central, is_parameter_server
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build
-from raydist.training.replicas import code_names, compilation, gradient_probe, gradients, own_logs, slices
+from raydist.training.replicas import code_names, gradient_probe, gradients, own_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
 
 
@@ -146,47 +146,18 @@ def predict_function(original: Callable[..., Any], self: Any, force: bool = Fals
     is_made = self.predict_function is not None and not force
     if self._cluster_coordinator or is_made or tf_private.is_default(self.distribute_strategy):
         return original(self, force)
-    if not isinstance(self.predict_step, _SlicedPredictStep):
-        # On the model, because the function that stock makes looks it up when it is traced.
-        object.__setattr__(self, "predict_step", _SlicedPredictStep(self.predict_step))
-    function, on_batch = original(self, True), _predict_on_batch(self)
-    # What stock makes would be compiled, which fails for variables on several devices.
-    is_usable = compilation.is_compiled(self, self.distribute_strategy) or not self.jit_compile
+    predict = model_steps.make_predict_function(
+        self, build.converted(self.predict_step), of_shards=training.reduce_per_replica
+    )
 
     def predict_function(call: Any) -> Any:
-        if not isinstance(call, step_calls.StepCall):
-            return on_batch(next(call))
-        if call.elements is None and is_usable:
-            return function(call.iterator)
-        outputs = [on_batch(element) for element in call]
-        if not outputs:
+        elements = [*call] if isinstance(call, step_calls.StepCall) else [next(call)]
+        if not elements:
             raise StopIteration
-        return tf.nest.map_structure(lambda *parts: training.concat(list(parts)), *outputs)
+        return predict(elements)
 
     self.predict_function = predict_function
     return predict_function
-
-
-def _predict_on_batch(model: Any) -> Callable[[Any], Any]:
-    strategy = model.distribute_strategy
-
-    @tf.autograph.experimental.do_not_convert
-    def predict(element: Any) -> Any:
-        outputs = strategy.run(model.predict_step, args=(element,))
-        return training.reduce_per_replica(outputs, strategy, reduction="concat")
-
-    traced = predict if model.run_eagerly else tf.function(predict, reduce_retracing=True)
-    return lambda batch: traced(slices.for_replicas(batch, strategy))
-
-
-class _SlicedPredictStep:
-    """A predict step that takes slices, and cuts off what a padding example made."""
-
-    def __init__(self, step: Callable[[Any], Any]) -> None:
-        self._step = step
-
-    def __call__(self, data: Any) -> Any:
-        return slices.drop_padding(slices.run_slice(self._step, data), data)
 
 
 def load_initial_counters(

@@ -1,0 +1,86 @@
+"""What all replicas predict, joined in the order of the replicas: tensors of any type and kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.cluster.collectives import is_alone
+
+# What TensorFlow's collectives gather (ops/collective_ops.cc, `CollectiveGatherV2`).
+_GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+# Of other types: those that hold all their values, or their bits.
+_WIDER = {
+    **dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32),
+    tf.bfloat16: tf.float32,
+    tf.uint32: tf.int64,
+}
+_SAME_BITS = {tf.uint64: tf.int64, tf.complex64: tf.float32, tf.complex128: tf.float64}
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Returns the rows of some outputs one after the other; of scalars a vector."""
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, parts)
+    return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, axis=0)
+
+
+def of_all_replicas(outputs: Any, strategy: tf.distribute.Strategy) -> Any:
+    """Returns a structure of what `strategy.run` has returned, with the rows of all replicas in each worker.
+
+    A collective if there are several workers.
+    """
+
+    def rows(output: Any) -> Any:
+        own = joined(strategy.experimental_local_results(output))
+        return own if is_alone(strategy) else _of_workers(own, tf_private.launcher_of(strategy.extended))
+
+    return tf.nest.map_structure(rows, outputs)
+
+
+def _of_workers(own: Any, launcher: Any) -> Any:
+    def gather(tensor: Any) -> Any:
+        return _gathered(tensor, launcher)
+
+    def gathered() -> Any:
+        if isinstance(own, tf.RaggedTensor):
+            lengths = [gather(one) for one in own.nested_row_lengths()]
+            return tf.RaggedTensor.from_nested_row_lengths(gather(own.flat_values), lengths, validate=False)
+        if isinstance(own, tf.SparseTensor):
+            return _of_sparse(own, gather)
+        return gather(own)
+
+    # Collectives run in graphs only.
+    return tf.function(gathered, autograph=False)() if tf.executing_eagerly() else gathered()
+
+
+def _of_sparse(own: tf.SparseTensor, gather: Any) -> tf.SparseTensor:
+    shapes, counts = gather(own.dense_shape[None]), gather(tf.shape(own.values)[:1])
+    before = tf.repeat(tf.cumsum(shapes[:, 0], exclusive=True), counts)
+    indices = gather(own.indices)
+    moved = tf.concat([indices[:, :1] + before[:, None], indices[:, 1:]], axis=1)
+    shape = tf.concat([tf.reduce_sum(shapes[:, :1], axis=0), tf.reduce_max(shapes[:, 1:], axis=0)], axis=0)
+    return tf.SparseTensor(moved, gather(own.values), shape)
+
+
+def _gathered(tensor: tf.Tensor, launcher: Any) -> tf.Tensor:
+    """Returns the rows of all workers' tensors, in the order of the workers."""
+    if tensor.dtype == tf.string:
+        return _gathered_strings(tensor, launcher)
+    if (wider := _WIDER.get(tensor.dtype)) is not None:
+        return tf.cast(_gathered(tf.cast(tensor, wider), launcher), tensor.dtype)
+    if (bits := _SAME_BITS.get(tensor.dtype)) is not None:
+        return tf.bitcast(_gathered(tf.bitcast(tensor, bits), launcher), tensor.dtype)
+    found = launcher.all_gather(tensor, 0, None)
+    return tf.ensure_shape(found, [None, *tensor.shape[1:]])
+
+
+def _gathered_strings(tensor: tf.Tensor, launcher: Any) -> tf.Tensor:
+    lengths = _gathered(tf.strings.length(tensor), launcher)
+    width = tf.reduce_max(tf.concat([tf.reshape(lengths, [-1]), [1]], axis=0))
+    codes = _gathered(tf.io.decode_raw(tensor, tf.uint8, fixed_length=width), launcher)
+    letters = tf.gather(tf.constant([bytes([code]) for code in range(256)]), tf.cast(codes, tf.int32))
+    return tf.strings.substr(tf.strings.reduce_join(letters, axis=-1), tf.zeros_like(lengths), lengths)
