@@ -44,8 +44,8 @@ class _CheckSettings:
 
 
 _rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
-# Of models whose test step was looked at; None if no rule gives what one device shows.
-_evaluation_rules: weakref.WeakKeyDictionary[Any, LossRule | None] = weakref.WeakKeyDictionary()
+# Of models whose test step was looked at.
+_evaluation_rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
 
 
 def enable_check(is_enabled: bool) -> None:
@@ -71,17 +71,18 @@ def evaluation_rule_of(model: Any) -> LossRule:
     """Returns the rule by which a test step's losses are shown."""
     is_own = not is_keras(type(model).test_step)
     found = _evaluation_rules.get(model) if is_own or model not in _rules else None
-    if found is not None:
-        return found
-    rule = rule_of(model)
-    is_scaled = rule is LossRule.SCALED
-    return LossRule.LOCAL_MEAN if is_own and is_scaled and _CheckSettings.checks else rule
+    return rule_of(model) if found is None else found
 
 
 def forget(model: Any, *, is_training: bool) -> None:
-    """Forgets the rule, so that it is found again: the model was compiled."""
-    known: weakref.WeakKeyDictionary[Any, Any] = _rules if is_training else _evaluation_rules
-    known.pop(model, None)
+    """Forgets what is known of a step that gets a new function, and of the other one if that has none.
+
+    Both Kerases drop the functions of both steps when a model is compiled, maybe with other losses.
+    """
+    if is_training or model.train_function is None:
+        _rules.pop(model, None)
+    if not is_training or model.test_function is None:
+        _evaluation_rules.pop(model, None)
 
 
 def is_enabled() -> bool:
@@ -187,11 +188,13 @@ def decide_evaluation(
     name = f"the test step of {model.name}"
     check = _checked(step, batch, name=name, strategy=strategy, model=model, shown=shown)
     found = _Findings.of(check).of_workers(strategy)
-    _evaluation_rules[model] = None
     # Of losses of Keras's own either of the first two is right; what else the step shows is then not scaled.
     by_preference = (LossRule.LOCAL_MEAN, LossRule.SCALED, LossRule.SUM)
     rule = next((one for one in by_preference if found.has_compared == 1 and found.shows(one)), None)
     if rule is None or check is None:
+        # The rule that `decide` would most likely choose, so that evaluations before and after it agree.
+        is_scaled = found.asks_for_replicas > 0
+        _evaluation_rules[model] = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
         source = type(model).test_step
         source = next(code_names.own_sources(model)) if is_keras(source) else source
         is_known, num_replicas = found.has_compared == 1, strategy.num_replicas_in_sync
