@@ -325,7 +325,8 @@ def _patch(assignment: TaskAssignment) -> str | None:
 def _seed(assignment: TaskAssignment) -> None:
     # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
     # each worker shuffles the whole data before it takes its slice.
-    keras.utils.set_random_seed(assignment.job.seed)
+    keras.utils.set_random_seed(tf_private.RunSeed(assignment.job.seed))
+    tf_private.draw_anew_in_each_pass()
 
 
 def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx as autograph_ctx
+from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.data.experimental.ops import cardinality as cardinality_op
 from tensorflow.python.data.ops import (
     batch_op,
@@ -25,6 +27,7 @@ from tensorflow.python.data.ops import (
     options as options_lib,
     padded_batch_op,
     prefetch_op,
+    random_op,
     repeat_op,
     shuffle_op,
     skip_op,
@@ -49,10 +52,17 @@ from tensorflow.python.eager.polymorphic_function import (
     function_type_utils,
     polymorphic_function,
 )
-from tensorflow.python.framework import auto_control_deps_utils, config, func_graph, op_def_registry
+from tensorflow.python.framework import (
+    auto_control_deps_utils,
+    config,
+    func_graph,
+    op_def_registry,
+    random_seed,
+)
 from tensorflow.python.ops import (
     control_flow_util,
     control_flow_v2_func_graphs,
+    gen_random_ops,
     gen_resource_variable_ops,
     gen_script_ops,
     resource_variable_ops,
@@ -1002,6 +1012,115 @@ def set_eager_seeds(state: Sequence[Any]) -> None:
     context.context()._rng.setstate((version, tuple(numbers), gauss))
 
 
+class RunSeed(int):
+    """A seed that raydist has set, so that all tasks draw alike, and not the program.
+
+    Where a map function of a dataset draws numbers by the global seed, TensorFlow gives each iterator the
+    same ones again; without any seed it gives each other ones. See `draw_anew_in_each_pass`.
+    """
+
+
+class _OpSeed(int):
+    """The seed of an operation that has none, in a map function that draws anew in each pass."""
+
+
+class _Maps:
+    """The map function that is being traced.
+
+    Attributes:
+      has_drawn: Whether it has asked for a seed of the run's; None where none is traced for the first time.
+      graph, seed: The function's graph, and its seed for the element; None in the first trace.
+    """
+
+    has_drawn: bool | None = None
+    graph: Any = None
+    seed: tf.Tensor | None = None
+
+
+def draw_anew_in_each_pass() -> None:
+    """Has map functions of `tf.data` draw other numbers in each pass over the data, as without a global seed.
+
+    Only while the global seed is a `RunSeed`. The numbers depend on that, the pass and the element alone: a
+    map function gets a seed for each element of a dataset that draws anew in each pass, and has stateless
+    operations in place of those without a seed. So Keras's own shuffle of arrays draws another order for each
+    epoch. Loops in a map function, and rarer operations, draw as TensorFlow lets them.
+    """
+    if hasattr(dataset_ops.DatasetV2.map, "__wrapped__"):
+        return
+    stock_map, stock_seed = dataset_ops.DatasetV2.map, random_seed.get_seed
+
+    @functools.wraps(stock_seed)
+    def get_seed(op_seed: Any) -> Any:
+        seeds = stock_seed(op_seed)
+        is_in_map = _Maps.has_drawn is not None or _Maps.graph is not None
+        if op_seed is not None or context.executing_eagerly() or not is_in_map:
+            return seeds
+        if _Maps.has_drawn is not None:
+            _Maps.has_drawn = True
+        return seeds[0], _OpSeed(seeds[1])
+
+    @functools.wraps(stock_map)
+    def map_anew(self: Any, map_func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        is_eager = context.executing_eagerly()
+        seed = context.global_seed() if is_eager else tf.compat.v1.get_default_graph().seed
+        if not isinstance(seed, RunSeed) or _Maps.has_drawn is not None or _Maps.graph is not None:
+            return stock_map(self, map_func, *args, **kwargs)
+        with changed(_Maps, has_drawn=False):
+            mapped = stock_map(self, map_func, *args, **kwargs)
+            if not _Maps.has_drawn:
+                return mapped
+        seeds = dataset_ops.DatasetV2.random(rerandomize_each_iteration=True)
+        is_tuple = type(self.element_spec) is tuple  # tf.data passes a namedtuple as one argument
+        converted = autograph.tf_convert(map_func, autograph_ctx.control_status_ctx())
+
+        @tf.autograph.experimental.do_not_convert
+        @functools.wraps(map_func)
+        def seeded(element: Any, seed: tf.Tensor) -> Any:
+            with changed(_Maps, graph=tf.compat.v1.get_default_graph(), seed=seed):
+                return converted(*element) if is_tuple else converted(element)
+
+        return stock_map(dataset_ops.DatasetV2.zip((self, seeds)), seeded, *args, **kwargs)
+
+    random_seed.get_seed = get_seed
+    dataset_ops.DatasetV2.map = map_anew
+    for name, stateless in _STATELESS.items():
+        setattr(gen_random_ops, name, _drawn_by_element(getattr(gen_random_ops, name), stateless))
+
+
+def _drawn_by_element(stock: Callable[..., Any], stateless: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def draw(*args: Any, seed: int = 0, seed2: int = 0, **kwargs: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        while isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph):
+            graph = graph.outer_graph
+        if not isinstance(seed2, _OpSeed) or _Maps.graph is None or graph is not _Maps.graph:
+            return stock(*args, seed=seed, seed2=seed2, **kwargs)
+        assert _Maps.seed is not None
+        return stateless(*args, key=tf.stack([_Maps.seed, tf.constant(seed2, tf.int64)]), **kwargs)
+
+    return draw
+
+
+def _uniform_integers(shape: Any, minval: Any, maxval: Any, *, key: Any, name: Any = None) -> tf.Tensor:
+    return tf.random.stateless_uniform(shape, key, minval, maxval, dtype=minval.dtype, name=name)
+
+
+# By the operation that has a state. What they are called with is what random_ops.py gives them.
+_STATELESS: Mapping[str, Callable[..., Any]] = {
+    "random_uniform": lambda shape, dtype, *, key, name=None: tf.random.stateless_uniform(
+        shape, key, dtype=dtype, name=name
+    ),
+    "random_uniform_int": _uniform_integers,
+    "random_standard_normal": lambda shape, dtype, *, key, name=None: tf.random.stateless_normal(
+        shape, key, dtype=dtype, name=name
+    ),
+    "truncated_normal": lambda shape, dtype, *, key, name=None: tf.random.stateless_truncated_normal(
+        shape, key, dtype=dtype, name=name
+    ),
+    "random_shuffle": lambda value, *, key, name=None: tf.random.experimental.stateless_shuffle(value, key),
+}
+
+
 def per_worker_iterators(
     coordinator: Any,
     strategy: tf.distribute.Strategy,
@@ -1205,7 +1324,9 @@ def plain_variable(value: int, dtype: tf.DType) -> tf.Variable:
 
 
 def reshuffles(dataset: tf.data.Dataset) -> bool:
-    """Whether a dataset is a shuffle that draws another order for each pass over it."""
+    """Whether a dataset draws another order, or other numbers, for each pass over it."""
+    if isinstance(dataset, random_op._RandomDataset):
+        return bool(getattr(dataset, "_rerandomize", False))
     is_shuffle = isinstance(dataset, shuffle_op._ShuffleDataset)
     return is_shuffle and getattr(dataset, "_reshuffle_each_iteration", True) is not False
 

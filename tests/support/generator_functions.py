@@ -255,3 +255,82 @@ def _rows(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _flat(model: Any) -> np.ndarray:
     return np.concatenate([np.ravel(one) for one in model.get_weights()])
+
+
+def orders(ctx: Any, *, seed: int | None = None) -> dict[str, Any]:
+    """Returns what each of three epochs reads and draws, by what draws it.
+
+    Args:
+      seed: What the program gives to `set_random_seed`; None for a program without a seed.
+    """
+    import tensorflow as tf
+
+    keras = tf.keras
+    if seed is not None:
+        keras.utils.set_random_seed(seed)
+    numbers = tf.data.Dataset.range(12)
+
+    def augmented(number: tf.Tensor) -> tf.Tensor:
+        drawn = tf.random.uniform([], maxval=1000, dtype=tf.int32)
+        flipped = tf.random.uniform([]) < 0.5
+        more = tf.cond(flipped, lambda: tf.random.normal([]), lambda: tf.random.truncated_normal([]))
+        return tf.cast(number, tf.float32) + tf.cast(drawn, tf.float32) + more
+
+    pipelines = {
+        "shuffle": numbers.shuffle(12),
+        "map": numbers.map(augmented),
+        "parallel map": numbers.map(augmented, num_parallel_calls=4, deterministic=True),
+        "map of batches": numbers.batch(12).map(tf.random.shuffle).unbatch(),
+        "map of pairs": tf.data.Dataset.zip((numbers, numbers)).map(lambda one, _: augmented(one)),
+        "image": numbers.map(lambda one: tf.image.random_brightness(tf.fill([1, 1, 3], 1.0), 0.5)[0, 0, 0]),
+    }
+    found = {
+        name: np.array([[float(one) for one in dataset] for _ in range(3)])
+        for name, dataset in pipelines.items()
+    }
+    seen: list[list[int]] = []
+
+    class Model(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def train_step(self, data: Any) -> Any:
+            tf.py_function(lambda rows: seen.append(rows.numpy()[:, 0].astype(int).tolist()), [data[0]], [])
+            return super().train_step(data)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+    x = np.arange(1, 13, dtype="float32").reshape(-1, 1)
+    for way, shuffle in (("arrays", True), ("arrays by batch", "batch")):
+        with ctx.strategy.scope():
+            model = Model()
+            model.compile("sgd", "mse")
+        seen.clear()
+        model.fit(x, x * 0, batch_size=12, epochs=3, shuffle=shuffle, verbose=0)
+        found[way] = np.array([one for one in seen if 0 not in one])
+    found["eager"] = np.array([float(tf.random.uniform([])) for _ in range(3)])[:, None]
+    return found
+
+
+def unseeded_epochs(ctx: Any, *, kind: str, epochs: int) -> dict[str, Any]:
+    """Trains for some epochs in a program without a seed, on one row a step; a new attempt continues.
+
+    Args:
+      kind: `arrays`, or `map`: a dataset whose map function draws noise.
+    """
+    import tensorflow as tf
+
+    keras = tf.keras
+    x, y = _rows(8)
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    options = {"epochs": epochs, "verbose": 0, "callbacks": ctx.callbacks()}
+    if kind == "arrays":
+        model.fit(x, y, batch_size=2, **options)
+    else:
+        data = tf.data.Dataset.from_tensor_slices((x, y))
+        model.fit(data.map(lambda x, y: (x + tf.random.normal([5]), y)).batch(2), **options)
+    return {"weights": _flat(model)}

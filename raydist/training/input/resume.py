@@ -36,6 +36,7 @@ class Unread(enum.Enum):
 _BEGIN_WITH_INPUT = {
     *("map", "batch", "padded_batch", "prefetch", "take", "skip", "filter", "options", "assert_cardinality"),
     *("shuffle", "zip", "flat_map", "interleave", "window", "scan", "take_while", "unbatch", "rebatch"),
+    "random",
 }
 
 

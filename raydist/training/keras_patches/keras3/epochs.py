@@ -79,6 +79,8 @@ def epoch_iterator_init(
         self._num_batches = self.data_adapter.num_batches
     with _looked_at(self.data_adapter) as batches:
         dataset = self.data_adapter.get_tf_dataset()
+    if isinstance(self.data_adapter, ArrayDataAdapter):  # whose dataset does not tell its length
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.data_adapter.num_batches))
     if not isinstance(dataset, tf.distribute.DistributedDataset):
         self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
     if session is not None:
