@@ -84,3 +84,54 @@ def _of_module(module: Any) -> dict[str, Callable[[], Any]]:
         for name, kind in sorted(vars(module).items())
         if isinstance(kind, type) and issubclass(kind, module.Optimizer) and name not in _WRAPPERS
     }
+
+
+def assigning_when_built(ctx: Any) -> dict[str, Any]:
+    """Returns the weights that ScheduleFreeAdamW leaves, whose `build` assigns, by who has built it when."""
+    import contextlib
+
+    import tensorflow as tf
+
+    keras = tf.keras
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(24, 3)).astype("float32"), rng.normal(size=(24, 1)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    def stacked() -> Any:
+        layers = keras.layers
+        return keras.Sequential([layers.Input((3,)), layers.Dense(4), layers.Dense(1)])
+
+    class Own(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = keras.layers.Dense(4), keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.second(self.first(inputs))
+
+    def trained(make: Any, way: str) -> np.ndarray:
+        keras.utils.set_random_seed(5)
+        with ctx.strategy.scope() if way in ("loop", "in scope") else contextlib.nullcontext():
+            model = make()
+            model.compile(keras.optimizers.ScheduleFreeAdamW(0.1), "mse")
+        if way == "built":
+            model.optimizer.build(model.trainable_variables)
+        if way != "loop":
+            model.fit(data, epochs=1, verbose=0)
+            return np.concatenate([np.ravel(one) for one in model.get_weights()])
+
+        def step(batch: Any) -> dict[str, Any]:
+            inputs, labels = batch
+            with tf.GradientTape() as tape:
+                errors = (model(inputs, training=True) - labels) ** 2
+                loss = tf.nn.compute_average_loss(tf.reduce_mean(errors, axis=-1), global_batch_size=8)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            model.optimizer.apply(gradients, model.trainable_variables)
+            return {"loss": loss}
+
+        ctx.train_steps(step, data, num_steps=3)
+        return np.concatenate([np.ravel(one) for one in model.get_weights()])
+
+    ways = {"built": stacked, "outside": stacked, "in scope": stacked, "loop": stacked}
+    found = {way: trained(make, way) for way, make in ways.items()}
+    return {**found, "own outside": trained(Own, "outside"), "own in scope": trained(Own, "in scope")}

@@ -47,3 +47,11 @@ def test_loss_of_one_output_of_two_is_shown_once_and_evaluated_to_a_number(clust
     assert task.values["shown"] == ["loss"]
     assert task.values["evaluated"] == pytest.approx(task.values["expected"], rel=1e-5)
     assert task.values["notes"] == []
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_optimizer_whose_build_assigns_is_built_before_the_first_trace(devices: int) -> None:
+    cluster = Cluster() if devices == 1 else Cluster(strategy="mirrored", devices=devices)
+    [task] = run_function("tests.support.optimizer_functions:assigning_when_built", cluster)
+    for way, weights in task.arrays.items():
+        np.testing.assert_allclose(weights, task.arrays["built"], rtol=1e-4, atol=1e-6, err_msg=way)

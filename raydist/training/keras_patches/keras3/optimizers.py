@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from raydist.training.cluster.strategy import shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.replicas import accumulation, gradient_probe, gradients
+from raydist.training.replicas.replica_share import num_replicas
 
 # Optimizers that a LossScaleOptimizer wraps: it has summed the gradients that they get.
 _inner: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -84,10 +86,35 @@ def _recorded(original: Callable[..., None], self: Any, grads: Any, trainable_va
         accumulated.add(grads, lambda sums: original(self, sums, trainable_variables))
         return
     if probe is None:
+        if num_replicas() == 1 and trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            _build_outside(self, trainable_variables)
         original(self, grads, trainable_variables)
         return
     variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
+    with probe.strategy.scope():
+        _build_outside(self, variables)
     probe.record(self, grads, variables)
+
+
+def assigns_when_built(optimizer: Any) -> bool:
+    """Whether an optimizer's `build` assigns values, judging by its code."""
+    methods = [vars(kind)["build"] for kind in type(optimizer).__mro__ if "build" in vars(kind)]
+    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in methods]
+    return any("assign" in name for code in codes if code is not None for name in code.co_names)
+
+
+def _build_outside(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Builds an optimizer outside of the function that is being traced, if its `build` assigns values.
+
+    In the function they would be assigned again in each step. Variables that the function itself has made
+    have no values yet.
+    """
+    if optimizer.built or tf.executing_eagerly() or not assigns_when_built(optimizer):
+        return
+    with tf.init_scope():
+        if all(bool(one.value.is_initialized()) for one in variables):
+            build(optimizer, variables)
 
 
 def _apply_gradients(

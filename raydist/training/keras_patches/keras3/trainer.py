@@ -56,13 +56,22 @@ def symbolic_build(
     original: Callable[..., None], self: Any, iterator: Any = None, data_batch: Any = None
 ) -> None:
     strategy = self._distribute_strategy
-    if strategy is None or tf_private.is_default(strategy):
+    is_stock = strategy is None or tf_private.is_default(strategy)
+    if is_stock:
         original(self, iterator, data_batch)
-        return
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is None or optimizer.built or not optimizers.assigns_when_built(optimizer):
+            return
     if iterator is not None:
         # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
         data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
-    build(self, data_batch)
+    if not is_stock:
+        build(self, data_batch)
+        return
+    try:  # Keras builds it in the first step, where what it assigns is assigned again in each step
+        self._symbolic_build(data_batch=data_batch)
+    except Exception as error:  # the user's code; the first step shows what is wrong
+        logger.info("%s is built by its first step: %s", self.name, error)
 
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
