@@ -24,6 +24,7 @@ from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdic
         ((1.0, 1e-7, 1.0), {"reduces_itself": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
         ((UNKNOWN, UNKNOWN, UNKNOWN), {}, LossVerdict.UNKNOWN, LossRule.LOCAL_MEAN),
         ((UNKNOWN, UNKNOWN, UNKNOWN), {"asks_for_replicas": True}, LossVerdict.UNKNOWN, LossRule.SCALED),
+        ((1.2, 0.6, 1.3), {"may_divide": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
     ],
 )
 def test_decision(

@@ -17,12 +17,48 @@ class Update:
 
     Attributes:
       is_reduced: Whether the step has summed the gradients over replicas itself.
+      unprocessed: Of gradients that something not linear was done to, such as clipping, those that a tape
+        gave for the same variables; None where there are none, and where nothing was done.
     """
 
     optimizer: Any
     gradients: tuple[Any, ...]
     variables: tuple[Any, ...]
     is_reduced: bool = False
+    unprocessed: tuple[Any, ...] = ()
+
+
+class Statistics:
+    """The statistics by which layers normalise a batch, in the order in which they compute them.
+
+    The gradients of parts of a batch, each normalised by its own, do not add up to those of the batch,
+    however losses are written. With those of the batch, taken as constants, they do.
+
+    Attributes:
+      layers: The layers that computed them.
+    """
+
+    def __init__(self) -> None:
+        self.layers: list[Any] = []
+        self._graph = tf.compat.v1.get_default_graph()
+        self._of_batch: list[Any] = []
+        self._left: Iterator[Any] | None = None
+
+    def begin_part(self) -> None:
+        """Has `of` return, from now on, what it has returned before, from the first on."""
+        self._left = iter(self._of_batch)
+
+    def of(self, layer: Any, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()` as a constant; for a part of a batch that of the batch."""
+        if tf.compat.v1.get_default_graph() is not self._graph:  # in a loop, for example
+            return compute()
+        if self._left is not None:
+            found = next(self._left, None)
+            return compute() if found is None else found
+        found = tf.nest.map_structure(tf.stop_gradient, compute())
+        self._of_batch.append(found)
+        self.layers += [layer] if all(one is not layer for one in self.layers) else []
+        return found
 
 
 @dataclass
@@ -34,30 +70,94 @@ class Probe:
       updates: What the optimizers were given, in order.
       means: The `Mean` metrics that were given a scalar without a weight, with that scalar, in order.
       weighted_means: Those that were given one with a weight.
+      statistics: By which layers normalise; None where each trace has its own.
     """
 
     strategy: tf.distribute.Strategy
     updates: list[Update] = field(default_factory=list)
     means: list[tuple[Any, Any]] = field(default_factory=list)
     weighted_means: list[tuple[Any, Any]] = field(default_factory=list)
+    statistics: Statistics | None = None
+    _of_tapes: list[tuple[set[int], Any]] = field(default_factory=list)
 
     def collect(self, step: Callable[[], Any]) -> list[Update]:
         """Runs `step` and returns what it gave to its optimizers, which change nothing."""
-        self.updates, self.means, self.weighted_means = [], [], []
-        with tf_private.changed(_Active, probe=self), tf_private.inlined_functions():
+        self.updates, self.means, self.weighted_means, self._of_tapes = [], [], [], []
+        gradient = tf.GradientTape.gradient
+
+        def noted(tape: tf.GradientTape, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            found = gradient(tape, target, sources, *args, **kwargs)
+            for source, one in zip(tf.nest.flatten(sources), tf.nest.flatten(found), strict=False):
+                if one is not None and not isinstance(source, tf.Tensor):
+                    self._of_tapes.append((tf_private.ids_of([source]), one))
+            return found
+
+        with (
+            tf_private.changed(_Active, probe=self),
+            tf_private.changed(tf.GradientTape, gradient=noted),
+            tf_private.inlined_functions(),
+        ):
             step()
         return self.updates
 
     def record(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, is_reduced: bool = False
     ) -> None:
-        self.updates.append(Update(optimizer, tuple(gradients), tuple(variables), is_reduced))
+        unprocessed = tuple(map(self._unprocessed, gradients, variables))
+        self.updates.append(Update(optimizer, tuple(gradients), tuple(variables), is_reduced, unprocessed))
+
+    def _unprocessed(self, gradient: Any, variable: Any) -> Any:
+        """Returns the last gradient of a tape's from which one was made; None if nothing was done to it."""
+        if gradient is None or not is_processed(gradient):
+            return None
+        ids = tf_private.ids_of([variable])
+        ahead = {id(one) for one in tf_private.ops_behind(_values(gradient))}
+        return next(
+            (one for of, one in reversed(self._of_tapes) if of == ids and id(_values(one).op) in ahead), None
+        )
+
+
+def _values(gradient: Any) -> tf.Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def is_processed(gradient: Any) -> bool:
+    """Whether something that is not linear, such as clipping, was done to a gradient in a graph.
+
+    TensorFlow names what a tape computes (eager/backprop.py, `_gradient_function`).
+    """
+    ahead = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient]
+    seen: set[int] = set()
+    while ahead:
+        tensor = ahead.pop()
+        op = getattr(tensor, "op", None)
+        if op is None or id(op) in seen or op.name.startswith("gradient_tape/"):
+            continue
+        if op.type in _NOT_LINEAR:
+            return True
+        seen.add(id(op))
+        ahead += op.inputs
+    return False
+
+
+_NOT_LINEAR = (
+    *("L2Loss", "Square", "Sqrt", "Rsqrt", "Pow", "Abs", "Sign"),
+    *("Minimum", "Maximum", "ClipByValue", "Select", "SelectV2"),
+)
 
 
 class _Active:
     """The probe that steps are traced for now. MirroredStrategy traces replicas in threads, one at a time."""
 
     probe: Probe | None = None
+
+
+def statistics_of(layer: Any, compute: Callable[[], Any]) -> Any:
+    """Returns what `compute` finds of the batch that a layer normalises; see `Statistics`."""
+    probe = active()
+    if probe is None or probe.statistics is None:
+        return compute()
+    return probe.statistics.of(layer, compute)
 
 
 def active() -> Probe | None:

@@ -363,31 +363,6 @@ def comes_from_half(gradient: Any) -> bool:
     return tensor.op.type in ("AddN", "AddV2") and any(comes_from_half(one) for one in tensor.op.inputs)
 
 
-def is_processed(gradient: Any) -> bool:
-    """Whether something that is not linear, such as clipping, was done to a gradient in a graph.
-
-    TensorFlow names what a tape computes (eager/backprop.py, `_gradient_function`).
-    """
-    ahead = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient]
-    seen: set[int] = set()
-    while ahead:
-        tensor = ahead.pop()
-        op = getattr(tensor, "op", None)
-        if op is None or id(op) in seen or op.name.startswith("gradient_tape/"):
-            continue
-        if op.type in _NOT_LINEAR:
-            return True
-        seen.add(id(op))
-        ahead += op.inputs
-    return False
-
-
-_NOT_LINEAR = (
-    *("L2Loss", "Square", "Sqrt", "Rsqrt", "Pow", "Abs", "Sign"),
-    *("Minimum", "Maximum", "ClipByValue", "Select", "SelectV2"),
-)
-
-
 def overflowed_halves(sums: Sequence[Any], halves: Sequence[bool], *, scale: Any = 1.0) -> list[Any]:
     """Returns the sums, those of `halves` as `overflowed_as_half` has them."""
     return [

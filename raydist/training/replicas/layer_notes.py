@@ -42,12 +42,8 @@ def notes_on(
     if strategy.num_replicas_in_sync == 1 or is_virtual(strategy):
         return  # the number of virtual replicas belongs to the run
     layers = list(model._flatten_layers(include_self=False))
-    per_replica = [one for one in layers if _is_per_replica_norm(one)]
-    if per_replica:
-        yield (
-            f"{_names(per_replica)} normalise each replica's part of the batch by itself, so results depend "
-            "on the number of replicas; --sync-batchnorm takes the statistics of the whole batch"
-        )
+    if per_replica := normed_by_replica(layers, strategy):
+        yield describe_norms(per_replica)
     stateful = with_own_state(model)
     if stateful and not is_traced:
         yield describe_state(stateful, is_sure=False)
@@ -103,9 +99,17 @@ def own_state(layer: Any) -> list[Any]:
     return list(getattr(layer, name, ()))
 
 
-def is_normed_by_replica(model: Any) -> bool:
-    """Whether some layer normalises each replica's part of the batch by itself."""
-    return any(_is_per_replica_norm(one) for one in model._flatten_layers())
+def normed_by_replica(layers: Sequence[Any], strategy: tf.distribute.Strategy) -> list[Any]:
+    """Returns the layers that normalise each replica's part of the batch by itself; not of virtual ones."""
+    return [] if is_virtual(strategy) else [one for one in layers if _is_per_replica_norm(one)]
+
+
+def describe_norms(layers: Sequence[Any]) -> str:
+    """Returns the sentence for layers that normalise each replica's part of the batch."""
+    return (
+        f"{_names(layers)} normalise each replica's part of the batch by itself, so results depend "
+        "on the number of replicas; --sync-batchnorm takes the statistics of the whole batch"
+    )
 
 
 def may_compare(model: Any) -> list[Any]:
@@ -114,9 +118,9 @@ def may_compare(model: Any) -> list[Any]:
     Of the user's, and with functions of the user's, the model itself too. Not where each replica normalises
     its own part, which has a note already.
     """
-    if is_normed_by_replica(model):
-        return []
     layers = list(model._flatten_layers())
+    if any(map(_is_per_replica_norm, layers)):
+        return []
     known = {id(one) for one in layers}
     functions = [one for one in getattr(model, "operations", ()) if id(one) not in known]
     return [one for one in (*functions, *layers) if _may_compare(one)]

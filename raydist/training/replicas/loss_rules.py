@@ -167,7 +167,6 @@ def decide(
             strategy=strategy,
             num_batches=num_batches,
             has_own_losses=code_names.are_losses_own(model),
-            is_normed=layer_notes.is_normed_by_replica(model),
         )
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
@@ -286,8 +285,8 @@ def rule_of_loop(
     rule = _find_rule(step_fn, check, batch, strategy=strategy, is_loop=True, may_divide=may_divide)
     if check is not None and check.draws_elsewhere:
         reporter.note(loss_verdict.describe_draws(step_fn))
-    if check is not None and check.processes_gradients:
-        reporter.note(loss_verdict.describe_processing(step_fn))
+    if check is not None and (layers := layer_notes.normed_by_replica(check.normalising, strategy)):
+        reporter.note(layer_notes.describe_norms(layers))
     return rule
 
 
@@ -296,8 +295,9 @@ class _Findings:
     """What a worker has found out about a step; or the mean over the workers, the share that says yes.
 
     Attributes:
-      errors: Of the gradients under each rule, `[rules]`; 0 where it is not known.
-      is_known: `[rules]`.
+      errors: Under each rule those of the gradients, and of the gradients that tapes gave, `[2, rules]`; 0
+        where it is not known.
+      is_known: `[2, rules]`.
       takes_sums, shows_batch: See `StepCheck`; `[rules, MOST_MEANS]` and `[rules]`.
       has_compared: Whether those two are known.
       is_coarse: Whether the gradients are of types with few digits.
@@ -313,20 +313,23 @@ class _Findings:
     reduces_itself: float = 0.0
     reduces_twice: float = 0.0
     is_without_updates: float = 0.0
+    processes_gradients: float = 0.0
+    processes_sums: float = 0.0
     is_coarse: float = 0.0
 
     @classmethod
     def of(cls, check: step_check.StepCheck | None) -> _Findings:
-        none = np.zeros(len(LossRule))
+        none, unknown = np.zeros(len(LossRule)), np.zeros([2, len(LossRule)])
         takes_sums, shows_batch = np.zeros([len(LossRule), MOST_MEANS]), none.copy()
         if check is None:
-            return cls(errors=none, is_known=none, takes_sums=takes_sums, shows_batch=shows_batch)
-        is_known = np.less(check.errors, UNKNOWN)
+            return cls(errors=unknown, is_known=unknown, takes_sums=takes_sums, shows_batch=shows_batch)
+        errors = np.array([check.errors, check.tape_errors])
+        is_known = errors < UNKNOWN
         if check.has_compared:
             takes_sums[:, : len(check.means)] = check.takes_sums
             shows_batch[:] = check.shows_batch
         return cls(
-            errors=np.where(is_known, check.errors, 0.0),
+            errors=np.where(is_known, errors, 0.0),
             is_known=is_known,
             takes_sums=takes_sums,
             shows_batch=shows_batch,
@@ -336,6 +339,8 @@ class _Findings:
             reduces_itself=check.reduces_itself,
             reduces_twice=check.reduces_twice,
             is_without_updates=check.is_without_updates,
+            processes_gradients=check.processes_gradients,
+            processes_sums=check.processes_sums,
             is_coarse=check.tolerance > TOLERANCE_OF_DOUBLES,
         )
 
@@ -367,13 +372,11 @@ def _find_rule(
     is_loop: bool = False,
     may_divide: bool = False,
     has_own_losses: bool = True,
-    is_normed: bool = False,
 ) -> LossRule:
     """Decides by what all workers have found, reports the rule and returns it. A collective.
 
     Args:
       has_own_losses: Whether losses are the user's. Keras's are scaled, and only metrics are looked at.
-      is_normed: Whether each replica normalises its own part, which has a note already.
     """
     # One decision for all: each worker has looked at other examples, or had too few.
     found = _Findings.of(check).of_workers(strategy)
@@ -388,29 +391,40 @@ def _find_rule(
     def is_shown(rule: LossRule) -> bool:
         return found.has_compared == 0 or found.shows(rule)
 
+    def decide_by(errors: Sequence[float]) -> loss_verdict.LossFinding:
+        return loss_verdict.decide(
+            errors,
+            tolerance=TOLERANCE if found.is_coarse else TOLERANCE_OF_DOUBLES,
+            is_random=bool(found.is_random),
+            asks_for_replicas=bool(found.asks_for_replicas),
+            reduces_itself=bool(found.reduces_itself),
+            reduces_twice=bool(found.reduces_twice),
+            may_divide=may_divide,
+        )
+
     if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
         set_takers_of_sums(LossRule.SCALED)
         return LossRule.SCALED
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     if not has_own_losses:
         set_takers_of_sums(LossRule.SCALED)
-        if not is_shown(LossRule.SCALED) and not is_normed and not found.is_random:
+        if not is_shown(LossRule.SCALED) and not found.is_random:
             reporter.note(loss_verdict.describe_shown(source, parts=parts))
         return LossRule.SCALED
-    means = [
-        total / share if share else UNKNOWN for total, share in zip(found.errors, found.is_known, strict=True)
-    ]
-    finding = loss_verdict.decide(
-        means,
-        tolerance=TOLERANCE if found.is_coarse else TOLERANCE_OF_DOUBLES,
-        is_random=bool(found.is_random),
-        asks_for_replicas=bool(found.asks_for_replicas),
-        reduces_itself=bool(found.reduces_itself),
-        reduces_twice=bool(found.reduces_twice),
-        is_loop=is_loop,
-        may_divide=may_divide,
-    )
-    if finding.verdict is LossVerdict.UNEQUAL and not finding.is_random and not finding.reduces_itself:
+    means, of_tapes = np.divide(
+        found.errors, found.is_known, out=np.full_like(found.errors, UNKNOWN), where=found.is_known > 0
+    ).tolist()
+    finding = decide_by(means)
+    if found.processes_gradients:
+        if finding.verdict is LossVerdict.UNEQUAL:
+            # Clipping hides how the losses are written, which the gradients before it show.
+            before = decide_by(of_tapes)
+            is_clear = before.verdict is not LossVerdict.UNEQUAL and not found.asks_for_replicas
+            finding = dataclasses.replace(finding, rule=before.rule if is_clear else finding.rule)
+        is_of_sums = found.processes_sums > 0 or finding.verdict is LossVerdict.UNEQUAL
+        finding = dataclasses.replace(finding, processes=is_of_sums)
+    is_open = not (finding.is_random or finding.reduces_itself or finding.processes)
+    if finding.verdict is LossVerdict.UNEQUAL and is_open:
         [num_comparing] = findings_of_workers(strategy, [float(_compares_examples(check, batch))])
         finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     logger.info("%s: %s, errors %s", source, finding, means)
@@ -460,8 +474,6 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
     if has_replicas:
         yield from _notes_on_draws(model, check)
     source = next(code_names.own_sources(model), None)
-    if check.processes_gradients:
-        yield loss_verdict.describe_processing(source)
     if source is not None and (drifting := _drifting(model, fed)):
         yield loss_verdict.describe_assignments(source, drifting)
 

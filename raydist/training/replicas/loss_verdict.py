@@ -63,6 +63,7 @@ class LossFinding:
       is_random: Whether the step draws random numbers, so that gradients differ by them.
       reduces_itself: Whether the step adds up its gradients over replicas by itself.
       compares_examples: Whether what it makes of an example depends on the others of the batch.
+      processes: Whether the step clips its gradients, for example, before they are summed.
     """
 
     verdict: LossVerdict
@@ -70,6 +71,7 @@ class LossFinding:
     is_random: bool = False
     reduces_itself: bool = False
     compares_examples: bool = False
+    processes: bool = False
 
 
 def decide(
@@ -80,13 +82,12 @@ def decide(
     asks_for_replicas: bool = False,
     reduces_itself: bool = False,
     reduces_twice: bool = False,
-    is_loop: bool = False,
     may_divide: bool = False,
 ) -> LossFinding:
     """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
 
-    Where no rule is right, the nearest one is taken. If much noise leaves it open, a loop's step, and one
-    that asks for the number of replicas, are taken to have scaled their losses.
+    Where no rule is right, the nearest one is taken. If much noise leaves it open, losses are taken for
+    means. Those of a step that asks for the number of replicas, or has it from outside, are taken for scaled.
 
     Args:
       may_divide: Whether the step has the number of replicas from outside, and may divide by it.
@@ -110,8 +111,9 @@ def decide(
     if summed <= tolerance:
         return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
     verdict = LossVerdict.UNKNOWN if max(scaled, local) >= UNKNOWN else LossVerdict.UNEQUAL
-    is_scaled = is_loop or asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
-    if not is_scaled and not asks_for_replicas and summed < min(scaled, local):
+    may_divide = may_divide or asks_for_replicas
+    is_scaled = may_divide if min(scaled, local) > _CLEAR else scaled < local
+    if not is_scaled and not may_divide and summed < min(scaled, local):
         rule = LossRule.SUM
     else:
         rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
@@ -132,6 +134,10 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
       parts: Of what gradients are summed: `the 2 replicas`.
     """
     where = described(function)
+    is_averaged = finding.rule is LossRule.LOCAL_MEAN
+    done = "averaged over" if is_averaged else "summed over"
+    if finding.processes and finding.verdict is not LossVerdict.UNKNOWN and not finding.reduces_itself:
+        return describe_processing(function, done=f"{done} {parts}")
     if finding.verdict in (LossVerdict.EITHER, LossVerdict.SCALED, LossVerdict.SUM):
         return None
     if finding.verdict is LossVerdict.LOCAL_MEAN:
@@ -154,8 +160,6 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
             "divide them by the number of replicas; an optimizer adds gradients up by itself, unless it is "
             "one of tf_keras with skip_gradients_aggregation=True"
         )
-    is_averaged = finding.rule is LossRule.LOCAL_MEAN
-    done = "averaged over" if is_averaged else "summed over"
     remedy = (
         "if it divides by the number of replicas or by the global batch size, use --no-check-equality"
         if is_averaged
@@ -219,12 +223,16 @@ def describe_draws(function: Any) -> str:
     )
 
 
-def describe_processing(function: Any) -> str:
-    """Returns the sentence for a step that clips its gradients."""
+def describe_processing(function: Any, *, done: str) -> str:
+    """Returns the sentence for a step that clips its gradients.
+
+    Args:
+      done: What is done with them afterwards: `averaged over the 2 replicas`.
+    """
     return (
-        f"{described(function)} clips or rescales its gradients by itself, each "
-        "replica its own part before they are summed, so results depend on the number of replicas; give the "
-        "optimizer clipnorm, global_clipnorm or clipvalue, which apply to the sum"
+        f"{described(function)} clips or rescales its gradients by itself, on each replica before they are "
+        f"{done}, so results depend on the number of replicas. Give the optimizer clipnorm, global_clipnorm "
+        "or clipvalue, which clip the gradients of the whole batch"
     )
 
 

@@ -223,6 +223,27 @@ def local_mean_weight() -> tf.Tensor | None:
     return _share()
 
 
+def synchronized_moments(compute: Callable[[Any], Any], inputs: Any) -> Any:
+    """Returns what `compute` makes of the inputs of all replicas, with the gradient of the global batch.
+
+    The gradient of a reduction over replicas is the sum of theirs, each of which counts by its share. Of a
+    local mean that is known only after it, when `weighted_gradient` has this replica's share alone.
+    """
+    weight = local_mean_weight()
+    if weight is None:
+        return compute(inputs)
+    outputs = compute(_with_gradient_times(inputs, tf.math.divide_no_nan(tf.ones_like(weight), weight)))
+    return tf.nest.map_structure(lambda one: _with_gradient_times(one, weight), outputs)
+
+
+def _with_gradient_times(value: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    @tf.custom_gradient
+    def identity(given: tf.Tensor) -> Any:
+        return tf.identity(given), lambda upstream: upstream * tf.cast(factor, upstream.dtype)
+
+    return identity(value)
+
+
 def _share() -> tf.Tensor:
     share = _replica.step.share
     return tf.constant(1.0 / num_replicas(), SHARE_TYPE) if share is None else share

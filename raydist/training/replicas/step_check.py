@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -20,8 +21,8 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.replicas import dependence, own_logs, slices
-from raydist.training.replicas.gradient_probe import Probe, Update
-from raydist.training.replicas.gradients import is_processed, with_unique_rows
+from raydist.training.replicas.gradient_probe import Probe, Statistics, Update, is_processed
+from raydist.training.replicas.gradients import with_unique_rows
 from raydist.training.replicas.loss_verdict import TOLERANCE, TOLERANCE_OF_DOUBLES, UNKNOWN
 from raydist.training.replicas.replica_share import use_share
 
@@ -44,6 +45,7 @@ class _Outputs(NamedTuple):
 
     Attributes:
       differences, references: Squared norms by variable, see `_squared_difference`.
+      tape_differences, tape_references: Those of the gradients before they were processed.
       given, given_parts: What `Mean`s are given without a weight.
       weighted, weighted_parts: What they are given with one.
       returned, returned_parts: What the step returns.
@@ -51,6 +53,8 @@ class _Outputs(NamedTuple):
 
     differences: Any
     references: Any
+    tape_differences: Any
+    tape_references: Any
     given: Any
     given_parts: Any
     weighted: Any
@@ -68,12 +72,17 @@ class StepCheck:
     Attributes:
       errors: The relative difference to one device under each rule: scaled, local mean, sum; `UNKNOWN` before
         `measure`.
+      tape_errors: Those of the gradients as tapes give them, before the step clips them, for example.
       asks_for_replicas: Whether the user's code asks how many replicas there are, itself or by TensorFlow's
         functions such as `tf.nn.compute_average_loss`.
       reduces_itself: Whether the step adds up its gradients over replicas before it gives them to an
         optimizer of tf_keras, with `skip_gradients_aggregation`.
-      reduces_twice: Whether it reduces something over replicas, and an optimizer adds up its gradients again.
+      reduces_twice: Whether it reduces something over replicas, outside of layers, and an optimizer adds up
+        its gradients again.
       processes_gradients: Whether it clips its gradients, or does something else that is not linear.
+      processes_sums: Whether those are the sums over its batch that tapes give, and not each example's.
+      normalising: The layers that normalise by statistics of the batch. The check takes those of the whole
+        batch for its parts too.
       is_without_updates: Whether it gives nothing to an optimizer.
       means: The `Mean` metrics that it gives scalars, in order, MOST_MEANS at most.
       takes_sums: Of each of `means`, by the rules scaled, local mean and sum, whether the scalar of a batch
@@ -107,10 +116,13 @@ class StepCheck:
           Exception: What the step raises on a part of a batch.
         """
         self.errors = [UNKNOWN] * len(_WEIGHTS)
+        self.tape_errors = [UNKNOWN] * len(_WEIGHTS)
         self.asks_for_replicas = False
         self.reduces_itself = False
         self.reduces_twice = False
         self.processes_gradients = False
+        self.processes_sums = False
+        self.normalising: list[Any] = []
         self.is_without_updates = False
         self.means: list[Any] = []
         self.takes_sums: list[list[bool]] = []
@@ -155,7 +167,7 @@ class StepCheck:
 
     def measure(self, batch: Any) -> None:
         """Finds `errors`, `takes_sums` and `shows_batch` for a batch."""
-        errors = []
+        errors, tape_errors = [], []
         self.takes_sums, self.shows_batch = [], []
         of_given, of_weighted, of_returned = self._tolerances
         for scale, weight in _WEIGHTS:
@@ -172,12 +184,9 @@ class StepCheck:
             )
             self.takes_sums.append([*sums])
             self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
-            ratios = found.differences / np.where(found.references > 0, found.references, np.nan)
-            # Each variable by itself: a large gradient would hide what is wrong in a small one. An update
-            # that is zero, or overflows, shows nothing.
-            is_known = np.isfinite(ratios).any()
-            errors.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
-        self.errors = errors
+            errors.append(_error(found.differences, found.references))
+            tape_errors.append(_error(found.tape_differences, found.tape_references))
+        self.errors, self.tape_errors = errors, tape_errors
 
     def compares_examples(self, batch: Any) -> bool:
         """Returns whether it matters which examples of a batch are together, and no weights make up for it.
@@ -205,7 +214,11 @@ class StepCheck:
                 for first in (0, 1)
             ),
         ]
-        updates = [self._updates(part, num_replicas=1, share=None) for part in parts]
+        statistics, updates = Statistics(), []
+        for part in parts:
+            self._probe = Probe(self._probe.strategy, statistics=statistics)
+            updates.append(self._updates(part, num_replicas=1, share=None))
+            statistics.begin_part()
 
         def norm(*weights: float) -> tf.Tensor:
             return _squared_norm_of(list(zip(updates, weights, strict=False)))
@@ -232,13 +245,15 @@ class StepCheck:
             self._updates(batch, num_replicas=1, share=None)
             return [tf.constant([0.0])] * len(_Outputs._fields)
         # Parts of one size: a loss that divides by the number of replicas is right for them.
-        size = slices.num_rows(batch) // 2
+        size, statistics = slices.num_rows(batch) // 2, Statistics()
+        self._probe = Probe(self._probe.strategy, statistics=statistics)
         whole = self._updates(slices.rows(batch, 0, 2 * size), num_replicas=1, share=None)
         of_whole, returned = self._probe, [self._returned]
         self.is_without_updates = not whole
         parts, of_parts = [], []
         for start in (0, size):
-            self._probe = Probe(of_whole.strategy)
+            self._probe = Probe(of_whole.strategy, statistics=statistics)
+            statistics.begin_part()
             parts.append(self._updates(slices.rows(batch, start, size), num_replicas=2, share=scale))
             of_parts.append(self._probe)
             returned.append(self._returned)
@@ -250,12 +265,15 @@ class StepCheck:
         ]
         self.means = [metric for metric, _ in shown[0][0]]
         self.reduces_itself = any(update.is_reduced for update in whole)
+        self.normalising = statistics.layers
         self.processes_gradients = any(is_processed(one) for update in whole for one in update.gradients)
+        self.processes_sums = any(one is not None for update in whole for one in update.unprocessed)
         gradients = [one for update in whole for one in update.gradients if one is not None]
         self.tolerance = max(map(_tolerance_of, gradients), default=TOLERANCE)
         self._tolerances = [[_tolerance_of(value) for _, value in of_batch] for of_batch, *_ in shown]
         return [
             *_squared_difference(whole, parts, weight),
+            *_squared_difference(_of_tapes(whole), list(map(_of_tapes, parts)), weight),
             *(
                 one
                 for of_batch, *rest in shown
@@ -281,7 +299,9 @@ class StepCheck:
         self.asks_for_replicas = self.asks_for_replicas or not _is_of_library(sys._getframe(2))
 
     def _note_reduction(self) -> None:
-        self.reduces_twice = self.reduces_twice or not _is_of_library(sys._getframe(2))
+        frame = sys._getframe(2)
+        is_of_step = not (_is_of_library(frame) or _is_gradient(frame) or _is_in_layer(frame))
+        self.reduces_twice = self.reduces_twice or is_of_step
 
     def _note_draw(self) -> None:
         frame: FrameType | None = sys._getframe(2)
@@ -312,8 +332,49 @@ def _is_of_library(frame: FrameType | None) -> bool:
     return True
 
 
+def _is_gradient(frame: FrameType) -> bool:
+    """Whether TensorFlow reduces because it computes the gradient of a reduction, which is one too."""
+    # It is a lambda in `ReplicaContextBase.all_reduce` (distribute_lib.py).
+    return frame.f_code.co_name == "<lambda>" and _package_of(frame) == "tensorflow"
+
+
+def _is_in_layer(frame: FrameType | None) -> bool:
+    """Whether a layer or a model is called, which may reduce what it computes of a batch."""
+    while frame is not None:
+        is_call = frame.f_code.co_name == "__call__" and _package_of(frame) in ("keras", "tf_keras")
+        if is_call and hasattr(frame.f_locals.get("self"), "_flatten_layers"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _package_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _error(differences: np.ndarray, references: np.ndarray) -> float:
+    """Returns the largest relative difference of a variable's gradient.
+
+    Of each variable by itself: a large gradient would hide what is wrong in a small one. An update that is
+    zero, or overflows, shows nothing.
+    """
+    ratios = differences / np.where(references > 0, references, np.nan)
+    known = ratios[np.isfinite(ratios)]
+    return float(known.max()) ** 0.5 if known.size else UNKNOWN
+
+
+def _of_tapes(updates: Sequence[Update]) -> list[Update]:
+    """Returns updates with the gradients that tapes gave, where they were processed since."""
+    return [
+        replace(
+            one,
+            gradients=tuple(
+                given if unprocessed is None else unprocessed
+                for given, unprocessed in zip(one.gradients, one.unprocessed, strict=True)
+            ),
+        )
+        for one in updates
+    ]
 
 
 def _are_equal(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]) -> np.ndarray:

@@ -22,7 +22,7 @@ from raydist.training import tf_private
 from raydist.training.cluster import collectives
 from raydist.training.keras_patches.keras3 import replica_threads
 from raydist.training.keras_patches.replacement import Replacement, around
-from raydist.training.replicas import code_names, own_logs, replica_share
+from raydist.training.replicas import code_names, gradient_probe, own_logs, replica_share
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -89,6 +89,16 @@ def replacements() -> tuple[Replacement, ...]:
             reason="it reads each variable of each metric by a collective of its own",
         ),
         Replacement(
+            owner=keras.layers.BatchNormalization,
+            name="_moments",
+            parameters="self inputs mask",
+            make=around(_moments),
+            reason=(
+                "the check of a model's own losses needs the same statistics for a batch and its parts; "
+                "gradients through statistics of all replicas weigh an uneven batch wrongly"
+            ),
+        ),
+        Replacement(
             owner=keras.Layer,
             name="add_loss",
             parameters="self loss",
@@ -110,6 +120,12 @@ def replacements() -> tuple[Replacement, ...]:
             reason="a replica that begins its step clears the losses of those that have begun before",
         ),
     )
+
+
+def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) -> Any:
+    if gradient_probe.active() is None and self.synchronized:
+        return replica_share.synchronized_moments(lambda given: original(self, given, mask), inputs)
+    return gradient_probe.statistics_of(self, lambda: original(self, inputs, mask))
 
 
 def _make_add_loss(original: Callable[..., None]) -> Callable[..., None]:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tf_keras.src import losses
 from tf_keras.src.engine import base_layer_utils
+from tf_keras.src.layers.normalization import batch_normalization
 from tf_keras.src.metrics import base_metric
 from tf_keras.src.mixed_precision import loss_scale_optimizer
 from tf_keras.src.optimizers import optimizer, utils as optimizer_utils
@@ -125,6 +126,23 @@ def replacements() -> tuple[Replacement, ...]:
             reason="the default reduction is refused in a train_step, where it is right for local means",
         ),
         Replacement(
+            owner=batch_normalization.BatchNormalizationBase,
+            name="call",
+            parameters="self inputs ...",
+            make=around(_normalise),
+            reason="a fused operation does not show its statistics to the check of a model's own losses",
+        ),
+        Replacement(
+            owner=batch_normalization.BatchNormalizationBase,
+            name="_moments",
+            parameters="self inputs ...",
+            make=around(_moments),
+            reason=(
+                "the check of a model's own losses needs the same statistics for a batch and its parts; "
+                "gradients through statistics of all replicas weigh an uneven batch wrongly"
+            ),
+        ),
+        Replacement(
             owner=base_metric.Mean,
             name="update_state",
             parameters="self values sample_weight",
@@ -168,6 +186,19 @@ def _recorded(original: Callable[..., Any], self: Any, grads_and_vars: Any, *arg
     return self.iterations
 
 
+def _normalise(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    if gradient_probe.active() is None:
+        return original(self, *args, **kwargs)
+    with tf_private.own_attributes([(self, "fused", False)]):
+        return original(self, *args, **kwargs)
+
+
+def _moments(original: Callable[..., Any], self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    if gradient_probe.active() is None and getattr(self, "synchronized", False):
+        return replica_share.synchronized_moments(lambda one: original(self, one, *args, **kwargs), inputs)
+    return gradient_probe.statistics_of(self, lambda: original(self, inputs, *args, **kwargs))
+
+
 def _process_kwargs(original: Callable[..., None], self: Any, kwargs: dict[str, Any]) -> None:
     if "lr" in kwargs:
         gradients.note_ignored_rate(self, kwargs["lr"])
@@ -200,7 +231,7 @@ def _all_reduce(original: Callable[..., Any], grads_and_vars: Any) -> Any:
     given = [gradient for gradient, _ in pairs if gradient is not None]
     # A replica's part of a row is clipped like a row (optimizer.py, `_clip_gradients` before
     # `_deduplicate_sparse_grad`).
-    is_ours = all_reduce.is_configured() or any(map(gradients.is_of_batch, given))
+    is_ours = all_reduce.is_configured() or any(map(gradients.has_rows_of_batch, given))
     if replica_share.num_replicas() == 1 or not is_ours:
         summed = [gradient for gradient, _ in original(pairs)]
     else:

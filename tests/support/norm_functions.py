@@ -1,0 +1,118 @@
+"""Train functions with batch normalisation, for tests. Import TensorFlow inside only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.support.inside import forget_notes, progress_of
+
+
+def normalised(ctx: Any, *, norms: Sequence[str], ways: Sequence[str]) -> dict[str, Any]:
+    """Trains a small convolutional model in each way; returns weights by norm and way, and the notes."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(26, 4, 4, 2)).astype("float32")  # in batches that no two replicas share evenly
+    y = x.mean(axis=(1, 2, 3), keepdims=False)[:, None] * 10
+    results: dict[str, Any] = {}
+    notes = {}
+    for norm in norms:
+        for way in ways:
+            forget_notes(ctx)
+            keras.utils.set_random_seed(3)
+            with ctx.strategy.scope():
+                model = _model(keras, way, synchronized=norm == "synchronized")
+                optimizer = keras.optimizers.SGD(0.05)
+                if way == "loop":
+                    optimizer.build(model.trainable_variables)
+                else:
+                    model.compile(optimizer, "mse")
+            data = tf.data.Dataset.from_tensor_slices((x, y)).batch(13)
+            if way == "loop":
+                ctx.train_steps(_step(model, optimizer), data.repeat(), num_steps=3)
+            else:
+                model.fit(data.repeat(), steps_per_epoch=3, epochs=1, verbose=0)
+            trained = [one.numpy() for one in model.trainable_variables]
+            results[f"{norm}, {way}"] = np.concatenate([np.ravel(one) for one in trained])
+            notes[f"{norm}, {way}"] = progress_of(ctx).status().notes
+    return {**results, "notes": notes}
+
+
+def reducing_layer(ctx: Any) -> dict[str, Any]:
+    """Trains by a step of the user's with a layer that takes the mean of all replicas; returns notes too."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Centred(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, inputs: Any) -> Any:
+            mean = tf.reduce_mean(inputs, axis=0)
+            context = tf.distribute.get_replica_context()
+            return inputs - (mean if context is None else context.all_reduce("MEAN", mean))
+
+        def compute_output_shape(self, shape: Any) -> Any:
+            return shape
+
+    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    keras.utils.set_random_seed(3)
+    forget_notes(ctx)
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        hidden = keras.layers.Activation("tanh")(Centred()(keras.layers.Dense(3)(inputs)))
+        model = OwnStep(inputs, keras.layers.Dense(1)(hidden))
+        model.compile(keras.optimizers.SGD(0.1))
+    x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).batch(12)
+    model.fit(data, epochs=2, verbose=0)
+    weights = np.concatenate([np.ravel(one) for one in model.get_weights()])
+    return {"weights": weights, "notes": progress_of(ctx).status().notes}
+
+
+def _model(keras: Any, way: str, *, synchronized: bool) -> Any:
+    import tensorflow as tf
+
+    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            if way == "clipping step":
+                gradients, _ = tf.clip_by_global_norm(gradients, 1e-3)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    def norm() -> Any:
+        return keras.layers.BatchNormalization(**({"synchronized": True} if synchronized else {}))
+
+    inputs = keras.Input((4, 4, 2))
+    hidden = keras.layers.ReLU()(norm()(keras.layers.Conv2D(3, 3)(inputs)))
+    hidden = norm()(keras.layers.Dense(4)(keras.layers.Flatten()(hidden)))
+    outputs = keras.layers.Dense(1)(keras.layers.Activation("tanh")(hidden))
+    return (OwnStep if way.endswith("step") else keras.Model)(inputs, outputs)
+
+
+def _step(model: Any, optimizer: Any) -> Any:
+    import tensorflow as tf
+
+    def step(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - model(x, training=True)) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    return step
