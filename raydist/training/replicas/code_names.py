@@ -169,7 +169,7 @@ def _is_of_no_tensor(steps: Sequence[dis.Instruction], index: int) -> bool:
 
 
 def has_own_losses(model: Any) -> bool:
-    """Whether some of the arithmetic of a model's loss is the user's and not Keras's."""
+    """Whether some of the arithmetic of a model's loss, or of its gradients, is the user's, not Keras's."""
     return next(own_sources(model), None) is not None
 
 
@@ -179,7 +179,7 @@ def are_losses_own(model: Any) -> bool:
 
 
 def own_sources(model: Any) -> Iterator[Any]:
-    """Yields the functions and classes of the user's that make losses, or metrics of layers."""
+    """Yields the functions and classes of the user's that make losses, gradients, or metrics of layers."""
     yield from _own_losses(model)
     # What a layer gives to a metric of its own may be a sum over the examples, as a loss may.
     layers = (one for one in model._flatten_layers() if not is_keras(type(one)))
@@ -191,6 +191,31 @@ def _own_losses(model: Any) -> Iterator[Any]:
     yield from (function for function in own if not is_keras(function))
     yield from (loss for loss in _compiled_losses(model) if not is_keras(loss))
     yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
+    yield from _own_optimizers(getattr(model, "optimizer", None))
+
+
+# What an optimizer of either Keras does to losses and gradients before those of the replicas are summed.
+_GRADIENT_METHODS = (
+    *("minimize", "compute_gradients", "_compute_gradients", "get_gradients", "_get_gradients"),
+    *("apply_gradients", "apply", "_transform_loss", "_transform_unaggregated_gradients"),
+)
+_AGGREGATIONS = ("aggregate_gradients", "_aggregate_gradients", "gradient_aggregator")
+
+
+def _own_optimizers(optimizer: Any) -> Iterator[Any]:
+    """Yields an optimizer's class, and that of one that it wraps, if it makes its gradients by itself."""
+    if optimizer is None:
+        return
+    methods = (getattr(type(optimizer), name, None) for name in _GRADIENT_METHODS)
+    if any(one is not None and not is_keras(one) for one in methods) or sums_by_itself(optimizer):
+        yield type(optimizer)
+    yield from _own_optimizers(vars(optimizer).get("inner_optimizer"))
+
+
+def sums_by_itself(optimizer: Any) -> bool:
+    """Whether a function of the user's adds up an optimizer's gradients over replicas."""
+    given = (getattr(optimizer, name, None) for name in _AGGREGATIONS)
+    return any(one is not None and not is_keras(one) for one in given)
 
 
 def _losses_as_given(model: Any) -> Iterator[Any]:

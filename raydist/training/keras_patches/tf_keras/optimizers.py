@@ -20,7 +20,14 @@ from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import is_central, shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import Replacement, around
-from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share
+from raydist.training.replicas import (
+    accumulation,
+    all_reduce,
+    code_names,
+    gradient_probe,
+    gradients,
+    replica_share,
+)
 
 # Both generations of optimizers, and their wrappers for mixed precision.
 _OPTIMIZERS = (
@@ -182,6 +189,9 @@ def _recorded(original: Callable[..., Any], self: Any, grads_and_vars: Any, *arg
     assert probe is not None
     is_reduced = kwargs.get("skip_gradients_aggregation", False)
     is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
+    if not is_reduced and isinstance(self, optimizer_v2.OptimizerV2):
+        given, variables = zip(*self._transform_unaggregated_gradients(grads_and_vars), strict=True)
+    is_reduced = is_reduced or code_names.sums_by_itself(self)
     probe.record(self, given, variables, is_reduced=is_reduced)
     return self.iterations
 
