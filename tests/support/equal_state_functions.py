@@ -92,3 +92,45 @@ def equal(ctx: Any) -> dict[str, Any]:
         ctx.train_steps(step, _data().repeat(), num_steps=3)
     ctx.save(step=20, model=model, optimizer=model.optimizer)
     return {"notes": list(progress_of(ctx).status().notes)}
+
+
+def accumulating(ctx: Any, *, is_of_keras: bool) -> dict[str, Any]:
+    """Adds up the gradients of several batches by hand, in variables that each replica assigns.
+
+    Args:
+      is_of_keras: Whether they are variables of Keras's, and not of TensorFlow's.
+    """
+
+    class Accumulating(keras.Model):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self(x, training=True)))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.count.assign_add(1)
+            is_due = tf.cast(tf.equal(self.count % 4, 0), tf.float32)
+            for total, one in zip(self.totals, gradients, strict=True):
+                total.assign_add(one)
+            due = [tf.convert_to_tensor(one) * is_due for one in self.totals]
+            self.optimizer.apply_gradients(zip(due, self.trainable_variables, strict=True))
+            for total in self.totals:
+                total.assign(tf.convert_to_tensor(total) * (1.0 - is_due))
+            return {"loss": loss}
+
+    def zeros(index: int, shape: Any) -> Any:
+        if is_of_keras and hasattr(keras, "Variable"):
+            return keras.Variable(tf.zeros(shape), trainable=False, name=f"total_{index}")
+        return tf.Variable(tf.zeros(shape), trainable=False, name=f"total_{index}")
+
+    with ctx.strategy.scope():
+        inputs = keras.Input((3,))
+        model = Accumulating(inputs, keras.layers.Dense(1)(inputs))
+        model.count = tf.Variable(0, trainable=False)
+        model.totals = [zeros(*one) for one in enumerate(weight.shape for weight in model.weights)]
+        model.compile(keras.optimizers.SGD(0.1))
+    error = ""
+    try:
+        ctx.fit(model, _data(), epochs=2)
+    except UnsupportedError as raised:
+        error = str(raised)
+    return {"error": error, "steps": int(model.optimizer.iterations.numpy())}

@@ -21,10 +21,15 @@ WAYS = {
 }
 
 
+VARIABLES = ("of Keras", "of TensorFlow")
+
+
 @functools.cache
 def run(keras: str) -> dict[str, list[TaskProcess]]:
     calls = {"equal": (f"{FUNCTIONS}:equal", {})}
     calls |= {how: (f"{FUNCTIONS}:unequal", {"how": how}) for how in WAYS}
+    accumulating = f"{FUNCTIONS}:accumulating"
+    calls |= {kind: (accumulating, {"is_of_keras": kind == "of Keras"}) for kind in VARIABLES}
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
     return run_in_turn(calls, cluster, job_options={"checkpoint_every": "3", "export": False})
 
@@ -45,6 +50,15 @@ def test_equal_workers_train_and_generators_of_other_seeds_are_noted(keras: str)
     for task in run(keras)["equal"]:
         [note] = [one for one in task.values["notes"] if "worker/1" in one]
         assert note.startswith("StateVar")
+
+
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("kind", VARIABLES)
+def test_step_that_assigns_what_each_worker_has_is_refused_before_it_runs(kind: str, keras: str) -> None:
+    for task in run(keras)[kind]:
+        assert task.values["steps"] == 0
+        assert re.search(r"train_step \(.*\) assigns to \S*total_\d", task.values["error"])
+        assert "ctx.fit(..., accumulate=K)" in task.values["error"]
 
 
 def gather_of(*others: Sequence[int]) -> Callable[[Sequence[int]], list[list[int]]]:

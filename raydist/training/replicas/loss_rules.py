@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import findings_of_workers
+from raydist.training.cluster.collectives import findings_of_workers, is_alone
+from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import (
     code_names,
     dependence,
@@ -168,6 +169,7 @@ def decide(
             num_batches=num_batches,
             has_own_losses=code_names.are_losses_own(model),
         )
+    _refuse_drifting(model, [] if check is None else _drifting(model, check.fed))
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
     if strategy.num_replicas_in_sync > 1 and (layers := _comparing_layers(model, check, given, batch)):
@@ -475,7 +477,7 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
         yield from _notes_on_draws(model, check)
     source = next(code_names.own_sources(model), None)
     if source is not None and (drifting := _drifting(model, fed)):
-        yield loss_verdict.describe_assignments(source, drifting)
+        yield loss_verdict.describe_assignments(source, drifting, is_note=True)
 
 
 def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
@@ -500,6 +502,19 @@ def _described_parts(num_replicas: int, num_batches: int) -> str:
     return batches if num_replicas == 1 else f"the {num_replicas} replicas and {batches}"
 
 
+def _refuse_drifting(model: Any, drifting: Sequence[Any]) -> None:
+    """Raises UnsupportedError if a step gives each worker other values of its variables: a collective.
+
+    The checkpoint of such a run would not be that of any worker but the chief.
+    """
+    strategy, source = model.distribute_strategy, next(code_names.own_sources(model), None)
+    if source is None or is_alone(strategy) or is_virtual(strategy):
+        return
+    [share] = findings_of_workers(strategy, [float(bool(drifting))])
+    if share > 0:
+        raise UnsupportedError(loss_verdict.describe_assignments(source, drifting, is_note=False))
+
+
 def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
     """Returns those of the variables that may differ between replicas, without any other note on them."""
     layers = model._flatten_layers(include_self=False)  # the notes on layers name them
@@ -508,4 +523,4 @@ def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
         [*model.trainable_variables, *(variable for one in owners for variable in one.variables)]
     )
     none = tf.VariableAggregation.NONE
-    return [one for one in fed if id(one) not in known and one.aggregation is none]
+    return [one for one in fed if id(one) not in known and one.aggregation == none]

@@ -236,13 +236,18 @@ def describe_processing(function: Any, *, done: str) -> str:
     )
 
 
-def describe_assignments(function: Any, variables: Sequence[Any]) -> str:
+def describe_assignments(function: Any, variables: Sequence[Any], *, is_note: bool) -> str:
     """Returns the sentence for a step that assigns to variables, on each replica what that one has."""
-    names = ", ".join(str(variable.name) for variable in variables)
+    names = ", ".join(str(variable.name) for variable in variables) or "variables"
+    effect = (
+        "the replicas' values differ and results depend on their number"
+        if is_note
+        else "each worker would have values of its own, of which checkpoints hold the chief's alone"
+    )
     return (
-        f"{described(function)} assigns to {names} on each replica, from its own "
-        "part of the batch, so the replicas' values differ and results depend on their number; make them "
-        "with aggregation=tf.VariableAggregation.MEAN or SUM"
+        f"{described(function)} assigns to {names} on each replica, from its own part of the batch, so "
+        f"{effect}; make them with aggregation=tf.VariableAggregation.MEAN or SUM. To add up the gradients "
+        "of several batches, use ctx.fit(..., accumulate=K) in their place"
     )
 
 
