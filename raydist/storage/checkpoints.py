@@ -187,6 +187,10 @@ class CheckpointStore:
         found = (self._load_unless_damaged(step, attempt) for step, attempt in by_age)
         return next((checkpoint for checkpoint in found if checkpoint is not None), None)
 
+    def find(self, *, step: int, attempt: int) -> Checkpoint:
+        """Returns a committed checkpoint; raises CheckpointError if it is not there."""
+        return self._load(step, attempt)
+
     def read(self, checkpoint: Checkpoint) -> dict[str, bytes]:
         """Returns every file's content by name; raises CheckpointError, naming the file, on any damage."""
         return {file.name: b"".join(self._checked_chunks(checkpoint, file)) for file in checkpoint.files}

@@ -46,8 +46,7 @@ def inherit(uri: str, *, run: RunStorage) -> Checkpoint:
     found = next((one for one in store.committed() if one.name == name), newest)
     if found is None:
         raise CheckpointError(f"run {donor} has no checkpoint, so {run.run} cannot continue from {uri}")
-    files = store.read(found)
-    files[STATE_FILE] = encode_state({**decode_state(files[STATE_FILE]), "is_inherited": True})
+    files, ended = store.read(found), found.info.get("ended_fits", ())
     records = RunRecordStore(run)
     if records.exists():
         record = records.read()
@@ -56,9 +55,15 @@ def inherit(uri: str, *, run: RunStorage) -> Checkpoint:
     # What the run has reported itself is not of these weights, of which nothing may be left to train.
     records.replace(dataclasses.replace(record, metrics=found.info.get("metrics", {})))
     # Newest means the highest attempt, and the run's next one has this number.
-    return CheckpointStore(run).commit(
+    own, attempt = CheckpointStore(run), record.attempts
+    for _, step, attempt_before in ended:
+        end = store.find(step=step, attempt=attempt_before)
+        own.commit(step=step, attempt=attempt, files=store.read(end), info=end.info)
+    ends = {"ended_fits": [[number, step, attempt] for number, step, _ in ended]} if ended else {}
+    state = {**decode_state(files[STATE_FILE]), **ends, "is_inherited": True}
+    return own.commit(
         step=found.step,
-        attempt=record.attempts,
-        files=files,
-        info={**found.info, "inherited_from": found.uri},
+        attempt=attempt,
+        files={**files, STATE_FILE: encode_state(state)},
+        info={**found.info, **ends, "inherited_from": found.uri},
     )

@@ -71,6 +71,17 @@ def test_newest_checkpoint_takes_the_place_of_one_that_was_pruned(
     assert inherit(uri_of(donor, 10), run=open_run(storage_uri, run="heir")).step == 20
 
 
+def test_ends_of_fits_before_it_are_copied_too(donor: RunStorage, storage_uri: str) -> None:
+    ends = {"ended_fits": [[0, 10, 1]]}
+    files = {**FILES, STATE_FILE: encode_state({"step": 30, **ends})}
+    CheckpointStore(donor).commit(step=30, attempt=1, files=files, info=ends)
+    run = open_run(storage_uri, run="heir")
+    RunRecordStore(run).replace(make_record(run, state="CANCELLED", attempts=4))
+    own, copy = CheckpointStore(run), inherit(uri_of(donor, 30), run=run)
+    assert copy.info["ended_fits"] == decode_state(own.read(copy)[STATE_FILE])["ended_fits"] == [[0, 10, 4]]
+    assert own.read(own.find(step=10, attempt=4)) == FILES
+
+
 def test_what_is_no_checkpoint_is_refused(storage_uri: str) -> None:
     run = open_run(storage_uri, run="heir")
     with pytest.raises(CheckpointError, match="is not a checkpoint of raydist"):

@@ -60,9 +60,6 @@ def test_early_stopping_goes_on_waiting_with_its_best_weights() -> None:
     assert callback_state.restore([after], states) == []
     assert (after.wait, after.best, after.best_epoch) == (1, 0.5, 3)
     np.testing.assert_array_equal(after.best_weights[0], np.ones((2, 3)))
-    assert not callback_state.has_stopped([after, Stateless()])
-    after.stopped_epoch = 4
-    assert callback_state.has_stopped([Stateless(), after])
 
 
 def test_users_state_comes_back_to_its_own_instance() -> None:

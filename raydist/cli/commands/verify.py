@@ -249,8 +249,11 @@ class _Repeats:
         from raydist.storage.checkpoints import CheckpointStore
         from raydist.storage.run_record import RunRecordStore
 
-        files = CheckpointStore(self.run).read(start)
-        CheckpointStore(place).commit(step=start.step, attempt=start.attempt, files=files, info=start.info)
+        source, copies = CheckpointStore(self.run), CheckpointStore(place)
+        ends = start.info.get("ended_fits", ())  # of fits before it, which the repetition asks for
+        found = [source.find(step=step, attempt=attempt) for _, step, attempt in ends]
+        for one in (*found, start):
+            copies.commit(step=one.step, attempt=one.attempt, files=source.read(one), info=one.info)
         RunRecordStore(place).replace(self.record.as_cancelled(place))
 
 

@@ -49,15 +49,6 @@ def restore(callbacks: Sequence[Any], states: Mapping[str, Mapping[str, Any]]) -
     return notes
 
 
-def has_stopped(callbacks: Sequence[Any]) -> bool:
-    """Whether an EarlyStopping has decided that training ends here."""
-    return any(
-        name == "EarlyStopping" and callback.stopped_epoch > 0
-        for callback in callbacks
-        for name in _kinds_of(callback)
-    )
-
-
 def pack(states: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the states as JSON, and copies of their arrays.
 

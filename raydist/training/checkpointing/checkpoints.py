@@ -88,6 +88,8 @@ class TaskCheckpoints:
         self._unreadable_step = 0
         self._last: Checkpoint | None = None  # that this task has committed
         self.last_saved_step: int | None = None
+        self._last_saved_by: tuple[int, int] | None = None  # attempt and fit
+        self._ended_fits: dict[int, tuple[int, int]] = {}
         self._saved_at_s = time.monotonic()
 
     def exchange_by(self, gather: Gather | None, exchange: variables.Exchange) -> None:
@@ -115,6 +117,9 @@ class TaskCheckpoints:
         if not self._is_read:
             self._newest = self._read_consistent()
             self._is_read = True
+            if self._newest is not None:
+                ended = self._newest.ended_fits or ()
+                self._ended_fits = {number: (step, attempt) for number, step, attempt in ended}
             if self._newest is not None and self._newest is self._kept:
                 self._note_kept(self._newest)
         return self._newest
@@ -141,6 +146,28 @@ class TaskCheckpoints:
             f"the workers found different checkpoints ({found}): {named} does not see the same "
             "storage; give a --storage that every host shares"
         )
+
+    def fit_ended(self, number: int) -> None:
+        """Takes the last checkpoint for the one with the end of a `fit`, which is kept from then on.
+
+        A `fit` without a step has none.
+        """
+        if self.last_saved_step is not None and self._last_saved_by is not None:
+            attempt, fit = self._last_saved_by
+            if fit == number:
+                self._ended_fits[number] = self.last_saved_step, attempt
+
+    def of_ended_fit(self, number: int) -> SavedState | None:
+        """Returns the checkpoint with the end of a `fit`; None if it has none.
+
+        Raises:
+          CheckpointError: It is damaged.
+        """
+        if number not in self._ended_fits:
+            return None
+        step, attempt = self._ended_fits[number]
+        found = self._store.find(step=step, attempt=attempt)
+        return SavedState.read(self._store.read(found), uri=found.uri)
 
     def _note_kept(self, state: SavedState) -> None:
         self._on_kept()
@@ -203,7 +230,7 @@ class TaskCheckpoints:
         if found.checkpoint is None:
             return None
         state = SavedState.read(files, uri=found.checkpoint.uri)
-        self.last_saved_step = state.step
+        self.last_saved_step, self._last_saved_by = state.step, (found.checkpoint.attempt, state.fit)
         return state
 
     def restore(self, state: SavedState, trackables: Mapping[str, Any]) -> None:
@@ -221,7 +248,8 @@ class TaskCheckpoints:
             self._progress.note(sentence)
         restored = [one for group in groups.values() for one in group]
         self._check_equal(restored, when=f"after the restore of {state.uri}")
-        self._progress.restored(state.step)
+        # What has the end of an earlier `fit` is not what the run continues from.
+        self._progress.restored(max(state.step, self._newest.step if self._newest is not None else 0))
         logger.info("restored step %d from %s", state.step, state.uri)
 
     def save(
@@ -258,13 +286,14 @@ class TaskCheckpoints:
             exchange=self._exchange,
             averaged=_statistics(trackables),
         )
-        self.last_saved_step = step
+        self.last_saved_step, self._last_saved_by = step, (self._attempt, fit)
         if snapshot is None:
             return
         metrics = by_element(history[-1]) if history and not step_in_epoch else {}
         position = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "fit": fit}
-        files = {STATE_FILE: _encoded(history, **position, **state)}
-        info = {"epoch": epoch, "fit": fit, "metrics": metrics}
+        ended = self._described_ends()
+        files = {STATE_FILE: _encoded(history, **position, ended_fits=ended, **state)}
+        info = {"epoch": epoch, "fit": fit, "metrics": metrics, "ended_fits": ended}
 
         def upload() -> None:
             if names := snapshot.non_finite():
@@ -298,9 +327,10 @@ class TaskCheckpoints:
     ) -> None:
         """Keeps in memory what `save` takes. Every task calls it at the same step."""
         assert self._keeper is not None
+        ended = self._described_ends()
 
         def files() -> dict[str, bytes]:
-            found = {STATE_FILE: _encoded(history, step=step, **state)}
+            found = {STATE_FILE: _encoded(history, step=step, ended_fits=ended, **state)}
             return {**found, ARRAYS_FILE: encode_arrays(arrays)} if arrays else found
 
         self._keeper.keep(
@@ -320,6 +350,9 @@ class TaskCheckpoints:
     def _check_equal(self, state: Sequence[Any], *, when: str) -> None:
         if self._gather is not None and (note := equal_workers.check(state, self._gather, when=when)):
             self._progress.note(note)
+
+    def _described_ends(self) -> list[tuple[int, int, int]]:
+        return [(number, step, attempt) for number, (step, attempt) in self._ended_fits.items()]
 
     def _await_upload(self) -> None:
         while self._uploads.is_busy:
@@ -410,6 +443,7 @@ class TaskCheckpoints:
         keep_steps = schedule.best_steps(committed, self._keep_best)
         if self._evaluations is not None and self._has_evaluator:
             keep_steps |= schedule.awaited_steps(committed, evaluations)
+        keep_steps |= schedule.last_steps(committed)
         self._store.prune(keep=self._keep, keep_steps=keep_steps)
 
 

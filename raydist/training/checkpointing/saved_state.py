@@ -69,10 +69,13 @@ class SavedState:
       loop: How many calls of `ctx.train_steps` had ended before; None in a checkpoint of an older raydist.
         `loop_first_step`: the run's steps when the one began that it was written in; None outside of one.
       accumulate: Batches of each step of that `fit`.
-      is_stopped: Whether a callback had ended that `fit` before its last epoch.
+      is_stopped: Whether a callback had ended that `fit` at the end of an epoch.
+      has_ended: Whether callbacks had been told that the `fit` had ended.
       callbacks: States of callbacks, packed.
       data: Fingerprint of the batches of raydist.data that were trained on; None for other data.
       fit_lengths: Number, epochs and steps of each `fit` so far; see FitLength.
+      ended_fits: Number of each `fit` that had ended before, and step and attempt of the checkpoint with its
+        end. None in a checkpoint of an older raydist.
       is_inherited: Whether the run has it from another one, whose params were other ones.
       eager_seeds: Where TensorFlow's seeds for ops stood; None in a loop of the user's own.
       files: The checkpoint's files.
@@ -88,9 +91,11 @@ class SavedState:
     loop_first_step: int | None = None
     accumulate: int = 1
     is_stopped: bool = False
+    has_ended: bool = False
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     data: int | None = None
     fit_lengths: Sequence[tuple[int, int, int | None]] = ()
+    ended_fits: Sequence[tuple[int, int, int]] | None = None
     is_inherited: bool = False
     eager_seeds: Sequence[Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -107,6 +112,11 @@ class SavedState:
     def name(self) -> str:
         """The name of the checkpoint's folder."""
         return self.uri.rpartition("/")[2]
+
+    @property
+    def is_of_fit(self) -> bool:
+        """Whether a `fit` has written it, and not a loop of the user's own or `ctx.save`."""
+        return self.eager_seeds is not None
 
     def fit_length(self, number: int) -> FitLength | None:
         """Returns how long a `fit` was; None if the checkpoint does not say."""

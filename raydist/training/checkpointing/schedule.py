@@ -66,6 +66,12 @@ def awaited_steps(committed: Sequence[Checkpoint], evaluations: Evaluations) -> 
     return {*steps[:1], *steps[1:][-(MAX_AWAITED - 1) :]}
 
 
+def last_steps(committed: Sequence[Checkpoint]) -> set[int]:
+    """Returns the last step of each `ctx.fit` that had ended before the newest checkpoint."""
+    newest = max(committed, key=age, default=None)
+    return set() if newest is None else {step for _, step, _ in newest.info.get("ended_fits", ())}
+
+
 def age(checkpoint: Checkpoint) -> tuple[int, int]:
     """Sorts checkpoints, the oldest first: by the attempt, then by the step."""
     return checkpoint.attempt, checkpoint.step

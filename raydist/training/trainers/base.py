@@ -124,7 +124,6 @@ class TaskRun:
       commands: What the controller asks of this task.
       restored: The checkpoint that the train function restored by itself.
       num_fits: Calls of `fit` so far. `num_loops`: calls of `train_steps`.
-      fitted: Number and model of those that have ended.
       fit_lengths: How long each `fit` was, by number, those before a resume included.
       ended: Trainings that have ended, as far as the shuffles of later ones depend on them.
       steps_repeated: Steps applied twice, by trainings that are done; under parameter_server.
@@ -153,7 +152,6 @@ class TaskRun:
         self.restored: SavedState | None = None
         self.num_fits = 0
         self.num_loops = 0
-        self.fitted: list[tuple[int, Any]] = []
         self.fit_lengths: dict[int, FitLength] = {}
         self.ended = EndedTrainings(reporter.note)
         self.steps_repeated = 0

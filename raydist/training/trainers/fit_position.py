@@ -20,12 +20,14 @@ from raydist.training.trainers.base import FitRequest, LoopRequest, TaskRun
 class FitPosition:
     """Where one `fit` stands: shared by the callback that runs before the user's and the one after.
 
-    A train function may call `fit` several times, to train one model in phases. The checkpoint says
-    in which of them it was written: those before are not repeated, those after start over.
+    A train function may call `fit` several times, to train one model in phases, or several models. The
+    newest checkpoint says in which of them it was written: those before are not repeated, those after start
+    over. One that has ended gives all that it gave before from the checkpoint with its end, which is kept.
 
     Attributes:
-      number: How many `fit`s came before this one. `is_done`: it ended before the checkpoint.
-      here: The checkpoint, where it was written in this `fit`.
+      number: How many `fit`s came before this one. `is_done`: it ended before the newest checkpoint.
+      state: The newest checkpoint, where it was written in this `fit`, or the one with its end. `here`: the
+        former.
       epoch_size: Steps of the epoch before, where this process has seen its end. Of an epoch of unknown size
         a checkpoint may hold all steps, and nothing be left of it when the run resumes there.
       element_spec: The structure of a batch that Keras was given, once it was.
@@ -37,29 +39,30 @@ class FitPosition:
         number: int,
         state: SavedState | None,
         *,
+        is_done: bool = False,
         initial_epoch: int = 0,
         accumulate: int = 1,
     ) -> None:
-        """Takes the checkpoint if it was written in this `fit` or in a later one; see `of_next_fit`."""
+        """Takes the checkpoint, if there is one; see `of_next_fit`."""
         self.run = run
         self.number = number
         self.initial_epoch = initial_epoch
         self._accumulate = accumulate
         self.state = state
-        self.is_done = state is not None and number < state.fit
-        self.here = here = state if not self.is_done else None
+        self.is_done = is_done
+        self.here = here = None if is_done else state
         self.step = self.state.step if self.state else run.reporter.step
         self.epoch = here.epoch if here else initial_epoch
         self.step_in_epoch = here.step_in_epoch if here else 0
         self.step_before = self.step
         self._first_step = self.step  # of this process
-        length = self.state.fit_length(self.number) if self.state else None
+        length = here.fit_length(number) if here else None
         # Steps of this `fit` before this process began; None if the checkpoint does not say.
         self._steps_before = 0 if here is None else length and length.steps
         self.epoch_size: int | None = None
         self.element_spec: Any = None
         self.restored_rate: float | None = None
-        self.history: list[Mapping[str, Any]] = list(here.history) if here else []
+        self.history: list[Mapping[str, Any]] = list(state.history) if state else []
 
     @classmethod
     def of_next_fit(cls, run: TaskRun, *, initial_epoch: int = 0, accumulate: int = 1) -> FitPosition:
@@ -72,10 +75,21 @@ class FitPosition:
         Raises:
           UnsupportedError: The checkpoint is inside an epoch whose steps had another number of batches.
         """
-        number, newest = run.num_fits, run.checkpoints.newest()
+        number, state = run.num_fits, run.checkpoints.newest()
         run.num_fits += 1
-        state = newest if newest is not None and number <= newest.fit else None
-        position = cls(run, number, state, initial_epoch=initial_epoch, accumulate=accumulate)
+        is_done = state is not None and number < state.fit
+        if state is not None and is_done:
+            length = state.fit_length(number)
+            if length is not None:
+                run.fit_lengths[number] = length
+            state = run.checkpoints.of_ended_fit(number)
+            if state is None and (length is None or length.steps != 0):
+                run.reporter.note(_LOST.format(number=number + 1))
+        elif state is not None and number > state.fit:
+            state = None
+        position = cls(
+            run, number, state, is_done=is_done, initial_epoch=initial_epoch, accumulate=accumulate
+        )
         here = position.here
         if here is not None and here.step_in_epoch and here.accumulate != accumulate:
             raise UnsupportedError(
@@ -83,8 +97,6 @@ class FitPosition:
                 f"{here.accumulate}, so examples would be trained on twice, or never; give "
                 f"accumulate={here.accumulate}, or continue from the end of an epoch"
             )
-        if position.is_done and state is not None and (length := state.fit_length(number)) is not None:
-            run.fit_lengths[number] = length
         return position
 
     @property
@@ -110,16 +122,10 @@ class FitPosition:
         state, run = self.state, self.run
         if state is None:
             return
+        if self.is_done and run.restored is not None and not run.restored.is_of_fit:
+            return  # the train function has restored what a loop has made of it since
         saved = state.groups()
-        if self.is_done and "model" not in saved:
-            return  # written by a loop after it, which restores what it has saved by itself
-        if self.is_done and (prefix := _group_of(model, run.fitted, self.number)) in saved:
-            # What this fit has trained is another model than the one of the fit that wrote the checkpoint.
-            earlier = _groups_of_earlier(model, prefix)
-            run.checkpoints.restore(state, {name: one for name, one in earlier.items() if name in saved})
-            return
-        if not self.is_done:
-            run.reporter.step = max(run.reporter.step, state.step)  # ctx.step, before the first step is done
+        run.reporter.step = max(run.reporter.step, state.step)  # ctx.step, before the first step is done
         with run.strategy.scope():
             model_state.make_global_generators(saved.intersection(model_state.GROUPS))
         groups = _groups_beside(model)
@@ -141,8 +147,8 @@ class FitPosition:
         self.run.checkpoints.check_equal(trackables, when="before the first step of this fit")
 
     def restore_callbacks(self, callbacks: Sequence[Any]) -> None:
-        """Gives the user's callbacks their states back. A `fit` that is done has them from its own time."""
-        if self.state is None or self.is_done:
+        """Gives the user's callbacks their states back."""
+        if self.state is None:
             return
         states = callback_state.unpack(dict(self.state.callbacks), self.state.arrays())
         sentences = callback_state.restore(callbacks, states)
@@ -150,13 +156,24 @@ class FitPosition:
             for sentence in sentences:
                 self.run.reporter.note(sentence)
 
-    def save(self, model: Any, callbacks: Sequence[Any]) -> None:
-        """Saves, unless this step is saved already. Every task calls it at the same step."""
+    def end(self, model: Any, callbacks: Sequence[Any]) -> None:
+        """Saves the end of this `fit`, or restores it; called last, when the user's callbacks have ended."""
+        if self.state is not None and self.state.has_ended:
+            # They had ended before it was saved, and have done so twice now.
+            self.restore(model)
+            self.restore_callbacks(callbacks)
+        self.save(model, callbacks, has_ended=True)
         if not self.is_done:
-            self.run.fit_lengths[self.number] = self.length
+            self.run.checkpoints.fit_ended(self.number)
+
+    def save(self, model: Any, callbacks: Sequence[Any], *, has_ended: bool = False) -> None:
+        """Saves, unless this step is saved already. Every task calls it at the same step."""
+        if self.is_done:
+            return
+        self.run.fit_lengths[self.number] = self.length
         if self.run.checkpoints.last_saved_step != self.step:
             trackables, fields = self._state(model, callbacks)
-            self.run.save(trackables, step=self.step, **fields)
+            self.run.save(trackables, step=self.step, has_ended=has_ended, **fields)
 
     def keep(self, model: Any, callbacks: Sequence[Any]) -> None:
         """Keeps in memory what `save` stores. Every task calls it at the same step."""
@@ -166,11 +183,7 @@ class FitPosition:
 
     def _state(self, model: Any, callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns what is saved: what has variables, and the fields of SavedState."""
-        fitted = self.run.fitted
         trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model)}
-        for number, one in fitted:
-            if one is not model:
-                trackables.update(_groups_of_earlier(one, _group_of(one, fitted, number)))
         if self.step_in_epoch:
             trackables["metrics"] = list(model.metrics)
         # Asked in every task, because a callback may read a metric for it, which is a collective.
@@ -182,32 +195,18 @@ class FitPosition:
             "history": tuple(self.history),
             "fit": self.number,
             "accumulate": self._accumulate,
-            "is_stopped": callback_state.has_stopped(callbacks),
+            "is_stopped": bool(model.stop_training) and not self.step_in_epoch,
             "callbacks": packed,
             "arrays": arrays,
             "eager_seeds": tf_private.eager_seeds(),
         }
 
 
-def _group_of(model: Any, fitted: Sequence[tuple[int, Any]], number: int) -> str:
-    """Returns the group of a model that another fit trains than the one under way: by its first fit.
-
-    Args:
-      number: Of the fit that trains it now.
-    """
-    return f"fit-{next((first for first, one in fitted if one is model), number)}"
-
-
-def _groups_of_earlier(model: Any, prefix: str) -> dict[str, Any]:
-    """Returns the groups of a model that an earlier fit has trained, and that a later one may train on."""
-    own = {
-        "optimizer": model.optimizer,
-        **model_state.groups_of_layers(model),
-        **model_state.groups_of(model),
-    }
-    return {prefix: model, **{f"{prefix}-{name}": one for name, one in own.items()}}
-
-
+_LOST = (
+    "fit {number} of the train function has ended, and the checkpoint with its end is not stored, as in a "
+    "run of an older raydist. Its history is empty, and its model has the weights that it begins with, "
+    "unless a later fit restores it. Begin a new run if the train function uses them."
+)
 _GROUPS_BESIDE = (*model_state.GROUPS, model_state.GROUP)
 
 

@@ -21,15 +21,9 @@ def random_groups_of(model: Any) -> dict[str, list[Any]]:
     found = {
         _KERAS: adapter.global_random_variables(),
         _TENSORFLOW: tf_private.global_random_variables(),
-        **groups_of_layers(model),
+        _LAYERS: adapter_of(model).random_variables(model),
     }
     return {name: variables for name, variables in found.items() if variables}
-
-
-def groups_of_layers(model: Any) -> dict[str, list[Any]]:
-    """Returns what of `groups_of` belongs to this model alone: none or one group."""
-    variables = adapter_of(model).random_variables(model)
-    return {_LAYERS: variables} if variables else {}
 
 
 def make_global_generators(names: set[str]) -> None:

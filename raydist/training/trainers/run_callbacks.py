@@ -94,9 +94,11 @@ class _Progress:
         if steps and epochs:
             in_earlier_fits = position.step - position.start.epoch * steps - position.step_in_epoch
             num_steps = in_earlier_fits + steps * (epochs - position.initial_epoch)
+        if position.is_done:
+            return
         progress = position.run.reporter.progress
         progress.expect(num_steps=num_steps, num_epochs=epochs)
-        if not position.is_done and position.start == resume.Start():
+        if position.start == resume.Start():
             progress.training_begins("fit", number=position.number + 1, step=position.step)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -108,13 +110,15 @@ class _Progress:
             position.run.checkpoints.restore(position.state, {"metrics": list(self.model.metrics)})
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._pace.finish(self._position.run.reporter)
-        # A callback may have ended it early: no step is missed any more.
-        self._position.run.reporter.progress.expect(
-            num_steps=self._position.step, num_epochs=self._position.epoch
-        )
-        if self._position.history and not self.model.history.epoch:
+        position = self._position
+        self._pace.finish(position.run.reporter)
+        if not position.is_done:
+            # A callback may have ended it early: no step is missed any more.
+            position.run.reporter.progress.expect(num_steps=position.step, num_epochs=position.epoch)
+        if position.history and not self.model.history.epoch:
             self._fill_history()  # no epoch was left to train
+        if position.state is not None and position.state.is_stopped:
+            self.model.stop_training = True
 
     def _fill_history(self) -> None:
         """Adds the epochs before the restore, which belong to the same training."""
@@ -236,10 +240,8 @@ class _Checkpoint:
             self._keep()
 
     def on_train_end(self, logs: Any = None) -> None:
-        self.save()
-        run = self._position.run
-        run.fitted.append((self._position.number, self.model))
-        run.checkpoints.finish()
+        self._position.end(self.model, self._users)
+        self._position.run.checkpoints.finish()
 
 
 def callbacks_of(run: TaskRun) -> list[Any]:
