@@ -105,7 +105,7 @@ def test_results_have_the_bits_of_one_worker(name: str) -> None:
     [("2 workers", "3"), *(pytest.param(name, "legacy", marks=SLOW) for name in ("2 workers", "2 devices"))],
 )
 def test_numbers_that_steps_return_have_the_bits_of_one_worker(name: str, keras: str) -> None:
-    check_equal(name, keras, 3, ("returned",))
+    check_equal(name, keras, 4, ("returned",))
 
 
 @pytest.mark.parametrize("name", ["2 workers", pytest.param("2 devices", marks=SLOW)])

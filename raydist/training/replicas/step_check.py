@@ -271,9 +271,12 @@ class StepCheck:
         gradients = [one for update in whole for one in update.gradients if one is not None]
         self.tolerance = max(map(_tolerance_of, gradients), default=TOLERANCE)
         self._tolerances = [[_tolerance_of(value) for _, value in of_batch] for of_batch, *_ in shown]
+        differences = of_tapes = _squared_difference(whole, parts, weight)
+        if self.processes_sums:
+            of_tapes = _squared_difference(_of_tapes(whole), list(map(_of_tapes, parts)), weight)
         return [
-            *_squared_difference(whole, parts, weight),
-            *_squared_difference(_of_tapes(whole), list(map(_of_tapes, parts)), weight),
+            *differences,
+            *of_tapes,
             *(
                 one
                 for of_batch, *rest in shown
