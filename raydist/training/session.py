@@ -305,6 +305,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     if job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     tf_private.gather_sizes_in_loops()
+    tf_private.key_traces_by_replica()
     tf_private.inline_functions(on_compiled=compilation.note_inlined)
     check_keras(assignment.keras)
     if job.patch_keras:

@@ -49,6 +49,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context, forwardprop_util, record
 from tensorflow.python.eager.polymorphic_function import (
     autograph_util,
+    function_context,
     function_type_utils,
     polymorphic_function,
 )
@@ -418,7 +419,7 @@ class inlined_functions:
     @classmethod
     def holds_for(cls, function: Any) -> bool:
         """Whether a `tf.function` that is called now is to be inlined."""
-        if function._attributes or _is_tensorflows(function._python_function):
+        if function._attributes or _is_of_library(function._python_function):
             return False
         if cls._num_all > 0 or tf.executing_eagerly():
             return cls._num_all > 0
@@ -432,7 +433,8 @@ def inline_functions(*, on_compiled: Callable[[str], None]) -> None:
     (function_context.py, `make_function_context`). What else a trace depends on is not in its key: whether
     optimizers are only watched, a replica's share of the batch, the values that stand for variables, how many
     replicas there are. A collective, or `merge_call`, does not work in a nested function either
-    (mirrored_run.py). Functions of TensorFlow's own, and what it registers as one kernel, stay as they are.
+    (mirrored_run.py). Functions of TensorFlow and raydist, and those with attributes, which TensorFlow may
+    replace by a kernel, stay as they are.
 
     Args:
       on_compiled: Called with the name of a function that XLA would have compiled, and that several replicas
@@ -455,17 +457,42 @@ def inline_functions(*, on_compiled: Callable[[str], None]) -> None:
     owner.__call__ = __call__
 
 
+def key_traces_by_replica() -> None:
+    """Has a `tf.function` that is called in eager steps keep a trace for each replica, and another outside.
+
+    TensorFlow has the replica's device in the key of a trace, but only if the process has several
+    (function_context.py). Losses are scaled by the number of replicas, and a replica may ask for its number.
+    """
+    original = function_context.make_function_context
+    if getattr(original, "has_replica", False):
+        return
+
+    @functools.wraps(original)
+    def make_function_context(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        if not tf.executing_eagerly() or not _is_one_of_several():
+            return made
+        replica = tf.distribute.get_replica_context()
+        number = tf.get_static_value(replica.replica_id_in_sync_group)
+        # Any field that is compared; this one is otherwise for functions that are being saved.
+        policy = made.context.variable_policy, replica.num_replicas_in_sync, int(number)
+        return made._replace(context=made.context._replace(variable_policy=policy))
+
+    make_function_context.has_replica = True  # type: ignore[attr-defined]
+    function_context.make_function_context = make_function_context
+
+
 def _is_one_of_several() -> bool:
     """Whether this is called by a replica of several."""
     is_replica = tf.distribute.get_replica_context() is not None
     return is_replica and bool(tf.distribute.get_strategy().num_replicas_in_sync > 1)
 
 
-def _is_tensorflows(function: Any) -> bool:
+def _is_of_library(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     _, target = tf_decorator.unwrap(function)
-    return str(getattr(target, "__module__", "")).partition(".")[0] == "tensorflow"
+    return str(getattr(target, "__module__", "")).partition(".")[0] in ("tensorflow", "raydist")
 
 
 _converted: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,11 +23,13 @@ class Program(NamedTuple):
       model: Of a base class and the arguments of a functional model.
       compiled: Arguments of `compile`.
       mapped: What the data are mapped by.
+      calls: What is called after `fit`: evaluate, predict, or train_on_batch.
     """
 
     model: type
     compiled: Mapping[str, Any]
     mapped: Callable[..., Any] | None = None
+    calls: tuple[str, ...] = ()
 
 
 def _is_3() -> bool:
@@ -121,11 +124,18 @@ def helper_that_makes_a_variable(decorate: Decorate) -> Program:
 
 def step_of_super(decorate: Decorate) -> Program:
     class Model(tf.keras.Model):
-        @decorate(_batch_signature)
+        @decorate(None)
         def train_step(self, data: Any) -> Any:
             return super().train_step(data)
 
-    return Program(Model, {"loss": "mse", "metrics": ["mae"]})
+    return Program(
+        Model,
+        {"loss": "mse", "metrics": ["mae"]},
+        calls=(
+            "train_on_batch",
+            "evaluate",
+        ),
+    )
 
 
 def own_test_step(decorate: Decorate) -> Program:
@@ -135,7 +145,7 @@ def own_test_step(decorate: Decorate) -> Program:
             x, y = data
             return self.shows(tf.reduce_mean(tf.square(y - self(x, training=False))))
 
-    return Program(Model, {"loss": "mse"})
+    return Program(Model, {"loss": "mse"}, calls=("evaluate",))
 
 
 def test_step_of_super(decorate: Decorate) -> Program:
@@ -144,18 +154,16 @@ def test_step_of_super(decorate: Decorate) -> Program:
         def test_step(self, data: Any) -> Any:
             return super().test_step(data)
 
-    return Program(Model, {"loss": "mse", "metrics": ["mae"]})
+    return Program(Model, {"loss": "mse", "metrics": ["mae"]}, calls=("evaluate",))
 
 
 def own_predict_step(decorate: Decorate) -> Program:
     class Model(tf.keras.Model):
-        predicts = True
-
         @decorate(_batch_signature)
         def predict_step(self, data: Any) -> Any:
             return 2.0 * self(data[0], training=False)
 
-    return Program(Model, {"loss": "mse"})
+    return Program(Model, {"loss": "mse"}, calls=("predict",))
 
 
 def call_of_model(decorate: Decorate) -> Program:
@@ -168,7 +176,14 @@ def call_of_model(decorate: Decorate) -> Program:
         def call(self, x: Any) -> Any:
             return self.dense(x)
 
-    return Program(Model, {"loss": "mse", "metrics": ["mae"]})
+    return Program(
+        Model,
+        {"loss": "mse", "metrics": ["mae"]},
+        calls=(
+            "evaluate",
+            "predict",
+        ),
+    )
 
 
 def call_of_layer(decorate: Decorate) -> Program:
@@ -195,7 +210,7 @@ def call_of_layer(decorate: Decorate) -> Program:
         def call(self, x: Any) -> Any:
             return self.scaled(self.dense(x))
 
-    return Program(Model, {"loss": "mse"})
+    return Program(Model, {"loss": "mse"}, calls=("predict",))
 
 
 def _pair() -> list[Any]:
@@ -275,7 +290,7 @@ def update_of_metric(decorate: Decorate) -> Program:
         def result(self) -> Any:
             return self.value * 1.0
 
-    return Program(tf.keras.Model, {"loss": "mse", "metrics": [Total]})
+    return Program(tf.keras.Model, {"loss": "mse", "metrics": [Total]}, calls=("evaluate",))
 
 
 def update_of_optimizer(decorate: Decorate) -> Program:
@@ -337,6 +352,40 @@ def regularizer(decorate: Decorate) -> Program:
     return Program(Model, {"loss": "mse"})
 
 
+def weighted_loss(decorate: Decorate) -> Program:
+    """Its loss divides by the weights of the global batch: a collective inside of the decorated step."""
+
+    def weigh(x: Any, y: Any) -> Any:
+        return x, y, tf.cast(tf.range(tf.shape(x)[0]) % 3, tf.float32)
+
+    class Model(tf.keras.Model):
+        @decorate(None)
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    return Program(Model, {"loss": "mse"}, weigh)
+
+
+def function_of_two_models(decorate: Decorate) -> Program:
+    @decorate(None)
+    def learn(model: Any, data: Any) -> Any:
+        return _gradient_step(model, data, is_mean=True)
+
+    class Model(_own_model()):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            return self.shows(learn(self, data))
+
+    class Other(Model):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            inputs = tf.keras.Input((SIZE,))
+            first = Model(inputs, tf.keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
+            first.compile("sgd", "mse")
+            first.fit(tf.data.Dataset.from_tensor_slices(_rows()).batch(BATCH), verbose=0)
+
+    return Program(Other, {"loss": "mse"})
+
+
 def eager_step(decorate: Decorate) -> Program:
     program = helper_of_train_step(decorate)
     return program._replace(compiled={"loss": "mse", "run_eagerly": True})
@@ -359,7 +408,15 @@ PROGRAMS: dict[str, Callable[[Decorate], Program]] = {
         *(step_of_super, own_test_step, test_step_of_super, own_predict_step, call_of_model, call_of_layer),
         *(loss_function, keras_loss_inside_a_function, loss_object_in_a_function, call_of_loss),
         *(metric_function, update_of_metric, update_of_optimizer, apply_of_optimizer, schedule),
-        *(map_function, regularizer, eager_step, eager_loss, several_steps_in_a_call),
+        *(
+            map_function,
+            regularizer,
+            weighted_loss,
+            function_of_two_models,
+            eager_step,
+            eager_loss,
+            several_steps_in_a_call,
+        ),
     )
 }
 
@@ -398,6 +455,15 @@ def _rows() -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(ROWS, SIZE)).astype("float32"), rng.normal(size=(ROWS, 1)).astype("float32")
 
 
+def _data(program: Program) -> tf.data.Dataset:
+    data = tf.data.Dataset.from_tensor_slices(_rows()).batch(BATCH)
+    return data if program.mapped is None else data.map(program.mapped)
+
+
+def _evaluated(model: Any) -> Callable[[Any], dict[str, Any]]:
+    return functools.partial(model.evaluate, verbose=0, return_dict=True)
+
+
 def _trained(ctx: Any, program: Program, *, by_context: bool) -> dict[str, np.ndarray]:
     """Returns weights, logs, values and predictions."""
     keras = tf.keras
@@ -410,41 +476,62 @@ def _trained(ctx: Any, program: Program, *, by_context: bool) -> dict[str, np.nd
             compiled["metrics"] = [one() if isinstance(one, type) else one for one in compiled["metrics"]]
         compiled["optimizer"] = compiled.get("optimizer", lambda: keras.optimizers.SGD(0.05))()
         model.compile(**compiled)
-    data = tf.data.Dataset.from_tensor_slices(_rows()).batch(BATCH)
-    if program.mapped is not None:
-        data = data.map(program.mapped)
+    server_steps = 3 if ctx is not None and ctx.coordinator is not None else None
+    data: Any = functools.partial(_data, program) if server_steps else _data(program)
     if by_context:
-        history = ctx.fit(model, data, epochs=2, validation_data=data)
+        history = ctx.fit(model, data, epochs=2, validation_data=data, steps_per_epoch=server_steps)
     else:
         history = model.fit(data, epochs=2, validation_data=data, verbose=0)
     found = {f"log {name}": np.asarray(value) for name, value in sorted(history.history.items())}
+    if "train_on_batch" in program.calls and not server_steps:
+        x, y = _rows()
+        model.train_on_batch(x[:9], y[:9])
     found["weights"] = np.concatenate([np.ravel(one) for one in model.get_weights()])
-    if hasattr(program.model, "predicts"):
+    if "evaluate" in program.calls:
+        evaluate = functools.partial(ctx.evaluate, model) if by_context else _evaluated(model)
+        found |= {f"value {name}": np.asarray(value) for name, value in sorted(evaluate(data).items())}
+    if "predict" in program.calls and not server_steps:
         predicted = ctx.predict(model, data) if by_context else model.predict(data, verbose=0)
         found["predicted"] = np.ravel(predicted)
     return found
 
 
-def train_all(
-    ctx: Any, *, places: list[str], decorators: list[str], ways: tuple[str, ...] = ("fit", "ctx.fit")
-) -> dict[str, Any]:
-    """Returns what each program trains to, by its name, its decorator and who trained; or what it raises.
+def train_cells(ctx: Any, *, cells: list[tuple[str, str, str]]) -> dict[str, Any]:
+    """Returns what programs train to, or what they raise, by names of a program, a decorator, and who trains.
 
-    And what Keras alone trains it to, without a decorator.
+    And what Keras alone trains each program to, without a decorator.
     """
     results: dict[str, Any] = {}
-    for place in places:
-        cells = [(decorator, way) for decorator in decorators for way in ways]
-        for decorator, way in [("none", "plain"), *cells]:
-            key = f"{place}/{decorator}/{way}"
-            try:
-                program = PROGRAMS[place](DECORATORS[decorator])
-                found = _trained(None if way == "plain" else ctx, program, by_context=way == "ctx.fit")
-            except Exception:
-                results[f"{key}/error"] = traceback.format_exc()
-                continue
-            results |= {f"{key}/{name}": value for name, value in found.items()}
+    plain = [(place, "none", "plain") for place in dict.fromkeys(place for place, _, _ in cells)]
+    for place, decorator, way in [*plain, *cells]:
+        key = f"{place}/{decorator}/{way}"
+        try:
+            program = PROGRAMS[place](DECORATORS[decorator])
+            found = _trained(None if way == "plain" else ctx, program, by_context=way == "ctx.fit")
+        except Exception:
+            results[f"{key}/error"] = traceback.format_exc()
+            continue
+        results |= {f"{key}/{name}": value for name, value in found.items()}
     return results
+
+
+def accumulated(ctx: Any) -> dict[str, Any]:
+    """Returns weights of `ctx.fit` by two batches an update, and those of Keras alone by batches of both."""
+    program = train_step_of_a_mean(DECORATORS["function"])
+    found = {}
+    for name, context, size in (("plain", None, 2 * BATCH), ("ctx.fit", ctx, BATCH)):
+        with contextlib.nullcontext() if context is None else context.strategy.scope():
+            inputs = tf.keras.Input((SIZE,))
+            outputs = tf.keras.layers.Dense(1, kernel_initializer="ones")(inputs)
+            model = program.model(inputs, outputs)
+            model.compile(tf.keras.optimizers.SGD(0.05), "mse")
+        data = tf.data.Dataset.from_tensor_slices(_rows()).batch(size)
+        if context is None:
+            model.fit(data, epochs=2, verbose=0)
+        else:
+            context.fit(model, data, epochs=2, accumulate=2)
+        found[name] = np.concatenate([np.ravel(one) for one in model.get_weights()])
+    return found
 
 
 def loop_of_decorated_steps(ctx: Any) -> dict[str, Any]:
@@ -572,3 +659,21 @@ def _idle_steps() -> dict[str, tuple[Callable[[Any, Any], Any], dict[str, Any]]]
         "assigned by hand": (assigned, {}),
         "scaled": (trained, {"optimizer": overflowing}),
     }
+
+
+def eager_replicas(ctx: Any) -> dict[str, Any]:
+    """Returns what a decorated loss is in eager replicas once it was called outside, and a bare one."""
+    loss = tf.keras.losses.MeanSquaredError(**({} if _is_3() else {"reduction": "sum"}))
+    one, zero = tf.ones([2, 1]), tf.zeros([2, 1])
+
+    @tf.function
+    def scaled() -> Any:
+        number = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return tf.stack([loss(one, zero), tf.cast(number, tf.float32)])
+
+    outside = scaled()
+    found = {"outside": outside.numpy().tolist()}
+    for name, function in (("decorated", scaled), ("bare", scaled.python_function)):
+        parts = ctx.strategy.experimental_local_results(ctx.strategy.run(lambda: function()))  # noqa: B023
+        found[name] = [part.numpy().tolist() for part in parts]
+    return found

@@ -17,10 +17,14 @@ PLACES = ["train_step_of_a_mean", "helper_of_train_step", "step_of_super", "upda
 @functools.cache
 def run(keras: str, workers: int) -> dict[str, list[TaskProcess]]:
     cluster = Cluster(keras=keras, **(TWO_WORKERS if workers == 2 else {}))
-    arguments = {"places": PLACES, "decorators": ["function"], "ways": ["fit" if workers == 2 else "ctx.fit"]}
-    calls: dict[str, tuple[str, dict[str, object]]] = {"places": (f"{FUNCTIONS}:train_all", arguments)}
+    way = "fit" if workers == 2 else "ctx.fit"
+    cells = [(place, "function", way) for place in PLACES]
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        "cells": (f"{FUNCTIONS}:train_cells", {"cells": cells})
+    }
     if workers == 2:
         calls["loop"] = (f"{FUNCTIONS}:loop_of_decorated_steps", {})
+        calls["eager"] = (f"{FUNCTIONS}:eager_replicas", {})
     return run_in_turn(calls, cluster)
 
 
@@ -28,7 +32,7 @@ def run(keras: str, workers: int) -> dict[str, list[TaskProcess]]:
 @pytest.mark.parametrize("place", PLACES)
 def test_decorated_code_trains_as_plain_code_of_one_device(place: str, keras: str, workers: int) -> None:
     way = "fit" if workers == 2 else "ctx.fit"
-    for task in run(keras, workers)["places"]:
+    for task in run(keras, workers)["cells"]:
         assert [one for name, one in task.values.items() if name.startswith(f"{place}/")] == []
         plain = f"{place}/none/plain/"
         expected = {
@@ -46,6 +50,14 @@ def test_a_decorated_step_of_a_loop_trains_as_a_bare_one(keras: str) -> None:
         for decorator in ("function", "reduce_retracing"):
             np.testing.assert_allclose(task.arrays[decorator], task.arrays["none"], rtol=1e-5, atol=1e-6)
         assert np.abs(task.arrays["none"][:-1] - 1.0).max() > 1e-2
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_a_decorated_loss_of_an_eager_replica_is_not_what_it_was_outside(keras: str) -> None:
+    for replica, task in enumerate(run(keras, 2)["eager"]):
+        assert task.values["outside"][1] == 0
+        assert task.values["bare"][0][1] == replica
+        assert task.values["decorated"] == task.values["bare"]
 
 
 @functools.cache
