@@ -1,0 +1,99 @@
+"""tf.function at each place where people put it: each cell is compared with Keras alone on one device."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.support.decorator_functions import PROGRAMS
+from tests.support.processes import Cluster, TaskProcess, run_in_turn
+
+# Each cluster trains all cells in one process a task.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+FUNCTIONS = "tests.support.decorator_functions"
+TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
+CLUSTERS = {
+    "one device": {},
+    "2 workers": TWO_WORKERS,
+    "mirrored": {"strategy": "mirrored", "devices": 2},
+    "virtual": TWO_WORKERS,
+    "servers": {"strategy": "parameter_server", "workers": 1, "ps": 1},
+}
+DECORATORS = ["function", "jit_compile", "reduce_retracing", "input_signature"]
+# By whom each decorator's programs are trained.
+WAYS = {
+    "function": ["fit", "ctx.fit"],
+    "jit_compile": ["fit"],
+    "reduce_retracing": ["ctx.fit"],
+    "input_signature": ["fit"],
+}
+# Runs eagerly, which parameter servers do not, or has a program of TensorFlow's that is not for them.
+NOT_ON_SERVERS = ("eager_step", "eager_loss", "function_of_two_models", "several_steps_in_a_call")
+# A tf.function takes no variable of Keras 3, and add_loss no tensor of another graph. On one device, where
+# XLA compiles the function, it is called as in plain Keras, which fails too.
+NOT_COMPILED = (
+    *("call_of_layer", "schedule", "regularizer", "update_of_optimizer"),
+    "apply_of_optimizer",
+)
+
+
+def cells_of(name: str) -> list[tuple[str, str, str]]:
+    ways = {"function": ["ctx.fit"]} if name == "servers" else WAYS
+    places = [one for one in PROGRAMS if name != "servers" or one not in NOT_ON_SERVERS]
+    cells = [(place, decorator, way) for place in places for decorator in ways for way in ways[decorator]]
+    if name == "one device":
+        cells = [one for one in cells if one[1] != "jit_compile" or one[0] not in NOT_COMPILED]
+    return cells
+
+
+CELLS = [(name, *cell) for name in CLUSTERS for cell in cells_of(name)]
+
+
+@functools.cache
+def run(name: str, keras: str) -> dict[str, list[TaskProcess]]:
+    cluster = Cluster(keras=keras, **CLUSTERS[name])
+    options = {"job_options": {"virtual_replicas": "4"}} if name == "virtual" else {}
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        "cells": (f"{FUNCTIONS}:train_cells", {"cells": cells_of(name)})
+    }
+    if name != "servers":
+        calls["loop"] = (f"{FUNCTIONS}:loop_of_decorated_steps", {})
+        calls["accumulated"] = (f"{FUNCTIONS}:accumulated", {})
+    return run_in_turn(calls, cluster, timeout_s=3000, **options)
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize(("name", "place", "decorator", "way"), CELLS)
+def test_decorated_code_trains_as_plain_code_of_one_device(
+    name: str, keras: str, place: str, decorator: str, way: str
+) -> None:
+    for task in run(name, keras)["cells"]:
+        prefixes = f"{place}/none/plain/", f"{place}/{decorator}/{way}/"
+        plain, found = (
+            {
+                key.removeprefix(prefix): one
+                for key, one in {**task.arrays, **task.values}.items()
+                if key.startswith(prefix)
+            }
+            for prefix in prefixes
+        )
+        assert "error" not in found, found["error"]
+        assert "weights" in plain
+        for key in found:
+            np.testing.assert_allclose(found[key], plain[key], rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize("name", [one for one in CLUSTERS if one != "servers"])
+class TestOtherWays:
+    def test_a_decorated_step_of_a_loop_trains_as_a_bare_one(self, name: str, keras: str) -> None:
+        for task in run(name, keras)["loop"]:
+            for decorator in ("function", "reduce_retracing"):
+                np.testing.assert_allclose(task.arrays[decorator], task.arrays["none"], rtol=1e-5, atol=1e-6)
+
+    def test_a_decorated_step_accumulates_as_one_larger_batch(self, name: str, keras: str) -> None:
+        for task in run(name, keras)["accumulated"]:
+            np.testing.assert_allclose(task.arrays["ctx.fit"], task.arrays["plain"], rtol=1e-5, atol=1e-6)
