@@ -1070,7 +1070,8 @@ def draw_anew_in_each_pass() -> None:
     Only while the global seed is a `RunSeed`. The numbers depend on that, the pass and the element alone: a
     map function gets a seed for each element of a dataset that draws anew in each pass, and has stateless
     operations in place of those without a seed. So Keras's own shuffle of arrays draws another order for each
-    epoch. Loops in a map function, and rarer operations, draw as TensorFlow lets them.
+    epoch. Loops in a map function, each `tf.function` that it calls, and rarer operations draw as they do in
+    TensorFlow.
     """
     if hasattr(dataset_ops.DatasetV2.map, "__wrapped__"):
         return
@@ -1098,10 +1099,11 @@ def draw_anew_in_each_pass() -> None:
                 return mapped
         seeds = dataset_ops.DatasetV2.random(rerandomize_each_iteration=True)
         is_tuple = type(self.element_spec) is tuple  # tf.data passes a namedtuple as one argument
-        converted = autograph.tf_convert(map_func, autograph_ctx.control_status_ctx())
+        function = getattr(map_func, "python_function", map_func)  # of a tf.function
+        converted = autograph.tf_convert(function, autograph_ctx.control_status_ctx())
 
         @tf.autograph.experimental.do_not_convert
-        @functools.wraps(map_func)
+        @functools.wraps(function)
         def seeded(element: Any, seed: tf.Tensor) -> Any:
             with changed(_Maps, graph=tf.compat.v1.get_default_graph(), seed=seed):
                 return converted(*element) if is_tuple else converted(element)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 
-def digests(*models: Any) -> dict[str, str]:
-    """Returns a digest of each generator of this process, and of the models' own state."""
+def digests(model: Any) -> dict[str, str]:
+    """Returns a digest of each generator of this process, and of those of a model's layers."""
     import tensorflow as tf
     from keras.src.backend.common import global_state
     from tensorflow.python.eager import context
@@ -22,34 +22,149 @@ def digests(*models: Any) -> dict[str, str]:
     rng, seed = context.context()._rng, context.global_seed()
     generator = stateful_random_ops.global_generator
     keras = global_state.get_global_attribute("global_seed_generator")
-    found = {
+    seeds = [part for part in model._flatten_layers() if not hasattr(part, "train_step")]
+    found: dict[str, Any] = {
         "random": random.getstate(),
         "numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
-        "tensorflow": [seed, None if seed is None else rng.getstate()],
+        "tensorflow": [seed, rng.getstate()],
         "tf.random.Generator": None if generator is None else generator.state.numpy().tolist(),
         "keras": None if keras is None else np.array(keras.state).tolist(),
-        "keras seed": global_state.get_global_attribute("global_random_seed"),
+        "keras's seed": global_state.get_global_attribute("global_random_seed"),
+        "layers": [state for part in seeds for state in _seeds_of(part)],
     }
     if tf.keras.Model.__module__.startswith("tf_keras"):
         from tf_keras.src import backend
 
         own = getattr(backend._SEED_GENERATOR, "generator", None)
         found["tf_keras"] = None if own is None else own.getstate()
-    for number, model in enumerate(models):
-        for name, value in _state_of(model).items():
-            found[f"{name} {number}"] = value
-    return {name: hashlib.sha256(repr(value).encode()).hexdigest()[:10] for name, value in found.items()}
+    return {name: hashlib.sha256(repr(value).encode()).hexdigest()[:12] for name, value in found.items()}
 
 
-def _state_of(model: Any) -> dict[str, Any]:
-    variables = [np.array(one).tolist() for one in model.variables]
-    counters = {
-        f"{number}.{name}": value
-        for number, part in enumerate(model._flatten_layers())
-        for name, value in sorted(vars(part).items())
-        if not name.startswith("_") and name != "calls" and isinstance(value, (int, float))
+def _seeds_of(layer: Any) -> list[Any]:
+    return [np.array(one.state).tolist() for one in getattr(layer, "_seed_generators", ())]
+
+
+def around_each_call(ctx: Any) -> dict[str, Any]:
+    """Calls all that is public, one after another, by plain Keras and by raydist.
+
+    Returns of each way and call the digests of all generators after it, and all variables.
+    """
+    import tensorflow as tf
+
+    keras, found = tf.keras, {}
+    tables: dict[str, Any] = {}
+
+    class Drawing(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        """Draws numbers and counts its calls in a table, and changes no output."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = keras.layers.Dropout(0.5)
+            self.counts = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            if training:
+                zero = tf.constant(0, tf.int64)
+                self.counts.insert(zero, self.counts.lookup(zero) + 1)
+            return inputs + 0.0 * self.dropout(inputs, training=training)
+
+    class Own(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.drawing, self.first, self.second = Drawing(), keras.layers.Dense(4), keras.layers.Dense(1)
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            return self.second(self.first(self.drawing(inputs, training=training)))
+
+    def own_loss(labels: Any, outputs: Any) -> Any:
+        return tf.reduce_mean((outputs - labels) ** 2)
+
+    for way in ("plain", "scope", "ctx"):
+        keras.utils.set_random_seed(5)
+        with contextlib.nullcontext() if way == "plain" else ctx.strategy.scope():
+            dense = keras.layers.Dense
+            stacked, own = keras.Sequential([keras.layers.Input((5,)), dense(4), dense(1)]), Own()
+            stacked.compile("adam", "mse", metrics=["mae"])
+            own.compile("adam", own_loss, metrics=["mae"])
+        calls = {
+            **{f"stacked {name}": (stacked, call) for name, call in _calls(ctx, stacked, way).items()},
+            **{f"own {name}": (own, call) for name, call in _calls(ctx, own, way).items()},
+            **{name: (stacked, call) for name, call in _calls_of_context(ctx, stacked).items()},
+        }
+        for name, (model, call) in calls.items():
+            if way == "ctx" or name.startswith(("stacked", "own")):
+                call()
+            for generator, digest in digests(model).items():
+                found[f"{way}/{name}/{generator}"] = digest
+            weights = [
+                one for one in (*model.weights, *_optimizer_variables(model)) if "seed" not in one.name
+            ]
+            flat = [np.ravel(np.array(one)).astype("float64") for one in weights]
+            found[f"{way}/{name}/variables"] = np.concatenate(flat)
+        tables[way] = int(own.drawing.counts.lookup(tf.constant(0, tf.int64)))
+    return {**found, "tables": tables}
+
+
+def _calls(ctx: Any, model: Any, way: str) -> dict[str, Callable[[], Any]]:
+    """Returns what Keras has, by name: of the model itself, or of the context."""
+    import tensorflow as tf
+
+    x, y = _rows(24)
+    fit, evaluate, predict = model.fit, model.evaluate, model.predict
+    labelled: Any = (x, y)
+    if way == "ctx":
+        fit, evaluate, predict = (
+            functools.partial(one, model) for one in (ctx.fit, ctx.evaluate, ctx.predict)
+        )
+        labelled = (labelled,)
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    return {
+        "fit": lambda: fit(data(), epochs=1, validation_data=data(), verbose=0),
+        "evaluate": lambda: evaluate(data(), verbose=0),
+        "predict": lambda: predict(x),
+        "fit again": lambda: fit(data(), epochs=2, verbose=0),
+        "fit of arrays": lambda: fit(x, y, epochs=1, batch_size=8, shuffle=False, verbose=0),
+        "evaluate arrays": lambda: evaluate(*labelled, verbose=0),
+        "train_on_batch": lambda: model.train_on_batch(x[:8], y[:8]),
+        "test_on_batch": lambda: model.test_on_batch(x[:8], y[:8]),
+        "predict_on_batch": lambda: model.predict_on_batch(x[:8]),
     }
-    return {"variables": variables, "objects": sorted(counters.items(), key=str)}
+
+
+def _calls_of_context(ctx: Any, model: Any) -> dict[str, Callable[[], Any]]:
+    """Returns what plain Keras has no counterpart of, by name."""
+    return {
+        "report": lambda: ctx.report({"value": 1.0}),
+        "note": lambda: ctx.note("a note of the test"),
+        "save": lambda: ctx.save(step=1000, model=model, optimizer=model.optimizer),
+        "train_steps": lambda: _loop(ctx, model),
+        "restore": lambda: ctx.restore(model=model, optimizer=model.optimizer),
+    }
+
+
+def _optimizer_variables(model: Any) -> list[Any]:
+    found = model.optimizer.variables
+    return list(found() if callable(found) else found)
+
+
+def _loop(ctx: Any, model: Any) -> None:
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(_rows(24)).batch(8)
+
+    def step(batch: Any) -> dict[str, Any]:
+        inputs, labels = batch
+        with tf.GradientTape() as tape:
+            errors = tf.reduce_mean((model(inputs, training=True) - labels) ** 2, axis=-1)
+            loss = tf.nn.compute_average_loss(errors, global_batch_size=8)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    ctx.train_steps(step, data, num_steps=2)
 
 
 def shuffles_between_fits(ctx: Any, *, kind: str) -> dict[str, Any]:
@@ -281,6 +396,7 @@ def orders(ctx: Any, *, seed: int | None = None) -> dict[str, Any]:
         "map": numbers.map(augmented),
         "parallel map": numbers.map(augmented, num_parallel_calls=4, deterministic=True),
         "map of batches": numbers.batch(12).map(tf.random.shuffle).unbatch(),
+        "decorated map": numbers.map(tf.function(augmented)),
         "map of pairs": tf.data.Dataset.zip((numbers, numbers)).map(lambda one, _: augmented(one)),
         "image": numbers.map(lambda one: tf.image.random_brightness(tf.fill([1, 1, 3], 1.0), 0.5)[0, 0, 0]),
     }

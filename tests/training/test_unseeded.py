@@ -12,7 +12,7 @@ from tests.support.processes import Cluster, run_function, run_in_turn
 FUNCTIONS = "tests.support.generator_functions"
 WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 # What the stock program with a seed repeats in each epoch.
-REPEATED = ("map", "map of batches", "map of pairs", "image")
+REPEATED = ("map", "decorated map", "map of batches", "map of pairs", "image")
 
 
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
