@@ -129,7 +129,6 @@ def open_script(
         )
         opened = _opened(assignment, strategies, progress=progress, commands=commands)
         run = stack.enter_context(opened)
-        run.reporter.reports_every_fit = True
         reporting.note(note)
         script = str(assignment.job.entry_point)
         if assignment.attempt > 0:
@@ -140,11 +139,6 @@ def open_script(
         stack.enter_context(strategies.watched())
         yield stack.enter_context(_as_current(ScriptContext(run, _trainer, strategies)))
         strategies.finish()
-        if assignment.is_chief and not progress.has_trained():
-            reporting.note(
-                f"{script} ended without reporting a step, so the run has no steps and no metrics: "
-                f"{SHOW_PROGRESS}"
-            )
 
 
 @contextmanager
@@ -209,6 +203,13 @@ def _opened(
         )
         try:
             yield run
+            if assignment.is_chief and not progress.has_trained():
+                entry_point = assignment.job.entry_point
+                who = str(entry_point) if entry_point.is_script else "the train function"
+                reporting.note(
+                    f"{who} ended without reporting a step, so the run has no steps and no metrics: "
+                    f"{SHOW_PROGRESS}"
+                )
             checkpoints.finish()
             _check_storage(assignment)
             checkpoints.check_stored()

@@ -135,6 +135,35 @@ def _flat(model: Any) -> np.ndarray:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
+def fit_of_the_users_own(ctx: Any) -> dict[str, Any]:
+    """Models in and outside of the strategy's scope, with callbacks that restore and without."""
+    import tensorflow as tf
+
+    keras, status = tf.keras, progress_of(ctx).status
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
+
+    def told() -> list[str]:
+        return [note for note in status().notes if "ctx.callbacks()" in note]
+
+    with ctx.strategy.scope():
+        inside = dense_model(keras, "adam")
+    inside.fit(data, epochs=1, verbose=0, callbacks=ctx.callbacks())
+    backup = keras.callbacks.BackupAndRestore(ctx.storage + "/backup")
+    inside.fit(data, epochs=1, verbose=0, callbacks=[backup])
+    before, step = told(), status().step
+    outside = dense_model(keras, "adam")
+    outside.fit(data, epochs=1, verbose=0)
+    return {"before": before, "notes": told(), "steps": status().step - step}
+
+
+def evaluates_only(ctx: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    model = dense_model(tf.keras, "adam")
+    model.evaluate(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
+    return {}
+
+
 def layers_of_the_users_own(ctx: Any) -> dict[str, Any]:
     """A plain fit of layers that draw random numbers, and that keep moving statistics."""
     import tensorflow as tf

@@ -54,6 +54,20 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
     np.testing.assert_allclose(losses[:4], found["fits_in_a_row"][0].arrays["losses"], rtol=1e-6)
 
 
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+def test_a_job_is_told_that_plain_fit_stores_no_checkpoints(keras: str) -> None:
+    [task] = run_function(f"{FUNCTIONS}:fit_of_the_users_own", Cluster(keras=keras))
+    assert task.values["before"] == []
+    [note] = task.values["notes"]
+    assert note.startswith("model.fit without ctx.callbacks() stores no checkpoints, so a new attempt trains")
+    assert task.values["steps"] == 4  # the model outside of the scope is the run's, too
+
+
+def test_job_that_trains_nothing_tells_so() -> None:
+    [task] = run_function(f"{FUNCTIONS}:evaluates_only", Cluster())
+    assert "raydist: the train function ended without reporting a step, so the run has no" in task.printed
+
+
 def test_plain_fit_names_the_users_own_layers_that_depend_on_the_number_of_replicas() -> None:
     [task] = run_function(f"{FUNCTIONS}:layers_of_the_users_own", Cluster(strategy="mirrored", devices=2))
     notes = "\n".join(task.values["notes"])

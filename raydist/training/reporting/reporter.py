@@ -34,7 +34,7 @@ class Reporter:
       first_step: Where the next training of the train function begins to count. Behind `step` in a resumed
         run, which goes through trainings that are done.
       links: This task's connections with the other tasks.
-      reports_every_fit: Whether a `fit` outside of every strategy is the run's training too, as in a script.
+      is_of_script: Whether the task runs a script, which restores by itself.
       num_plain_fits: Calls of `model.fit` so far that are reported.
     """
 
@@ -57,7 +57,7 @@ class Reporter:
         self.progress = progress
         self.step = 0
         self.first_step = 0
-        self.reports_every_fit = False
+        self.is_of_script = assignment.job.entry_point.is_script
         self.num_plain_fits = 0
         self.num_workers = assignment.num_workers
         self.links = TaskLinks(assignment.address, assignment.cluster_spec)

@@ -13,6 +13,7 @@ from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
+from raydist.training.replicas.code_names import keras_kinds
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import floats
 from raydist.training.reporting.reporter import Reporter
@@ -21,11 +22,15 @@ from raydist.training.stepping.callbacks import in_run_order, prepared
 from raydist.training.stepping.fit_session import FitSession
 from raydist.training.stepping.pace import PaceReport
 
+_LOST = (
+    "model.fit without ctx.callbacks() stores no checkpoints, so a new attempt trains from the start, and "
+    "no model is exported; use ctx.fit, or pass callbacks=ctx.callbacks() for checkpoints alone"
+)
 
-def reports_stock_fits() -> bool:
-    """Whether a `fit` of a model that was made outside of every strategy is reported too."""
-    current = reporter.current()
-    return current is not None and current.reports_every_fit
+
+def is_in_task() -> bool:
+    """Whether this process runs a task, which shows each `fit`, also of a model outside of every strategy."""
+    return reporter.current() is not None
 
 
 def session_of(
@@ -65,7 +70,9 @@ def _reports_in(callbacks: Sequence[Any], base: type, *, initial_epoch: int) -> 
         return []
     if any(hasattr(one, "raydist_place") for one in callbacks):
         return []
-    return [type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})(current, initial_epoch)]
+    restores = any("BackupAndRestore" in keras_kinds(one) for one in callbacks)
+    own = type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})
+    return [own(current, initial_epoch, is_lost=not (restores or current.is_of_script))]
 
 
 class _Reports:
@@ -74,8 +81,9 @@ class _Reports:
     model: Any  # these two are set by Keras
     params: dict[str, Any]
 
-    def __init__(self, reporter: Reporter, initial_epoch: int) -> None:
+    def __init__(self, reporter: Reporter, initial_epoch: int, *, is_lost: bool) -> None:
         super().__init__()
+        self._is_lost = is_lost  # what it trains, if an attempt ends
         # tf_keras: logs as tensors, which are read only when they are reported; without it parameter_server
         # refuses batch hooks.
         self._supports_tf_logs = True
@@ -98,7 +106,8 @@ class _Reports:
         length = layer_notes.note_on_length(self.model, self.params, initial_epoch=self._initial_epoch)
         if length is not None and is_distributed(strategy):
             self._reporter.note(length)
-        self._note_separate_models(strategy)
+        if not self._note_separate_models(strategy) and self._is_lost:
+            self._reporter.note(_LOST)
         self._check_equal(strategy)
         model_summaries.fit_begins(self.model, self._reporter)
         steps, epochs = self.params.get("steps"), self.params["epochs"]
@@ -159,15 +168,16 @@ class _Reports:
         if note is not None:
             self._reporter.note(note)
 
-    def _note_separate_models(self, strategy: Any) -> None:
+    def _note_separate_models(self, strategy: Any) -> bool:
         """Tells where each worker trains by itself, which may be meant, and gives no sign of it."""
         num_workers = self._reporter.num_workers
         if num_workers == 1 or is_parameter_server(strategy) or not is_alone(strategy):
-            return
+            return False
         self._reporter.note(
             f"model {self.model.name} was made outside of a strategy of all workers: each of {num_workers} "
             "workers trains one by itself; make it in the scope of the run's MultiWorkerMirroredStrategy"
         )
+        return True
 
     def _count(self, step_in_epoch: int) -> None:
         self._step += step_in_epoch - self._step_in_epoch

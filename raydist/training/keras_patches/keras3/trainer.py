@@ -170,7 +170,7 @@ def predict_function(
 
 def checked_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     is_stock = not is_distributed(self.distribute_strategy)
-    if is_stock and not plain_fit.reports_stock_fits():
+    if is_stock and not plain_fit.is_in_task():
         return original(self, *args, **kwargs)
     if is_parameter_server(self.distribute_strategy):
         raise UnsupportedError(

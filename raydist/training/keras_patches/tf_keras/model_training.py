@@ -132,7 +132,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
 def packed_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     recipes.refuse_in_keras(*args, *kwargs.values())
     is_stock = tf_private.is_default(self.distribute_strategy)
-    if is_stock and not plain_fit.reports_stock_fits():
+    if is_stock and not plain_fit.is_in_task():
         return original(self, *args, **kwargs)
     if not is_stock and not is_parameter_server(self.distribute_strategy):
         check_supported(self, self.distribute_strategy)
