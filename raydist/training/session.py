@@ -24,6 +24,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.best import is_of_validation
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.tasks import TaskType
+from raydist.storage import claims
 from raydist.storage.checkpoints import CheckpointStore, EvaluationStore
 from raydist.storage.kept_state import HandedState
 from raydist.storage.run_storage import open_run
@@ -32,7 +33,7 @@ from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.checkpointing.variables import Exchange
-from raydist.training.cluster import collective_clock, collectives, strategy
+from raydist.training.cluster import cache_files, collective_clock, collectives, strategy
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
     TaskStrategy,
@@ -190,6 +191,8 @@ def _opened(
         if _shares_input(assignment):
             shared.set_parcels(assignment.parcels)
             stack.callback(shared.set_parcels, None)
+        if assignment.strategy is not Strategy.PARAMETER_SERVER:  # whose workers make their data
+            stack.enter_context(cache_files.own_files(claims.this_process(), claims.is_alive))
         if assignment.job.dump_xla:
             dump = XlaDump.begin(storage, assignment.task, attempt=assignment.attempt)
             stack.callback(dump.close, reporting.note)

@@ -1,0 +1,64 @@
+"""Train functions for tests of `Dataset.cache(path)`. Import TensorFlow inside only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.support.train_functions import dense_model, examples
+
+
+def cached(ctx: Any, *, folder: str | None) -> dict[str, Any]:
+    """Trains on data that are cached in a file, or in none; counts how often the map was called."""
+    import keras
+    import tensorflow as tf
+
+    calls = []
+
+    def count(number: np.float64) -> np.float64:
+        calls.append(int(number))
+        return number
+
+    def mapped(x: Any, y: Any) -> Any:
+        one = tf.numpy_function(count, [np.float64(1)], tf.float64)
+        return x * tf.ensure_shape(one, []), y
+
+    path = None if folder is None else f"{folder}/a [b]/cache"
+    keras.utils.set_random_seed(3)
+    x, y = examples(40)
+    data = tf.data.Dataset.from_tensor_slices((x.astype("float64"), y)).map(mapped)
+    data = data.batch(8) if path is None else data.cache(path).batch(8)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+    ctx.fit(model, data, epochs=3)
+    weights = np.concatenate([np.ravel(one) for one in model.get_weights()])
+    return {"weights": weights, "calls": len(calls), "files": _files(folder)}
+
+
+def killed_while_it_writes(ctx: Any, *, folder: str) -> dict[str, Any]:
+    """Begins to write a cache, tells so, and waits to be killed."""
+    import time
+
+    import tensorflow as tf
+
+    data = iter(tf.data.Dataset.range(1000).cache(f"{folder}/cache"))
+    next(data)
+    Path(folder, "begun").touch()
+    time.sleep(300)
+    return {}
+
+
+def cached_again(ctx: Any, *, folder: str) -> dict[str, Any]:
+    """Returns what comes from a path where another process has begun, and from one where one has ended."""
+    import tensorflow as tf
+
+    before = _files(folder)
+    again = [int(one) for one in tf.data.Dataset.range(5).cache(f"{folder}/cache")]
+    whole = [int(one) for one in tf.data.Dataset.range(9).cache(f"{folder}/whole")]
+    return {"again": again, "whole": whole, "before": before, "after": _files(folder)}
+
+
+def _files(folder: str | None) -> list[str]:
+    return [] if folder is None else sorted(path.name for path in Path(folder).rglob("*") if path.is_file())
