@@ -1241,9 +1241,10 @@ def traced_for_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Says that what is traced inside is meant for the workers, as `ClusterCoordinator.schedule` does.
 
     Otherwise TensorFlow warns of each `strategy.run` that it might run on the coordinator. In the
-    scope, because an optimizer may make its variables while a step is traced.
+    scope, because an optimizer may make its variables while a step is traced. Functions are inlined: an
+    optimizer does not work in a nested one, and a trace would hold what one closure has read.
     """
-    with changed(strategy.extended, _being_scheduled=True), strategy.scope():
+    with changed(strategy.extended, _being_scheduled=True), strategy.scope(), inlined_functions():
         yield
 
 

@@ -30,8 +30,12 @@ WAYS = {
     "reduce_retracing": ["ctx.fit"],
     "input_signature": ["fit"],
 }
-# Runs eagerly, which parameter servers do not, or has a program of TensorFlow's that is not for them.
-NOT_ON_SERVERS = ("eager_step", "eager_loss", "function_of_two_models", "several_steps_in_a_call")
+# They call what parameter servers have not: eager steps, train_on_batch, `fit` of Keras 3, or several steps
+# in a call of Keras's.
+NOT_ON_SERVERS = (
+    *("eager_step", "eager_loss", "step_of_super", "function_of_two_models"),
+    "several_steps_in_a_call",
+)
 # A tf.function takes no variable of Keras 3, and add_loss no tensor of another graph. On one device, where
 # XLA compiles the function, it is called as in plain Keras, which fails too.
 NOT_COMPILED = (

@@ -83,8 +83,7 @@ class StepReads:
         tf_private.replace_reads(_read)
         _Active.reads = self
         try:
-            with tf_private.inlined_functions():  # a trace would hold what this graph has read
-                yield
+            yield
         finally:
             _Active.reads = None
 
