@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,27 @@ def test_run_that_is_killed_in_its_last_fit_sees_what_the_undisturbed_one_sees(
 ) -> None:
     options = {"export": False, "checkpoint_every": every}
     assert killed([where, where], tmp_path, dies=[3], job_options=options) == undisturbed(where)
+
+
+SCRIPT = """
+import json
+import raydist
+from tests.support.several_fits_functions import several_fits
+
+print(json.dumps(several_fits(raydist.context(), dies=[3])["seen"]))
+"""
+
+
+@pytest.mark.slow
+def test_script_with_several_fits_sees_what_the_undisturbed_one_sees(tmp_path: Path) -> None:
+    file = tmp_path / "several_fits.py"
+    file.write_text(SCRIPT)
+    given: dict[str, Any] = {"file": str(file), "job_options": {"export": False}}
+    [task] = run_function("script", ONE, storage=tmp_path / "runs", **given)
+    assert "as asked" in task.values["traceback"]
+    [task] = run_function("script", ONE, storage=tmp_path / "runs", attempt=1, **given)
+    [line] = [one for one in task.printed.splitlines() if one.startswith("[{")]
+    assert json.loads(line) == undisturbed(ONE)
 
 
 @pytest.mark.slow
