@@ -230,6 +230,23 @@ def classes_left_out(ctx: Any) -> dict[str, Any]:
     return found
 
 
+def divided_classes(ctx: Any) -> dict[str, Any]:
+    """Trains with class_weight on data that a map makes, with labels of each form."""
+    import tensorflow as tf
+
+    x, y = examples(COUNT)
+    weights = {}
+    forms = {"numbers": y, "column": y[:, None], "one-hot": np.eye(3, dtype="float32")[y]}
+    for name, labels in forms.items():
+        model = made(ctx)
+        if name == "one-hot":
+            model.compile("sgd", tf.keras.losses.CategoricalCrossentropy(from_logits=True))
+        data = tf.data.Dataset.from_tensor_slices((x, labels)).map(lambda a, b: (2 * a, b)).batch(16)
+        ctx.fit(model, data, epochs=1, class_weight={0: 1.0, 1: 5.0, 2: 0.2})
+        weights[name] = flat(model)
+    return {**weights, "notes": list(progress_of(ctx).status().notes)}
+
+
 def weights_of_labels(ctx: Any) -> dict[str, Any]:
     """Returns the weights of labels of every form, by raydist's function and by Keras's for arrays."""
     import tensorflow as tf

@@ -183,6 +183,17 @@ def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> N
     np.testing.assert_allclose(found.arrays["weights"], plain.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_workers_divide_data_that_are_weighted_by_class(keras: str) -> None:
+    target, options = f"{FUNCTIONS}:divided_classes", {"job_options": NO_EXPORT}
+    [plain] = run_function(target, Cluster(keras=keras), **options)
+    workers = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    for task in run_function(target, workers, **options):
+        assert [note for note in task.values["notes"] if "each worker maps all examples" in note] == []
+        for form in ("numbers", "column", "one-hot"):
+            np.testing.assert_allclose(task.arrays[form], plain.arrays[form], atol=1e-5, err_msg=form)
+
+
 @functools.cache
 def on_one_device() -> dict[str, TaskProcess]:
     calls: dict[str, tuple[str, dict[str, Any]]] = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.data.batches import Batches
@@ -28,11 +29,46 @@ def classes_of(labels: tf.Tensor) -> tf.Tensor:
     """Returns the class of each label; of a one-hot label the place of its largest number."""
     if labels.shape.rank == 1:
         return _as_ints(labels)
+    if labels.shape[-1:].is_fully_defined():  # without a condition, so that it can be told to be row by row
+        return tf.argmax(labels, axis=-1) if labels.shape[-1] > 1 else _as_ints(tf.squeeze(labels, axis=-1))
     return tf.cond(
         tf.shape(labels)[-1] > 1,
         lambda: tf.argmax(labels, axis=-1),
         lambda: _as_ints(labels[..., 0]),
     )
+
+
+def weights_of_classes(class_weight: Mapping[int, float], dtype: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function of classes that gives the weight of each; 1.0 if it has none.
+
+    It treats each class by itself, and its operations show that: so workers share the work (walk.py).
+    """
+    first, last = min(class_weight), max(class_weight)
+    classes = np.array(sorted(class_weight), np.int64)
+    weights = np.array([class_weight[one] for one in sorted(class_weight)], dtype)
+    if last - first < _MOST_CLASSES:
+        table = np.ones(last - first + 1, dtype)
+        table[classes - first] = weights
+
+        def by_table(labels: tf.Tensor) -> tf.Tensor:
+            is_within = (labels >= first) & (labels <= last)
+            places = tf.clip_by_value(labels, first, last) - first
+            return tf.where(is_within, tf.gather(table, places), tf.ones([], table.dtype))
+
+        return by_table
+
+    def by_search(labels: tf.Tensor) -> tf.Tensor:
+        # The first class that is not below the label.
+        places = tf.minimum(tf.searchsorted(classes, tf.reshape(labels, [-1])), len(classes) - 1)
+        places = tf.reshape(places, tf.shape(labels))
+        is_known = tf.gather(classes, places) == labels
+        return tf.where(is_known, tf.gather(weights, places), tf.ones([], weights.dtype))
+
+    return by_search
+
+
+# Of which a table is made; it takes 4 bytes for each.
+_MOST_CLASSES = 1_000_000
 
 
 def _as_ints(labels: tf.Tensor) -> tf.Tensor:

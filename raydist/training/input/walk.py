@@ -86,13 +86,19 @@ def _walk_to_batch(
         if kind is Transformation.MAP:
             [function] = tf_private.functions_of(node)
             if not map_functions.is_row_wise(function, tf_private.input_of(node).element_spec):
-                return _MIXES.format(function.name), passed, node
+                reason = _UNKNOWN_LABELS if function.name == CLASS_WEIGHT else _MIXES.format(function.name)
+                return reason, passed, node
         elif kind not in _TRANSPARENT:
             return _comes_after(node), passed, node
         passed.insert(0, node)
         node = tf_private.input_of(node)
 
 
+# The name of the functions that raydist maps where class_weight is given.
+CLASS_WEIGHT = "class_weight"
+_UNKNOWN_LABELS = (
+    "class_weight is given, and the shape of the labels is not known (give them tf.ensure_shape)"
+)
 _PADS = ".padded_batch pads to the longest example of the global batch (fixed padded_shapes do not)"
 _MIXES = "the map function {} after .batch may mix the examples of a batch (put it before .batch)"
 

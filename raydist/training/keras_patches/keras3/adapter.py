@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state
@@ -16,15 +15,15 @@ from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
 from raydist.training.input.resume import Start, Unread
-from raydist.training.input.train_data import classes_of
+from raydist.training.input.train_data import classes_of, weights_of_classes
+from raydist.training.input.walk import CLASS_WEIGHT
 from raydist.training.keras_patches.keras3 import epochs, trainer
 from raydist.training.stepping.fit_session import FitSession
 
 
 def of_batches(class_weight: Mapping[int, float]) -> Callable[..., Any]:
     """Returns a function of `(x, y)` that adds the weight of each label's class; 1.0 if it has none."""
-    classes = np.array(sorted(class_weight), np.int64)
-    weights = np.array([class_weight[one] for one in sorted(class_weight)], keras.backend.floatx())
+    weights_of = weights_of_classes(class_weight, keras.backend.floatx())
 
     @tf.autograph.experimental.do_not_convert  # which would put its own words around an error
     def weighted(*batch: Any) -> Any:
@@ -38,13 +37,9 @@ def of_batches(class_weight: Mapping[int, float]) -> Callable[..., Any]:
             raise UnsupportedError(
                 "class_weight is given, and the labels are several; Keras takes it for models with one output"
             )
-        labels = classes_of(y)
-        # The first class that is not below the label.
-        places = tf.minimum(tf.searchsorted(classes, tf.reshape(labels, [-1])), len(classes) - 1)
-        places = tf.reshape(places, tf.shape(labels))
-        is_known = tf.gather(classes, places) == labels
-        return x, y, tf.where(is_known, tf.gather(weights, places), tf.ones([], weights.dtype))
+        return x, y, weights_of(classes_of(y))
 
+    weighted.__qualname__ = CLASS_WEIGHT
     return weighted
 
 

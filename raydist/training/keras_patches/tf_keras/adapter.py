@@ -13,6 +13,7 @@ from tf_keras.src.engine import data_adapter
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input.resume import Start, Unread
 from raydist.training.input.train_data import NO_WEIGHT, classes_of
+from raydist.training.input.walk import CLASS_WEIGHT
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.stepping.fit_session import FitSession
 from raydist.training.tf_private import ShardedVariable, own_attributes
@@ -91,6 +92,7 @@ class TfKeras:
 
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
         weighted = data_adapter._make_class_weight_map_fn(class_weight)
+        weights = tf.constant([class_weight[one] for one in sorted(class_weight)])
 
         @tf.autograph.experimental.do_not_convert
         def checked(*batch: Any) -> Any:
@@ -99,8 +101,10 @@ class TfKeras:
             classes = classes_of(batch[1])
             count = tf.constant(len(class_weight), classes.dtype)
             with tf.control_dependencies([tf.debugging.assert_less(classes, count, message=NO_WEIGHT)]):
-                return weighted(*batch)
+                # The first shows that it treats each row by itself.
+                return (*batch, tf.gather(weights, classes)) if len(batch) == 2 else weighted(*batch)
 
+        checked.__qualname__ = CLASS_WEIGHT
         return checked
 
     def is_optimizer(self, value: Any) -> bool:
