@@ -493,3 +493,23 @@ def _rows(batch: Any) -> list[Any]:
         is_ragged = isinstance(component, tf.RaggedTensor)
         columns.append(component.to_list() if is_ragged else np.round(component, 4).tolist())
     return list(zip(*columns, strict=True))
+
+
+def parallel_draws(ctx: Any) -> dict[str, Any]:
+    """Distributes pipelines that mix a batch by random numbers, in parallel calls and one after the other."""
+    import tensorflow as tf
+
+    from raydist.training.input import cut
+    from tests.support.inside import progress_of
+
+    def mixed(x: Any) -> Any:
+        return tf.random.uniform([]) * x + tf.random.shuffle(x)
+
+    def scaled(x: Any) -> Any:
+        return x * tf.random.stateless_uniform([], seed=[1, 2])
+
+    data, seen = tf.data.Dataset.range(40).map(lambda x: tf.cast(x, tf.float32)).batch(8), []
+    for function, calls in ((mixed, None), (scaled, 4), (mixed, 4)):
+        cut.cut_for_replicas(data.map(function, num_parallel_calls=calls), ctx.strategy, endless=False)
+        seen.append([note for note in progress_of(ctx).status().notes if "parallel calls" in note])
+    return {"seen": seen}

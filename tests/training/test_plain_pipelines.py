@@ -135,3 +135,12 @@ def test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one(
     for task in tasks:
         assert task.values["restored_step"] == 6
         np.testing.assert_allclose(task.arrays["weights"], alone.arrays["weights"], atol=1e-5)
+
+
+def test_random_numbers_in_a_parallel_map_are_told() -> None:
+    target = "tests.support.plain_pipelines:parallel_draws"
+    [task] = run_function(target, Cluster(strategy="mirrored", devices=2))
+    serial, stateless, [note] = task.values["seen"]
+    assert (serial, stateless) == ([], [])
+    assert "mixed draws or counts (Random" in note
+    assert "leave num_parallel_calls out" in note

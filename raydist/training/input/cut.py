@@ -144,6 +144,8 @@ def cut_for_replicas(
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
         return strategy.experimental_distribute_dataset(begin(dataset))
     worker_order.check(dataset, strategy, is_compared=is_compared)
+    for sentence in walk.notes_on_parallel_draws(dataset):
+        reporter.note(sentence)
     num_replicas = strategy.num_replicas_in_sync
     if endless and isinstance(strategy, VirtualReplicasStrategy) and strategy.is_on_cpu:
         # The iterator of a distributed dataset may take seconds to be deleted.

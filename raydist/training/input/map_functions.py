@@ -50,6 +50,18 @@ def describe(function: tf_private.DataFunction, op_type: str) -> str:
     return f"the map function {function.name} has a state ({op_type}; tf.random.stateless_uniform has none)"
 
 
+def note_on_parallel_draws(function: tf_private.DataFunction) -> str | None:
+    """Returns what comes of calling a function in parallel that draws or counts; None for others."""
+    op_type = operation_with_state(function)
+    if op_type is None or function.graph is None or op_type in _PYTHON:
+        return None
+    return (
+        f"the map function {function.name} draws or counts ({op_type}) in parallel calls, in an order that "
+        "changes, so examples differ between workers, attempts and runs; leave num_parallel_calls out, or "
+        "use tf.random.stateless_uniform and the like with a seed from the data"
+    )
+
+
 def maps_examples(function: tf_private.DataFunction) -> bool:
     """Whether a function that returns a dataset, as of `interleave`, maps what is in it."""
     return function.graph is not None and any(

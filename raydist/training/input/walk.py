@@ -147,6 +147,18 @@ def _maps_anything(node: tf.data.Dataset) -> bool:
     return any(_is_users_map(one) or _maps_inside(one) for one in tf_private.nodes_of(node))
 
 
+def notes_on_parallel_draws(dataset: tf.data.Dataset) -> list[str]:
+    """Returns a sentence for each parallel map of a pipeline whose calls change something for each other."""
+    functions = [
+        function
+        for node in tf_private.nodes_of(dataset)
+        if _is_map(node) and tf_private.parameter(node, "_num_parallel_calls") is not None
+        for function in tf_private.functions_of(node)
+    ]
+    notes = map(map_functions.note_on_parallel_draws, functions)
+    return [one for one in notes if one is not None]
+
+
 def _is_users_map(node: tf.data.Dataset) -> bool:
     # TensorFlow, Keras and libraries whose `fit` prepares data make maps that the user cannot move.
     return _is_map(node) and all(one.is_users for one in tf_private.functions_of(node))
