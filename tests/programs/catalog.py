@@ -121,7 +121,27 @@ PROGRAMS = {
 ONLY_TF_KERAS = MappingProxyType({"legacy": Expected.EQUAL})
 
 # What is compared with plain Keras in processes without raydist, and calls `model.fit` itself.
-BARE = {program.name: program for program in (Program(name="losses_of_outputs", expected=ONLY_TF_KERAS),)}
+BARE = {
+    program.name: program
+    for program in (
+        Program(name="losses_of_outputs", expected=ONLY_TF_KERAS),
+        *(
+            Program(name=f"tutorials.{name}", expected=BOTH)
+            for name in (
+                *("actor_critic", "autoencoder", "images", "loops", "saved", "segmentation"),
+                *("structured_data", "text_classification", "text_generation", "time_series"),
+                "word2vec",
+            )
+        ),
+        Program(
+            name="tutorials.translation",
+            expected=TOLD_BY_BOTH,
+            told=("depends on how a batch is divided", "masked_acc from masked_acc"),
+        ),
+        # In Keras 3 `training=False`, with which the base is called, gives way to that of `fit`.
+        Program(name="tutorials.transfer_learning", expected=TOLD_BY_KERAS_3, told=(BATCHNORM,)),
+    )
+}
 
 
 def names(keras: str, expected: Expected) -> list[str]:

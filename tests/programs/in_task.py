@@ -50,13 +50,15 @@ def run(
     function_of = getattr(importlib.import_module(module), function)
     callbacks = [] if kill_after is None else [_killer(tf.keras, ctx, kill_after)]
     for name in names:
-        tf.keras.utils.set_random_seed(28)  # or the order of a shuffle depends on the program before this one
+        train = function_of(name)
+        if getattr(train, "is_seeded", True):
+            tf.keras.utils.set_random_seed(28)  # or the order of a shuffle depends on the program before
         notes: list[str] = []
         _record_notes(progress_of(ctx), notes)
         faulthandler.dump_traceback_later(limit_s, exit=True)
         began_s = time.process_time()
         try:
-            done = function_of(name)(ctx, callbacks=callbacks)
+            done = train(ctx, callbacks=callbacks)
         except BaseException:
             Path(place, f"{name}.error").write_text(traceback.format_exc())
             raise
