@@ -92,6 +92,7 @@ def loop_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
         "loop, divided outside": lambda y, predicted: _mean(y, predicted) / number,
         "loop, divided by workers": lambda y, predicted: _mean(y, predicted) / ctx.num_workers,
         "loop, number of its own": lambda y, predicted: _mean(y, predicted) / factor,
+        "loop, clips": _mean,
         "loop, global batch": lambda y, predicted: tf.reduce_sum(_of_each(y, predicted)) / batch_size,
     }
     own_loss = losses[kind]
@@ -101,6 +102,8 @@ def loop_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
         with tf.GradientTape() as tape:
             loss = own_loss(y, model(x, training=True))
         gradients = tape.gradient(loss, model.trainable_variables)
+        if kind == "loop, clips":
+            gradients, _ = tf.clip_by_global_norm(gradients, 1e-3)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return {"loss": loss}
 

@@ -89,8 +89,6 @@ def _model(keras: Any, way: str, *, synchronized: bool) -> Any:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
             gradients = tape.gradient(loss, self.trainable_variables)
-            if way == "clipping step":
-                gradients, _ = tf.clip_by_global_norm(gradients, 1e-3)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
             return {"loss": loss}
 

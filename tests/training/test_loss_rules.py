@@ -31,6 +31,7 @@ LOOPS = {
     "step, divided by replicas": None,
     "step, divided by three": None,
     "loop, global batch": None,
+    "loop, clips": "clips or rescales its gradients by itself, on each replica before they are averaged",
     "loop, number of its own": "averaged over the 2 replicas",
     "loop, divided outside": "has that number from outside",
     "step, compares examples": "compares the examples of a batch",
@@ -38,6 +39,7 @@ LOOPS = {
 }
 COMPARING = "step, compares examples"
 DRAWING = "step, random"
+CLIPPING = "loop, clips"
 AVERAGES = "are means over a replica's part of the batch"
 COMPARES = "make what they give an example depend on the others of the batch"
 STATE = "update their own state from each replica's part of the batch"
@@ -216,14 +218,14 @@ def test_steps_of_a_loop_are_those_of_one_device_or_told(
     [expected] = run("one device", keras)[f"loop of {loop}"]
     for task in run(cluster, keras)[f"loop of {loop}"]:
         told = LOOPS[loop]
-        if loop not in (COMPARING, DRAWING):
+        if loop not in (COMPARING, DRAWING, CLIPPING):
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
         # One sentence for one function: of the steps, the first leaves it.
         notes = [note for note in task.values["notes"] if "ctx.restore" not in note]
         notes = [note for note in notes if AVERAGES not in note or loop != DRAWING]
         assert len(notes) <= (told is not None)
         assert all(told in note for note in notes if told)
-    if loop in ("step, mean", "loop, divided outside", COMPARING, DRAWING):
+    if loop in ("step, mean", "loop, divided outside", COMPARING, DRAWING, CLIPPING):
         assert len(notes) == 1
 
 
