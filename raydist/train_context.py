@@ -250,9 +250,10 @@ class TrainContext(Protocol):
 
         Gradients are summed over replicas where a loss divides by the global batch size, and averaged by the
         number of examples where it is a mean over the replica's own; before the first step a check finds out
-        which, except under parameter_server. The scalars that `step_fn` returns are averaged over replicas
-        (by their number of examples) and over the steps of a call, and reported. Returns those of the last
-        call. If the data end, they are read again from the beginning.
+        which, except under parameter_server. Of the numbers that `step_fn` returns, means over the examples
+        are averaged over replicas (by their number of examples), sums are summed, and all are averaged over
+        the steps of a call, and reported. Returns those of the last call. If the data end, they are read
+        again from the beginning. `step_fn` is converted by AutoGraph, as `tf.function` does it.
         Checkpoints hold what `restore` was given before; what `step_fn` changes besides that is noted.
         A replica without examples runs `step_fn` on a padding example; its gradients count for nothing with
         a Keras optimizer.

@@ -936,6 +936,28 @@ def _are_alike(one: tf.Tensor, other: tf.Tensor) -> bool:
     )
 
 
+def bodies_of(op: tf.Operation) -> list[Any]:
+    """Returns the graphs of the functions that an operation of a traced function calls."""
+    names = [one.func.name for _, one in sorted(op.node_def.attr.items()) if one.HasField("func")]
+    names += [one.name for attr in op.node_def.attr.values() for one in attr.list.func]
+    if op.type in ("While", "StatelessWhile"):  # sorted: body, cond
+        names.reverse()
+    functions = [op.graph._get_function(name) for name in names]
+    return [one.graph for one in functions if getattr(one, "graph", None) is not None]
+
+
+# Operations that have a state and only read it, or have one of their own that nothing else sees.
+_HARMLESS = frozenset(
+    "VarHandleOp ReadVariableOp _ReadVariablesOp ResourceGather ResourceGatherNd VarIsInitializedOp "
+    "VariableShape VariableV2 HashTableV2 LookupTableFindV2 LookupTableSizeV2 LookupTableExportV2 Assert "
+    "CheckNumericsV2 Placeholder StatefulPartitionedCall If While Case TensorArrayV3 TensorArrayReadV3 "
+    "TensorArrayWriteV3 TensorArrayGatherV3 TensorArrayScatterV3 TensorArraySizeV3 "
+    "ParameterizedTruncatedNormal".split()
+)
+# Of which TensorFlow knows no state, but which call Python.
+_PYTHON = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
+
+
 class WithoutEffects:
     """Computes the outputs of a function, in a list, and does nothing else.
 
@@ -946,6 +968,8 @@ class WithoutEffects:
       graph: All that the function was traced to.
       inputs: The tensors in it that its arguments consist of.
       needed: A graph of what the outputs need.
+      effects: The types of operations that the outputs need, and that do more than compute them, such as
+        calling Python. With any of them it cannot be called.
     """
 
     def __init__(self, function: Callable[..., Sequence[tf.Tensor]], *specs: Any) -> None:
@@ -966,9 +990,40 @@ class WithoutEffects:
         self.inputs: list[tf.Tensor] = traced.inputs[: len(flat_specs)]
         self._run = traced.prune(self.inputs, traced.outputs)
         self.needed: tf.Graph = self._run.graph
+        self.effects = sorted(_effects_in(self.needed.get_operations(), set()))
 
     def __call__(self, *args: Any) -> list[tf.Tensor]:
+        """Returns the outputs.
+
+        Raises:
+          ValueError: There are `effects`.
+        """
+        if self.effects:
+            raise ValueError(f"what is computed needs {', '.join(self.effects)}, which have effects")
         return list(self._run(*tf.nest.flatten(args, expand_composites=True)))
+
+
+def _effects_in(operations: Iterable[tf.Operation], seen: set[int]) -> set[str]:
+    found = set[str]()
+    for op in operations:
+        is_harmless = op.type in _HARMLESS or op.type.startswith("Cudnn") or draws_by_own_seed(op.type)
+        if op.type in _PYTHON or (has_state(op.type) and not is_harmless):
+            found.add(op.type)
+        for body in bodies_of(op):
+            if id(body) not in seen:
+                seen.add(id(body))
+                found |= _effects_in(body.get_operations(), seen)
+    return found
+
+
+def without_retracing_warnings(function: Any) -> Any:
+    """Returns a `tf.function` of raydist's, of which TensorFlow does not count how often it is traced.
+
+    It counts by the code (polymorphic_function.py, `_get_key_for_call_stats`), and takes the functions of
+    several loops for one that is traced again and again.
+    """
+    function._omit_frequent_tracing_warning = True
+    return function
 
 
 # What stands for numbers that are drawn, by type of operation: dropouts then keep all, and noise is the same
@@ -983,6 +1038,9 @@ _INTEGER_DRAWS: Mapping[str, int] = {
     "StatelessRandomUniformInt": 2,
     "StatelessRandomUniformIntV2": 4,
 }
+
+# Numbers in what a generator gives to a draw: a counter of two, and a key.
+_GENERATOR_STATE = 3
 
 
 @contextlib.contextmanager
@@ -1000,15 +1058,19 @@ def constant_draws(on_draw: Callable[[], None]) -> Iterator[None]:
     def create(self: Any, op_type: str, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         number, least = _DRAWS.get(op_type), _INTEGER_DRAWS.get(op_type)
         drawn = original(self, op_type, inputs, *args, **kwargs)
-        if number is None and least is None:
+        is_generator = op_type == "RngReadAndSkip"  # which moves a generator on
+        if number is None and least is None and not is_generator:
             return drawn
-        on_draw()
+        if not is_generator:
+            on_draw()
         graph = self
         while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
             graph = graph.outer_graph
         if graph is not root:
             return drawn
         with self.as_default():
+            if is_generator:
+                return _Replaced(drawn, outputs=[tf.zeros([_GENERATOR_STATE], tf.int64)])
             value = inputs[least] if least else tf.constant(number, drawn.outputs[0].dtype)
             return _Replaced(drawn, outputs=[tf.fill(inputs[0], value)])
 

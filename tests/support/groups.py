@@ -13,7 +13,7 @@ from tests.support import worker_machine
 # What keeps a core busy all the time, by folder, the longest first. Of these only as many run at a time as
 # there are cores: more would run into their time limits. `cli` is here because its tests end the session's
 # Ray: the command line's process has none.
-COMPUTING = ("programs", "e2e", "training", "jobs", "cli")
+COMPUTING = ("programs", "tables", "e2e", "training", "jobs", "cli")
 # Of these, mostly idle ones: they wait for deadlines.
 WAITING = ("e2e/test_hosts.py", "e2e/test_storage.py", "training/test_busy_times.py")
 # What runs on the session's Ray, which takes long to start: one worker runs all of it.

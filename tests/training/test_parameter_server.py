@@ -315,7 +315,7 @@ def test_mistakes_are_answered_before_tensorflow_fails() -> None:
         "validation dataset": "validation_data is _BatchDataset; parameter_server needs a function",
         "variable outside": "variable outside:0 was made outside of the strategy",
         "hook at test batches": "callback AtTestBatches has on_test_batch_end, and under parameter_server",
-        "no scalars": "step_fn returned SymbolicTensor; return a dict of scalars",
+        "no scalars": "returned SymbolicTensor; return a dict of scalars",
         "plain fit": "Keras 3's model.fit cannot train under parameter_server",
     }
     assert {name: message for name, message in values.items() if wanted[name] not in message} == {}

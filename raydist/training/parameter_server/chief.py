@@ -15,7 +15,8 @@ from raydist.training.parameter_server.closures import PackedSteps, StepSchedule
 from raydist.training.parameter_server.returned_values import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.staleness import shared_updates
-from raydist.training.reporting.logs import LoopReports, checked_scalars
+from raydist.training.replicas.loop_scalars import scalars_of
+from raydist.training.reporting.logs import LoopReports
 from raydist.training.trainers import custom_loop
 from raydist.training.trainers.base import (
     EvaluateRequest,
@@ -36,7 +37,9 @@ def run_steps(
     converted = tf.__internal__.autograph.tf_convert(
         request.step_fn, tf.__internal__.autograph.control_status_ctx()
     )
-    scalars = ReturnedScalars(run.strategy, lambda batch: checked_scalars(converted(batch)))
+    scalars = ReturnedScalars(
+        run.strategy, lambda batch: scalars_of(converted(batch), step_fn=request.step_fn)
+    )
     traced = scalars.probe(feed.element_spec)
     run.note_unsaved(tf_private.changed_variables(traced))
     staleness = shared_updates(run, "train_steps", limits=_limits(run, request))

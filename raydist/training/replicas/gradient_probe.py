@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.replicas import linearity
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class Statistics:
         if self._left is not None:
             found = next(self._left, None)
             return compute() if found is None else found
-        found = tf.nest.map_structure(tf.stop_gradient, compute())
+        found = tf.nest.map_structure(
+            lambda one: tf.stop_gradient(one, name=linearity.OF_WHOLE_BATCH), compute()
+        )
         self._of_batch.append(found)
         self.layers += [layer] if all(one is not layer for one in self.layers) else []
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,9 @@ from raydist.training.replicas import (
     code_names,
     dependence,
     layer_notes,
+    loop_scalars,
     loss_verdict,
+    outside_numbers,
     own_logs,
     replica_share,
     slices,
@@ -34,7 +36,7 @@ from raydist.training.replicas.loss_verdict import (
     LossRule,
     LossVerdict,
 )
-from raydist.training.replicas.step_check import MOST_MEANS
+from raydist.training.replicas.step_check import MOST_MEANS, MOST_RETURNED, Division
 from raydist.training.reporting import reporter
 
 logger = logging.getLogger(__name__)
@@ -161,7 +163,7 @@ def decide(
         _rules[model] = _rule_without_check(model)
     if has_losses:
         source = next(code_names.own_sources(model))
-        _rules[model] = _find_rule(
+        _rules[model], _ = _find_rule(
             source,
             check,
             batch,
@@ -213,8 +215,9 @@ def _checked(
     name: object,
     strategy: tf.distribute.Strategy,
     model: Any = None,
-    shown: own_logs.Results | None = None,
+    shown: step_check.Shown | None = None,
     compares: bool = True,
+    **options: Any,
 ) -> step_check.StepCheck | None:
     """Returns what a check of a step finds, as far as it gets; None if the batch is empty or the step fails.
 
@@ -222,7 +225,7 @@ def _checked(
 
     Args:
       name: Of the step, for the log.
-      model, shown, compares: As of `StepCheck`.
+      model, shown, compares, options: As of `StepCheck`.
     """
     check: step_check.StepCheck | None = None
     try:
@@ -233,7 +236,7 @@ def _checked(
             batch = slices.doubled(batch)
         spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         check = step_check.StepCheck(
-            step, strategy=strategy, spec=spec, model=model, shown=shown, compares=compares
+            step, strategy=strategy, spec=spec, model=model, shown=shown, compares=compares, **options
         )
         if compares:
             check.measure(batch)
@@ -265,31 +268,131 @@ def _comparing_layers(model: Any, check: step_check.StepCheck | None, given: Any
         return []
 
 
-def rule_of_loop(
-    step_fn: Callable[[Any], Any],
-    element: Any,
-    *,
-    strategy: tf.distribute.Strategy,
-    numbers: Collection[float],
-) -> LossRule:
-    """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced.
+@dataclass(frozen=True, kw_only=True)
+class LoopRule:
+    """How the step of a loop is run.
 
-    Args:
-      numbers: Those that it has from outside. If one of them is the number of replicas, the step may divide
-        by it, which nothing shows.
+    Attributes:
+      sums: The numbers that it returns which are sums over the examples of a batch; of others the mean over
+        replicas is shown.
     """
+
+    rule: LossRule = LossRule.SCALED
+    sums: frozenset[str] = frozenset()
+
+
+def rule_of_loop(
+    step_fn: Callable[[Any], Any], element: Any, *, strategy: tf.distribute.Strategy, num_workers: int
+) -> LoopRule:
+    """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced."""
     num_replicas = strategy.num_replicas_in_sync
     if num_replicas == 1 or not _CheckSettings.checks:
-        return LossRule.SCALED
-    step, batch = slices.on_own_rows(strategy, step_fn, element)
-    check = _checked(step, batch, name=step_fn, strategy=strategy)
-    may_divide = any(np.isclose(one, (num_replicas, 1 / num_replicas)).any() for one in numbers)
-    rule = _find_rule(step_fn, check, batch, strategy=strategy, is_loop=True, may_divide=may_divide)
-    if check is not None and check.draws_elsewhere:
-        reporter.note(loss_verdict.describe_draws(step_fn))
-    if check is not None and (layers := layer_notes.normed_by_replica(check.normalising, strategy)):
-        reporter.note(layer_notes.describe_norms(layers))
-    return rule
+        return LoopRule()
+
+    def on_rows(function: Callable[[Any], Any]) -> tuple[Callable[[Any], Any], Any]:
+        status = tf.__internal__.autograph.control_status_ctx()
+        converted = tf.__internal__.autograph.tf_convert(function, status)
+        return slices.on_own_rows(strategy, converted, element)
+
+    step, batch = on_rows(step_fn)
+    returned = loop_scalars.StepScalars(step_fn)
+    sizes = {float(one) for one in (num_replicas, num_workers) if one > 1}
+    numbers = outside_numbers.found_in(step_fn, [*sizes, *(1 / one for one in sizes)])
+    # Those that are known to be it are asked for, as that of the strategy is.
+    asked = [one for one in numbers if one.is_of_context and one.value == num_replicas]
+    numbers = [one for one in numbers if one not in asked]
+    variants = {count: on_rows(_with_replicas(step_fn, asked, count))[0] for count in (1, 2) if asked}
+    check = _checked(step, batch, name=step_fn, strategy=strategy, shown=returned, variants=variants)
+    number, division = _divider(check, numbers, lambda function: on_rows(function)[0], batch)
+    rule, found = _find_rule(
+        step_fn, check, batch, strategy=strategy, is_loop=True, number=number, division=division
+    )
+    parts = _described_parts(num_replicas, 1)
+    if check is not None:
+        if check.draws_elsewhere:
+            reporter.note(loss_verdict.describe_draws(step_fn))
+        if layers := layer_notes.normed_by_replica(check.normalising, strategy):
+            reporter.note(layer_notes.describe_norms(layers))
+        if drifting := _drifting_in_loop(check):
+            reporter.note(loss_verdict.describe_assignments(step_fn, drifting, is_note=True))
+    sums = _sums_returned(step_fn, returned.names, found, rule, parts=parts)
+    return LoopRule(rule=rule, sums=frozenset(sums))
+
+
+def _with_replicas(
+    step_fn: Any, asked: Sequence[outside_numbers.OutsideNumber], num_replicas: int
+) -> Callable[[Any], Any]:
+    """Returns a step that has another number of replicas from outside."""
+    function = step_fn
+    for number in asked:
+        function = number.replaced(num_replicas / number.value, function=function)
+    return function
+
+
+def _divider(
+    check: step_check.StepCheck | None,
+    numbers: Sequence[outside_numbers.OutsideNumber],
+    on_rows: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
+    batch: Any,
+) -> tuple[str, Division]:
+    """Returns the number by which the gradients are divided, of those that equal the number of replicas.
+
+    The step is given others in its place. A number whose change the step does not survive is none that it
+    divides its losses by: it is a size.
+    """
+    name, division = "", Division.NONE
+    if check is None or not check.has_compared or int(slices.num_rows(batch)) < 2:
+        return name, division
+    for number in numbers:
+        # Twice and four times the number, or the half and the quarter of one that is a part of 1.
+        factors = (1, 2, 4) if float(number.value) >= 1 else (1, 0.5, 0.25)
+        try:
+            found = check.divides_by([on_rows(number.replaced(one)) for one in factors], batch)
+        except Exception as error:  # the user's code, with another number
+            logger.info("%s cannot be another number: %s", number.name, error)
+            continue
+        if found is Division.WHOLE or (found is Division.PART and division is Division.NONE):
+            name, division = number.name, found
+    return name, division
+
+
+def _sums_returned(
+    step_fn: Any, names: Sequence[str], found: _Findings, rule: LossRule, *, parts: str
+) -> list[str]:
+    """Returns which of the numbers that a loop's step returns are sums; notes those that are shown wrong."""
+    if found.has_compared == 0:
+        reporter.note(loss_verdict.describe_returned_unknown(step_fn, parts=parts))
+        return []
+    is_sum, is_mean, is_neither = found.returned[list(LossRule).index(rule)] > 0
+    varies, is_fixed = found.returned_varies > 0, found.returned_fixed > 0
+    sums, unlike, zero = [], [], []
+    for index, name in enumerate(names):
+        if index >= MOST_RETURNED or is_neither[index] or varies[index] or (is_sum & is_mean)[index]:
+            unlike.append(name)
+        elif is_sum[index]:
+            sums.append(name)
+        elif not is_mean[index] and not is_fixed[index]:
+            zero.append(name)
+    if unlike and not found.is_random:
+        reporter.note(loss_verdict.describe_returned(step_fn, unlike, parts=parts))
+    if zero:
+        reporter.note(loss_verdict.describe_returned_zero(step_fn, zero, parts=parts))
+    return sums
+
+
+def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
+    """Returns the variables to which each replica assigns a value of its own, on which results depend."""
+    none = tf.VariableAggregation.NONE
+    return [
+        one
+        for one in check.fed
+        if not one.trainable
+        and (
+            check.gradients_depend_on(one)
+            if tf_private.is_synchronized_on_read(one)
+            else one.aggregation == none  # TensorFlow has two enums of them
+        )
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,12 +406,19 @@ class _Findings:
       takes_sums, shows_batch: See `StepCheck`; `[rules, MOST_MEANS]` and `[rules]`.
       has_compared: Whether those two are known.
       is_coarse: Whether the gradients are of types with few digits.
+      returned: Of the numbers that a loop's step returns, by rule, whether each is a sum, a mean, or neither,
+        `[rules, 3, MOST_RETURNED]`. None of them where it is 0, which may be both.
+      returned_varies: Whether it may be something else for other batches. `returned_fixed`: whether it does
+        not depend on the batch.
     """
 
     errors: np.ndarray
     is_known: np.ndarray
     takes_sums: np.ndarray
     shows_batch: np.ndarray
+    returned: np.ndarray
+    returned_varies: np.ndarray
+    returned_fixed: np.ndarray
     has_compared: float = 0.0
     asks_for_replicas: float = 0.0
     is_random: float = 0.0
@@ -318,23 +428,46 @@ class _Findings:
     processes_gradients: float = 0.0
     processes_sums: float = 0.0
     is_coarse: float = 0.0
+    is_for_this_batch: float = 0.0
+    has_effects: float = 0.0
+    may_divide: float = 0.0
+    may_divide_part: float = 0.0
 
     @classmethod
-    def of(cls, check: step_check.StepCheck | None) -> _Findings:
+    def of(cls, check: step_check.StepCheck | None, division: Division = Division.NONE) -> _Findings:
         none, unknown = np.zeros(len(LossRule)), np.zeros([2, len(LossRule)])
         takes_sums, shows_batch = np.zeros([len(LossRule), MOST_MEANS]), none.copy()
+        returned = np.zeros([len(LossRule), 3, MOST_RETURNED])
+        varies, fixed = np.zeros([2, MOST_RETURNED])
         if check is None:
-            return cls(errors=unknown, is_known=unknown, takes_sums=takes_sums, shows_batch=shows_batch)
+            return cls(
+                errors=unknown,
+                is_known=unknown,
+                takes_sums=takes_sums,
+                shows_batch=shows_batch,
+                returned=returned,
+                returned_varies=varies,
+                returned_fixed=fixed,
+            )
         errors = np.array([check.errors, check.tape_errors])
         is_known = errors < UNKNOWN
         if check.has_compared:
             takes_sums[:, : len(check.means)] = check.takes_sums
             shows_batch[:] = check.shows_batch
+            kinds = np.asarray(check.returned)[:, :MOST_RETURNED]
+            for index, kind in enumerate((1, 0, -1)):
+                returned[:, index, : kinds.shape[1]] = kinds == kind
+            dependences = check.dependences[:MOST_RETURNED]
+            varies[: len(dependences)] = [not one.is_additive for one in dependences]
+            fixed[: len(dependences)] = [one.is_fixed for one in dependences]
         return cls(
             errors=np.where(is_known, errors, 0.0),
             is_known=is_known,
             takes_sums=takes_sums,
             shows_batch=shows_batch,
+            returned=returned,
+            returned_varies=varies,
+            returned_fixed=fixed,
             has_compared=check.has_compared,
             asks_for_replicas=check.asks_for_replicas,
             is_random=check.is_random,
@@ -344,6 +477,10 @@ class _Findings:
             processes_gradients=check.processes_gradients,
             processes_sums=check.processes_sums,
             is_coarse=check.tolerance > TOLERANCE_OF_DOUBLES,
+            is_for_this_batch=not check.is_additive,
+            has_effects=bool(check.effects),
+            may_divide=division is Division.WHOLE,
+            may_divide_part=division is Division.PART,
         )
 
     def of_workers(self, strategy: tf.distribute.Strategy) -> _Findings:
@@ -372,16 +509,18 @@ def _find_rule(
     strategy: tf.distribute.Strategy,
     num_batches: int = 1,
     is_loop: bool = False,
-    may_divide: bool = False,
+    number: str = "",
+    division: Division = Division.NONE,
     has_own_losses: bool = True,
-) -> LossRule:
-    """Decides by what all workers have found, reports the rule and returns it. A collective.
+) -> tuple[LossRule, _Findings]:
+    """Decides by what all workers have found, and reports the rule. A collective.
 
     Args:
+      number, division: What the gradients are divided by, as far as this worker has found.
       has_own_losses: Whether losses are the user's. Keras's are scaled, and only metrics are looked at.
     """
     # One decision for all: each worker has looked at other examples, or had too few.
-    found = _Findings.of(check).of_workers(strategy)
+    found = _Findings.of(check, division).of_workers(strategy)
 
     def set_takers_of_sums(rule: LossRule) -> None:
         # A worker that could not look does not know the metrics, and all have to treat them alike.
@@ -401,18 +540,19 @@ def _find_rule(
             asks_for_replicas=bool(found.asks_for_replicas),
             reduces_itself=bool(found.reduces_itself),
             reduces_twice=bool(found.reduces_twice),
-            may_divide=may_divide,
+            may_divide=bool(found.may_divide),
+            may_divide_part=bool(found.may_divide_part),
         )
 
     if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
         set_takers_of_sums(LossRule.SCALED)
-        return LossRule.SCALED
+        return LossRule.SCALED, found
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     if not has_own_losses:
         set_takers_of_sums(LossRule.SCALED)
         if not is_shown(LossRule.SCALED) and not found.is_random:
             reporter.note(loss_verdict.describe_shown(source, parts=parts))
-        return LossRule.SCALED
+        return LossRule.SCALED, found
     means, of_tapes = np.divide(
         found.errors, found.is_known, out=np.full_like(found.errors, UNKNOWN), where=found.is_known > 0
     ).tolist()
@@ -425,6 +565,14 @@ def _find_rule(
             finding = dataclasses.replace(finding, rule=before.rule if is_clear else finding.rule)
         is_of_sums = found.processes_sums > 0 or finding.verdict is LossVerdict.UNEQUAL
         finding = dataclasses.replace(finding, processes=is_of_sums)
+    finding = dataclasses.replace(
+        finding,
+        number=number or "a number",
+        has_effects=bool(found.has_effects) and finding.verdict is LossVerdict.UNKNOWN,
+    )
+    is_found = finding.verdict not in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN, LossVerdict.DIVIDED)
+    if is_found and found.is_for_this_batch:
+        finding = dataclasses.replace(finding, is_for_this_batch=True)
     is_open = not (finding.is_random or finding.reduces_itself or finding.processes)
     if finding.verdict is LossVerdict.UNEQUAL and is_open:
         [num_comparing] = findings_of_workers(strategy, [float(_compares_examples(check, batch))])
@@ -435,7 +583,7 @@ def _find_rule(
     is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
     if not is_shown(finding.rule) and not is_noted and not finding.is_random:
         reporter.note(loss_verdict.describe_shown(source, parts=parts))
-    return finding.rule
+    return finding.rule, found
 
 
 def _set_takers_of_sums(

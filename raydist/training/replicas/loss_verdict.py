@@ -6,6 +6,7 @@ step_check.py measures the errors.
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class LossVerdict(enum.Enum):
 
     EITHER: Under the rules scaled and local mean the gradients equal one device's.
     SCALED, LOCAL_MEAN, SUM: Under that rule they do.
-    DIVIDED: Under the rule local mean they do, unless they are divided by a number that is that of replicas.
+    DIVIDED: Under the rule local mean they do, but they are divided by a number that may be that of replicas.
     UNEQUAL: Under none; the losses compare examples, depend on how a batch is divided, or on random numbers.
     UNKNOWN: The step could not be run on a part of a batch.
     """
@@ -63,6 +64,9 @@ class LossFinding:
       is_random: Whether the step draws random numbers, so that gradients differ by them.
       reduces_itself: Whether the step adds up its gradients over replicas by itself.
       compares_examples: Whether what it makes of an example depends on the others of the batch.
+      is_for_this_batch: Whether the verdict may be another one for other batches, as of a mean over a mask.
+      number: Of the verdict DIVIDED, what it may be divided by.
+      has_effects: Whether the step calls Python, for example, so that it was not run.
       processes: Whether the step clips its gradients, for example, before they are summed.
     """
 
@@ -71,6 +75,9 @@ class LossFinding:
     is_random: bool = False
     reduces_itself: bool = False
     compares_examples: bool = False
+    is_for_this_batch: bool = False
+    number: str = ""
+    has_effects: bool = False
     processes: bool = False
 
 
@@ -83,6 +90,7 @@ def decide(
     reduces_itself: bool = False,
     reduces_twice: bool = False,
     may_divide: bool = False,
+    may_divide_part: bool = False,
 ) -> LossFinding:
     """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
 
@@ -90,7 +98,8 @@ def decide(
     means. Those of a step that asks for the number of replicas, or has it from outside, are taken for scaled.
 
     Args:
-      may_divide: Whether the step has the number of replicas from outside, and may divide by it.
+      may_divide: Whether the gradients are divided by a number from outside that equals that of replicas.
+      may_divide_part: Whether a part of them is.
     """
     scaled, local, summed = errors
     if reduces_itself or reduces_twice:
@@ -98,14 +107,15 @@ def decide(
         is_right = reduces_itself and scaled <= tolerance
         verdict = LossVerdict.SCALED if is_right else LossVerdict.UNEQUAL
         return LossFinding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
+    if local <= tolerance and (may_divide or may_divide_part) and not asks_for_replicas:
+        rule = LossRule.SCALED if may_divide else LossRule.LOCAL_MEAN
+        return LossFinding(verdict=LossVerdict.DIVIDED, rule=rule, is_random=is_random)
     if max(scaled, local) <= tolerance and not asks_for_replicas:
         # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
         # the number of replicas may have a term whose weight is 0 as yet.
         return LossFinding(verdict=LossVerdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if scaled <= tolerance:
         return LossFinding(verdict=LossVerdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
-    if local <= tolerance and may_divide:
-        return LossFinding(verdict=LossVerdict.DIVIDED, rule=LossRule.SCALED, is_random=is_random)
     if local <= tolerance:
         return LossFinding(verdict=LossVerdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if summed <= tolerance:
@@ -122,6 +132,9 @@ def decide(
 
 def described(function: Any) -> str:
     """Returns the name of a function or class, or of an object's class, and where it is."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__qualname__} ({location_of(named)})"
 
@@ -134,31 +147,41 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
       parts: Of what gradients are summed: `the 2 replicas`.
     """
     where = described(function)
-    is_averaged = finding.rule is LossRule.LOCAL_MEAN
-    done = "averaged over" if is_averaged else "summed over"
     if finding.processes and finding.verdict is not LossVerdict.UNKNOWN and not finding.reduces_itself:
-        return describe_processing(function, done=f"{done} {parts}")
-    if finding.verdict in (LossVerdict.EITHER, LossVerdict.SCALED, LossVerdict.SUM):
+        return describe_processing(function, done=f"{_done(finding)} {parts}")
+    is_right = finding.verdict in (LossVerdict.EITHER, LossVerdict.SCALED, LossVerdict.SUM)
+    if is_right and not finding.is_for_this_batch:
         return None
-    if finding.verdict is LossVerdict.LOCAL_MEAN:
+    if finding.verdict is LossVerdict.LOCAL_MEAN and not finding.is_for_this_batch:
         return (
             f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged "
             f"over {parts} by their number of examples, as one device does; if they are divided by a number "
             "of replicas that was read outside of it, use --no-check-equality"
         )
     if finding.verdict is LossVerdict.DIVIDED:
+        is_other = "another number" if finding.rule is LossRule.LOCAL_MEAN else "the number of replicas"
         return (
-            f"the losses in {where} are means over a replica's part of the batch, and gradients are summed "
-            f"over {parts}, which is right only if the losses are divided by the number of replicas. The "
-            "function has that number from outside; divide by ctx.strategy.num_replicas_in_sync inside of "
-            "it, or do not divide"
+            f"{_unknown(where)}, because it divides its losses by {finding.number}, or multiplies them with "
+            "it, which it has from outside and which may be the number of replicas, or one divided by it; "
+            f"gradients are {_done(finding)} {parts}, which is right only if it is {is_other}. If it is the "
+            "number of replicas, read ctx.strategy.num_replicas_in_sync inside of the function; if not, "
+            "write the number into the function"
         )
     if finding.reduces_itself:
         return (
-            f"whether {where} gives the gradients of one device could not be shown, because it adds them up "
+            f"{_unknown(where)}, because it adds them up "
             f"over {parts} by itself; if its losses are means over a replica's part, "
             "divide them by the number of replicas; an optimizer adds gradients up by itself, unless it is "
             "one of tf_keras with skip_gradients_aggregation=True"
+        )
+    is_averaged = finding.rule is LossRule.LOCAL_MEAN
+    done = _done(finding)
+    if finding.is_for_this_batch:
+        return (
+            f"{_unknown(where)} for every batch, because it divides by a value of all examples, such as the "
+            "sum of a mask or of weights, or does something else to one that is not linear, and each replica "
+            f"has that of its own part; gradients are {done} {parts}: use a loss of Keras's with a mask or "
+            "sample_weight, or divide by the batch size"
         )
     remedy = (
         "if it divides by the number of replicas or by the global batch size, use --no-check-equality"
@@ -167,19 +190,26 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     )
     if finding.compares_examples:
         return (
-            f"{where} compares the examples of a batch, each replica those of its own part alone, so "
-            f"results depend on the number of replicas; gradients are {done} {parts}: {remedy}"
+            f"{_unknown(where)}, because it compares the examples of a batch, each replica those of its own "
+            f"part alone, so results depend on the number of replicas; gradients are {done} {parts}: {remedy}"
         )
-    if finding.verdict is LossVerdict.UNKNOWN:
+    if finding.has_effects:
+        cause = "it calls Python or changes a state to compute them, which raydist does not do in advance"
+    elif finding.verdict is LossVerdict.UNKNOWN:
         cause = "it could not be run on a part of a batch, or its first gradients are zero or not finite"
     elif finding.is_random:
         cause = "the step draws random numbers"
     else:
         cause = "its losses depend on how a batch is divided"
-    return (
-        f"whether {where} gives the gradients of one device could not be shown, because {cause}; gradients "
-        f"are {done} {parts}: {remedy}"
-    )
+    return f"{_unknown(where)}, because {cause}; gradients are {done} {parts}: {remedy}"
+
+
+def _unknown(where: str) -> str:
+    return f"whether {where} gives the gradients of one device could not be shown"
+
+
+def _done(finding: LossFinding) -> str:
+    return "averaged over" if finding.rule is LossRule.LOCAL_MEAN else "summed over"
 
 
 def describe_evaluation(function: Any, *, num_replicas: int, is_known: bool) -> str:
@@ -204,6 +234,32 @@ def describe_shown(function: Any, *, parts: str) -> str:
     return (
         f"what {described(function)} returns, or gives to a Mean metric, depends on how a batch is divided "
         f"over {parts}, so what is shown of it may differ from one device's; weights do not depend on it"
+    )
+
+
+def describe_returned(function: Any, names: Collection[str], *, parts: str) -> str:
+    """Returns the sentence for numbers that the step of a loop returns and that are no means and no sums."""
+    return (
+        f"{described(function)} returns {', '.join(names)}, which is neither the mean nor the sum over the "
+        f"examples of every batch: the mean over {parts} is shown, which may differ from one device's; "
+        "weights do not depend on it"
+    )
+
+
+def describe_returned_zero(function: Any, names: Collection[str], *, parts: str) -> str:
+    """Returns the sentence for numbers that were 0 for the first batch."""
+    return (
+        f"{described(function)} returned 0 as {', '.join(names)} for the first batch, so whether that is a "
+        f"sum or a mean over the examples could not be shown: the mean over {parts} is shown, which may "
+        "differ from one device's; weights do not depend on it"
+    )
+
+
+def describe_returned_unknown(function: Any, *, parts: str) -> str:
+    """Returns the sentence for a step whose numbers could not be compared."""
+    return (
+        f"whether one device shows what {described(function)} returns could not be shown: the mean over "
+        f"{parts} is shown"
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import gradient_probe
+from raydist.training.replicas import gradient_probe, linearity
 from raydist.training.replicas.loss_verdict import LossRule
 
 # Of shares and amounts: a model may compute in float64, whose losses must not be weighted more coarsely.
@@ -154,7 +154,9 @@ def in_proportion(amount: tf.Tensor) -> tf.Tensor:
         total = _replica.step.total_of(tf.stop_gradient(amount))
         return total * tf.cast(_replica.step.share, amount.dtype)
     context = tf.distribute.get_replica_context()
-    if num_replicas() == 1 or context is None or gradient_probe.active() is not None:
+    if gradient_probe.active() is not None:
+        return tf.identity(amount, name=linearity.OF_WHOLE_BATCH)  # which it is once the step runs
+    if num_replicas() == 1 or context is None:
         return amount
     share = _share()
     own = tf.where(share > 0, amount, tf.zeros_like(amount))

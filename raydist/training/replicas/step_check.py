@@ -10,17 +10,18 @@ parts of it, both ways.
 
 from __future__ import annotations
 
+import enum
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import FrameType
-from typing import Any, NamedTuple
+from types import FrameType, MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import dependence, own_logs, slices
+from raydist.training.replicas import dependence, linearity, slices
 from raydist.training.replicas.gradient_probe import Probe, Statistics, Update, is_processed
 from raydist.training.replicas.gradients import with_unique_rows
 from raydist.training.replicas.loss_verdict import TOLERANCE, TOLERANCE_OF_DOUBLES, UNKNOWN
@@ -28,8 +29,9 @@ from raydist.training.replicas.replica_share import use_share
 
 # By rule, scaled, local mean and sum: what losses are scaled by on each of two parts, and their gradients.
 _WEIGHTS = ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0))
-# Metrics of a step whose scalars are compared.
+# Metrics of a step whose scalars are compared, and numbers that a loop's step returns.
 MOST_MEANS = 16
+MOST_RETURNED = 64
 # A variable's gradient counts as at least this part of its update's.
 _LEAST_PART = 1e-2
 # Scalars that are smaller may be zero but for rounding.
@@ -63,6 +65,21 @@ class _Outputs(NamedTuple):
     returned_parts: Any
 
 
+class Division(enum.Enum):
+    """What of the gradients is divided by a number: all, a part, or nothing."""
+
+    WHOLE = "whole"
+    PART = "part"
+    NONE = "none"
+
+
+class Shown(Protocol):
+    """Takes what a step returns."""
+
+    def own_scalars(self, outputs: Any) -> list[tf.Tensor]:
+        """Returns the numbers in it that are to be compared."""
+
+
 class StepCheck:
     """Compares the gradients of a training step on a batch with those on two parts of it.
 
@@ -89,6 +106,12 @@ class StepCheck:
         is the sum of those of its parts.
       shows_batch: By the same rules, whether one device's values are shown: what a `Mean` is given for a
         batch is the mean or the sum of what it is given for the parts, and what the step returns is the mean.
+      returned: Of each number that the step returns, by the same rules: 1 if that of a batch is the sum of
+        those of its parts, 0 if it is their mean, NaN if it is 0 and so may be both, and -1 if neither.
+      is_additive: Whether the gradients are sums over the examples of each batch, and not of this one alone,
+        as a mean over a mask is that has no padding yet.
+      dependences: Of each number that it returns, how it depends on a batch.
+      effects: What has effects and is needed for gradients, such as Python that it calls: it was not run.
       tolerance: Relative difference of gradients that are equal up to rounding, in their types.
       drawing: The layers and metrics of the model that draw random numbers.
       drawing_function: A method of the model's that draws some by itself; None where none does.
@@ -102,8 +125,9 @@ class StepCheck:
         strategy: tf.distribute.Strategy,
         spec: Any,
         model: Any = None,
-        shown: own_logs.Results | None = None,
+        shown: Shown | None = None,
         compares: bool = True,
+        variants: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
     ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
@@ -111,6 +135,7 @@ class StepCheck:
           model: Whose step it is; None for that of a loop.
           shown: What its logs show of metrics, which the step itself notes.
           compares: Whether the gradients are wanted; without them the step is traced once.
+          variants: By the number of replicas, what `step` is where it has that number from outside.
 
         Raises:
           Exception: What the step raises on a part of a batch.
@@ -127,11 +152,17 @@ class StepCheck:
         self.means: list[Any] = []
         self.takes_sums: list[list[bool]] = []
         self.shows_batch: list[bool] = []
+        self.returned: list[np.ndarray] = []
+        self.is_additive = True
+        self.dependences: list[linearity.Dependence] = []
         self.tolerance = TOLERANCE
         # Of `means`, of what has weights, and of what is returned.
         self._tolerances: list[list[float]] = [[], [], []]
+        self._whole_returned: list[tf.Tensor] = []
         self._returned: list[tf.Tensor] = []  # of the step that was traced last
+        self._whole: list[tf.Tensor] = []  # its gradients for the batch
         self._step = step
+        self._variants = variants
         self.drawing: list[Any] = []
         self.drawing_function: Any = None
         self.draws_elsewhere = False
@@ -147,6 +178,15 @@ class StepCheck:
         self._compares = compares
         scalar = tf.TensorSpec([], tf.float32)
         self._run = tf_private.WithoutEffects(self._errors, scalar, scalar, spec)
+        self._find_dependences()
+
+    @property
+    def effects(self) -> list[str]:
+        return self._run.effects if self._compares else []
+
+    def gradients_depend_on(self, variable: Any) -> bool:
+        """Whether the gradients of a batch depend on the value of a variable."""
+        return any(tf_private.reads_any(one, [variable]) for one in self._whole)
 
     @property
     def fed(self) -> list[Any]:
@@ -166,9 +206,13 @@ class StepCheck:
         return len(self.takes_sums) == len(_WEIGHTS)
 
     def measure(self, batch: Any) -> None:
-        """Finds `errors`, `takes_sums` and `shows_batch` for a batch."""
+        """Finds `errors`, `takes_sums`, `shows_batch` and `returned` for a batch.
+
+        Raises:
+          ValueError: There are `effects`.
+        """
         errors, tape_errors = [], []
-        self.takes_sums, self.shows_batch = [], []
+        self.takes_sums, self.shows_batch, self.returned = [], [], []
         of_given, of_weighted, of_returned = self._tolerances
         for scale, weight in _WEIGHTS:
             run = self._run(tf.constant(scale), tf.constant(weight), batch)
@@ -178,15 +222,40 @@ class StepCheck:
             means = _are_equal(found.given, found.given_parts / 2, of_given)
             # Keras weighs what it unscales, which makes a sum of it where losses are sums.
             weighted_parts = found.weighted_parts * (1 if scale == weight else 0.5)
+            returned = _kinds_of(found.returned, found.returned_parts, of_returned)
             others = (
                 _are_equal(found.weighted, weighted_parts, of_weighted),
-                _are_equal(found.returned, found.returned_parts / 2, of_returned),
+                # Those of a loop are told one by one.
+                np.isnan(returned) | (returned == 0) | (self._model is None),
             )
             self.takes_sums.append([*sums])
+            self.returned.append(returned)
             self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
             errors.append(_error(found.differences, found.references))
             tape_errors.append(_error(found.tape_differences, found.tape_references))
         self.errors, self.tape_errors = errors, tape_errors
+
+    def divides_by(self, steps: Sequence[Callable[[Any], Any]], batch: Any) -> Division:
+        """Returns what a number does to the gradients, by steps that have it once, twice and four times.
+
+        Raises:
+          Exception: What the steps raise. Most numbers are none that could be any other.
+        """
+
+        def norms(given: Any) -> list[tf.Tensor]:
+            updates = []
+            for step in steps:
+                self._probe = Probe(self._probe.strategy)
+                with tf_private.changed(self, _step=step, _variants={}):
+                    updates.append(self._updates(given, num_replicas=1, share=None))
+            weights = ((1.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, -3.0, 2.0), (1.0, -2.0, 0.0))
+            return [_squared_norm_of(list(zip(updates, one, strict=True))) for one in weights]
+
+        found = tf_private.WithoutEffects(norms, self._spec)(batch)
+        whole, moved, bent, halved = (float(one.numpy()) ** 0.5 for one in found)
+        if not moved > self.tolerance * whole or bent > self.tolerance * moved:
+            return Division.NONE
+        return Division.WHOLE if halved <= self.tolerance * whole else Division.PART
 
     def compares_examples(self, batch: Any) -> bool:
         """Returns whether it matters which examples of a batch are together, and no weights make up for it.
@@ -249,6 +318,13 @@ class StepCheck:
         self._probe = Probe(self._probe.strategy, statistics=statistics)
         whole = self._updates(slices.rows(batch, 0, 2 * size), num_replicas=1, share=None)
         of_whole, returned = self._probe, [self._returned]
+        self._whole = [
+            one.values if isinstance(one, tf.IndexedSlices) else one
+            for update in whole
+            for one in update.gradients
+            if tf.is_tensor(one)
+        ]
+        self._whole_returned = self._returned
         self.is_without_updates = not whole
         parts, of_parts = [], []
         for start in (0, size):
@@ -284,6 +360,19 @@ class StepCheck:
             ),
         ]
 
+    def _find_dependences(self) -> None:
+        _, _, *tensors = self._run.inputs
+        is_sized = [
+            not isinstance(component, tf.TensorSpec)
+            for component in tf.nest.flatten(self._spec)
+            for _ in tf.nest.flatten(component, expand_composites=True)
+        ]
+        sources = list(zip(tensors, is_sized, strict=True))
+        found = linearity.dependences(self._run.graph, sources, [*self._whole, *self._whole_returned])
+        num_gradients = len(self._whole)
+        self.is_additive = all(one.is_additive for one in found[:num_gradients])
+        self.dependences = found[num_gradients:]
+
     def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
         with (
             tf_private.as_one_of(
@@ -292,10 +381,11 @@ class StepCheck:
             use_share(share, is_model_step=self._model is not None),
             tf_private.constant_draws(self._note_draw),
         ):
-            return self._probe.collect(lambda: self._run_step(batch))
+            step = self._variants.get(num_replicas, self._step)
+            return self._probe.collect(lambda: self._run_step(step, batch))
 
-    def _run_step(self, batch: Any) -> None:
-        outputs = self._step(batch)
+    def _run_step(self, step: Callable[[Any], Any], batch: Any) -> None:
+        outputs = step(batch)
         self._returned = [] if self._shown is None else self._shown.own_scalars(outputs)
 
     def _note_question(self) -> None:
@@ -382,6 +472,13 @@ def _of_tapes(updates: Sequence[Update]) -> list[Update]:
 
 def _are_equal(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]) -> np.ndarray:
     return np.abs(whole - parts) <= np.maximum(np.abs(whole), _LEAST_SHOWN) * tolerances
+
+
+def _kinds_of(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]) -> np.ndarray:
+    """Returns of each number whether it is a sum, a mean, or both, see `StepCheck.returned`."""
+    is_sum, is_mean = _are_equal(whole, parts, tolerances), _are_equal(whole, parts / 2, tolerances)
+    is_zero = (np.abs(whole) < _LEAST_SHOWN) & (np.abs(parts) < _LEAST_SHOWN)
+    return np.select([is_zero, is_mean, is_sum], [np.nan, 0.0, 1.0], -1.0)
 
 
 def _in_common(shown: list[list[tuple[Any, Any]]]) -> list[list[tuple[Any, Any]]]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from raydist.errors import UnsupportedError
 from raydist.training.reporting import reporter
 from raydist.training.reporting.reporter import Reporter
 
@@ -59,15 +58,6 @@ def by_element(values: Mapping[str, Any]) -> dict[str, float]:
             array = np.asarray(value)
             found |= {f"{name}/{'/'.join(map(str, at))}": float(array[at]) for at in np.ndindex(array.shape)}
     return found
-
-
-def checked_scalars(scalars: Any) -> Mapping[str, Any]:
-    """Returns what a step function returned; raises UnsupportedError unless it is a dict of scalars."""
-    if not isinstance(scalars, Mapping) or not scalars:
-        raise UnsupportedError(
-            f"step_fn returned {type(scalars).__name__}; return a dict of scalars, such as {{'loss': loss}}"
-        )
-    return scalars
 
 
 class LoopReports:

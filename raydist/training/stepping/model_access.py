@@ -34,27 +34,6 @@ def may_reach_model(function: Any) -> bool:
     return False
 
 
-def numbers_of(function: Any, *, attributes: Mapping[str, float]) -> set[float]:
-    """Returns the numbers that a function, and functions that it calls, have from outside.
-
-    Args:
-      attributes: Numbers that are got as attributes of that name.
-    """
-    pending, seen, numbers = [function], set[int](), set[float]()
-    while pending and len(seen) <= _MOST:
-        value = pending.pop()
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            numbers.add(float(value))
-        elif id(value) not in seen:
-            seen.add(id(value))
-            if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-                pending += _held_by(value) or ()
-            if isinstance(value, types.FunctionType):
-                names = {name for code in _codes(value.__code__) for name in code.co_names}
-                numbers |= {number for name, number in attributes.items() if name in names}
-    return numbers
-
-
 def _held_by(value: Any) -> list[Any] | None:
     """Returns what a value gives access to; None where that is not known."""
     if isinstance(value, types.FunctionType):

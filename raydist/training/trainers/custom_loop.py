@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import compilation, layer_notes, loss_rules, side_effects, slices
-from raydist.training.replicas.loss_verdict import LossRule
-from raydist.training.reporting.logs import LoopReports, checked_scalars
-from raydist.training.stepping import model_access, pace
+from raydist.training.replicas.loop_scalars import scalars_of
+from raydist.training.replicas.loss_rules import LoopRule
+from raydist.training.reporting.logs import LoopReports
+from raydist.training.stepping import pace
 from raydist.training.stepping.pace import PaceReport
 from raydist.training.trainers.base import LoopRequest, TaskRun
 
@@ -134,6 +135,7 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         count=span.last_step - span.done,
     )
     compilation.note_clustering(run.strategy)
+    _check_alike(run.strategy, request)
     call = _make_call(
         run.strategy,
         request.step_fn,
@@ -177,22 +179,26 @@ def _make_call(
       before_first: Called with the graph of a step before it is run.
     """
     names: list[str] = []
+    # As `tf.function` does it: users write `if tensor:` in their own step.
+    converted = tf.__internal__.autograph.tf_convert(step_fn, tf.__internal__.autograph.control_status_ctx())
     # What the steps change and each replica has values of its own of, such as Keras's metrics.
     metric_variables: list[Any] = []
-    rule: LossRule | None = None
+    rule: LoopRule | None = None
     num_local = len(strategy.extended.worker_devices)
 
     def replica_step(element: Any) -> tf.Tensor:
-        def run() -> Any:
-            assert rule is not None
-            return slices.run_slice(step_fn, element, rule=rule)
+        assert rule is not None
 
-        scalars = checked_scalars(slices.keep_on_padding(metric_variables, element, run))
-        names[:] = sorted(scalars)
-        values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float64) for name in names])
+        def run() -> Any:
+            return slices.run_slice(converted, element, rule=rule.rule)  # type: ignore[union-attr]
+
+        scalars = scalars_of(slices.keep_on_padding(metric_variables, element, run), step_fn=step_fn)
+        names[:] = scalars
+        values = tf.stack([tf.cast(one, tf.float64) for one in scalars.values()])
         share = element.share if isinstance(element, slices.Slice) else 1.0 / strategy.num_replicas_in_sync
+        is_sum = tf.constant([name in rule.sums for name in names])
         # The share of a padding example is 0, but its loss may be anything: 0 * inf would be NaN.
-        return tf.where(share > 0, values * share, tf.zeros_like(values))
+        return tf.where(share > 0, tf.where(is_sum, values, values * share), tf.zeros_like(values))
 
     @tf.autograph.experimental.do_not_convert
     def one_step(element: Any) -> tf.Tensor:
@@ -213,16 +219,23 @@ def _make_call(
         return strategy.experimental_local_results(strategy.run(reduce))[0]
 
     def first_step(element: Any) -> tf.Tensor:
-        function = tf.function(one_step, reduce_retracing=True, autograph=False)
+        function = traced_step()
         graph = function.get_concrete_function(element).graph
+        _check_names(strategy, names)
         before_first(graph)
         if isinstance(strategy.experimental_local_results(element)[0], slices.Slice):
             changed = tf_private.changed_variables(graph)
             metric_variables[:] = [one for one in changed if tf_private.is_synchronized_on_read(one)]
         if metric_variables:  # which only the trace has shown
-            function = tf.function(one_step, reduce_retracing=True, autograph=False)
+            function = traced_step()
         return function(element)
 
+    def traced_step() -> Any:
+        return tf_private.without_retracing_warnings(
+            tf.function(one_step, reduce_retracing=True, autograph=False)
+        )
+
+    @tf_private.without_retracing_warnings
     @tf.function(reduce_retracing=True, autograph=False)
     def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
         _, total = tf.while_loop(
@@ -239,9 +252,8 @@ def _make_call(
         left, before = count, None
         if rule is None:
             element = pace.next_element(iterator)
-            numbers = model_access.numbers_of(step_fn, attributes={"num_workers": num_workers})
             with side_effects.undone(step_fn):
-                rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
+                rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, num_workers=num_workers)
             left, before = count - 1, first_step(element)
         if before is None:
             before = tf.zeros([num_local, len(names)], tf.float64)
@@ -250,6 +262,41 @@ def _make_call(
         return dict(zip(names, (total / count for total in totals), strict=True)), agreed
 
     return call
+
+
+def _check_alike(strategy: tf.distribute.Strategy, request: LoopRequest) -> None:
+    """Raises UnsupportedError if workers were asked for loops of other lengths. A collective."""
+    if collectives.is_alone(strategy):
+        return
+    asked = {"num_steps": request.num_steps, "steps_per_call": request.steps_per_call}
+    rows = collectives.gather_over_workers(strategy, list(asked.values()))
+    for name, values in zip(asked, zip(*rows, strict=True), strict=True):
+        if len(set(values)) > 1:
+            listed = ", ".join(f"worker/{index} {value}" for index, value in enumerate(values))
+            raise UnsupportedError(
+                f"{name} of train_steps differs between the workers: {listed}; each step needs all of them, "
+                "so give all the same"
+            )
+
+
+# Bytes of the names that step_fn returns, of which workers compare those at most.
+_MOST_BYTES = 512
+
+
+def _check_names(strategy: tf.distribute.Strategy, names: Sequence[str]) -> None:
+    """Raises UnsupportedError if step_fn returns other names on another worker. A collective."""
+    if collectives.is_alone(strategy):
+        return
+    text = ", ".join(names).encode()[:_MOST_BYTES]
+    rows = collectives.gather_over_workers(strategy, [*text, *[0] * (_MOST_BYTES - len(text))])
+    inconsistent = collectives.inconsistent_workers(rows)
+    if inconsistent:
+        odd, usual = inconsistent[0], min({*range(len(rows))} - {*inconsistent})
+        texts = [bytes(one for one in row if one).decode(errors="replace") for row in rows]
+        raise UnsupportedError(
+            f"step_fn returns {texts[odd]} on worker/{odd}, and {texts[usual]} on worker/{usual}; return the "
+            "same names on all workers"
+        )
 
 
 def _look_at(run: TaskRun, graph: tf.Graph) -> None:

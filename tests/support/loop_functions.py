@@ -1,0 +1,455 @@
+"""Steps for `ctx.train_steps`, written in many ways, for tests. Import TensorFlow inside only."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from raydist.errors import UnsupportedError
+from tests.support.inside import forget_notes, progress_of
+
+TWO = 2
+NUM_CLASSES = 2
+BATCH = 12
+
+
+class Holder:
+    """An object of the user's that has a number."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+
+def loops(ctx: Any, *, kinds: list[str], num_steps: int = 3) -> dict[str, Any]:
+    """Trains by each kind of step; returns the weights, what was shown, and the notes of each."""
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        forget_notes(ctx)
+        CALLS.clear()
+        try:
+            weights, shown = _trained(ctx, kind, num_steps)
+        except Exception as error:
+            found[f"{kind}/error"] = f"{type(error).__name__}: {error}"
+            weights, shown = np.zeros(0), {}
+        found[f"{kind}/weights"] = weights
+        found[f"{kind}/shown"] = shown
+        found[f"{kind}/calls"] = len(CALLS)
+        notes = progress_of(ctx).status().notes
+        found[f"{kind}/notes"] = [one for one in notes if "ctx.restore" not in one]
+    return found
+
+
+def _examples() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(36, 4))
+    mask = np.ones(36)
+    mask[BATCH:] = np.arange(36 - BATCH) % 7 < 3  # the first batch has no padding, the later ones have
+    labels = (x.sum(1) > 0).astype("int32")
+    return {"x": x, "y": x.sum(1, keepdims=True) + 0.3, "mask": mask, "label": labels}
+
+
+def _trained(ctx: Any, kind: str, num_steps: int) -> tuple[np.ndarray, dict[str, float]]:
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.backend.set_floatx("float64")
+    keras.utils.set_random_seed(3)
+    try:
+        data = tf.data.Dataset.from_tensor_slices(_examples()).batch(BATCH)
+        with ctx.strategy.scope():
+            bench = Bench(ctx, tf)
+            step = STEPS[kind](bench) if kind in STEPS else None
+        step = step or OUTSIDE[kind](bench)
+        shown = ctx.train_steps(step, data, num_steps=num_steps)
+        weights = np.concatenate([np.ravel(one.numpy()) for one in bench.weights])
+        return weights, dict(shown)
+    finally:
+        keras.backend.set_floatx("float32")
+
+
+class Bench:
+    """What a step is made of: a model, an optimizer, and a loss of each example."""
+
+    def __init__(self, ctx: Any, tf: Any) -> None:
+        self.ctx, self.tf, keras = ctx, tf, tf.keras
+        start = keras.initializers.RandomNormal(stddev=0.3, seed=1)
+        self.model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(3, activation="tanh", kernel_initializer=start),
+                keras.layers.Dense(2, kernel_initializer=start),
+            ]
+        )
+        self.optimizer = keras.optimizers.SGD(0.1)
+        self.weights = [getattr(one, "value", one) for one in self.model.trainable_variables]
+        if not isinstance(self.weights[0], tf.Variable):
+            self.weights = list(self.model.trainable_variables)
+        self.optimizer.build(self.model.trainable_variables)
+        self.num_replicas = ctx.strategy.num_replicas_in_sync
+
+    def of_each(self, batch: Any) -> Any:
+        """Returns the squared error of each example."""
+        return self.tf.reduce_mean((batch["y"] - self.model(batch["x"], training=True)) ** 2, axis=-1)
+
+    def step(self, loss_of: Callable[[Any], Any], **shown: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+        """Returns a step that trains by a loss of the batch."""
+        tf, model, optimizer = self.tf, self.model, self.optimizer
+
+        def step(batch: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = loss_of(batch)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return {"loss": loss, **{name: value(batch, gradients) for name, value in shown.items()}}
+
+        return step
+
+
+def _step_of(loss_of: Callable[[Bench, Any], Any]) -> Callable[[Bench], Any]:
+    return lambda bench: bench.step(functools.partial(loss_of, bench))
+
+
+def _mean(bench: Bench, batch: Any) -> Any:
+    return bench.tf.reduce_mean(bench.of_each(batch))
+
+
+def _classes(bench: Bench, batch: Any) -> Any:
+    tf = bench.tf
+    labels = tf.one_hot(batch["label"], NUM_CLASSES, dtype=tf.float64)
+    return tf.reduce_mean(
+        tf.nn.softmax_cross_entropy_with_logits(labels, bench.model(batch["x"], training=True))
+    )
+
+
+def _divided_outside(bench: Bench) -> Any:
+    number = bench.num_replicas
+    return bench.step(lambda batch: _mean(bench, batch) / number)
+
+
+def _multiplied_outside(bench: Bench) -> Any:
+    factor = 1.0 / bench.num_replicas
+    return bench.step(lambda batch: factor * _mean(bench, batch))
+
+
+def _divided_by_attribute(bench: Bench) -> Any:
+    holder = Holder(bench.num_replicas)
+    return bench.step(lambda batch: _mean(bench, batch) / holder.number)
+
+
+def _divided_by_item(bench: Bench) -> Any:
+    config = {"replicas": bench.num_replicas}
+    return bench.step(lambda batch: _mean(bench, batch) / config["replicas"])
+
+
+def _divided_by_default(bench: Bench) -> Any:
+    def loss(batch: Any, number: int = bench.num_replicas) -> Any:
+        return _mean(bench, batch) / number
+
+    return bench.step(loss)
+
+
+def _divided_by_numpy(bench: Bench) -> Any:
+    number = np.float64(bench.num_replicas)
+    array = np.array(number)
+    return bench.step(lambda batch: _mean(bench, batch) / array)
+
+
+def _divided_by_tensor(bench: Bench) -> Any:
+    number = bench.tf.constant(bench.num_replicas, bench.tf.float64)
+    return bench.step(lambda batch: _mean(bench, batch) / number)
+
+
+def _part_divided(bench: Bench) -> Any:
+    number = bench.num_replicas
+
+    def loss(batch: Any) -> Any:
+        return _mean(bench, batch) / number + 0.1 * bench.tf.reduce_sum(
+            bench.model.trainable_variables[0] ** 2
+        )
+
+    return bench.step(loss)
+
+
+def _divided_by_workers(bench: Bench) -> Any:
+    ctx = bench.ctx
+    return bench.step(lambda batch: _mean(bench, batch) / ctx.num_workers)
+
+
+def _gradients_divided(bench: Bench) -> Any:
+    tf, model, number = bench.tf, bench.model, bench.num_replicas
+
+    def step(batch: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = _mean(bench, batch)
+        gradients = [one / number for one in tape.gradient(loss, model.trainable_variables)]
+        bench.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    return step
+
+
+def _partial(bench: Bench) -> Any:
+    def step(batch: Any, scale: float) -> Any:
+        return bench.step(lambda one: scale * _mean(bench, one))(batch)
+
+    return functools.partial(step, scale=2.0)
+
+
+def _masked(bench: Bench, batch: Any) -> Any:
+    tf, mask = bench.tf, batch["mask"]
+    return tf.reduce_sum(mask * bench.of_each(batch)) / tf.maximum(tf.reduce_sum(mask), 1)
+
+
+def _boolean_mask(bench: Bench, batch: Any) -> Any:
+    return bench.tf.reduce_mean(bench.tf.boolean_mask(bench.of_each(batch), batch["mask"] > 0))
+
+
+def _masked_sum(bench: Bench, batch: Any) -> Any:
+    return bench.tf.reduce_sum(batch["mask"] * bench.of_each(batch)) / BATCH
+
+
+def _scaled_mask(bench: Bench, batch: Any) -> Any:
+    return _masked(bench, batch) / bench.tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def _branch(bench: Bench, batch: Any) -> Any:
+    loss = _mean(bench, batch)
+    if loss > 0.5:
+        loss = 2.0 * loss
+    return loss
+
+
+def _loop_over_rows(bench: Bench, batch: Any) -> Any:
+    tf = bench.tf
+    total = tf.zeros([], tf.float64)
+    for one in bench.of_each(batch):
+        total += one
+    return total / BATCH
+
+
+def _decorated(bench: Bench) -> Any:
+    step = _step_of(_mean)(bench)
+    return bench.tf.function(step)
+
+
+def _inner_function(bench: Bench) -> Any:
+    loss = bench.tf.function(functools.partial(_mean, bench))
+    return bench.step(loss)
+
+
+def _assigns(bench: Bench, **options: Any) -> Any:
+    tf = bench.tf
+    center = tf.Variable(tf.zeros([4], tf.float64), trainable=False, name="center", **options)
+
+    def loss(batch: Any) -> Any:
+        center.assign(0.5 * center + 0.5 * tf.reduce_mean(batch["x"], axis=0))
+        return _mean(bench, {**batch, "x": batch["x"] - center})
+
+    return bench.step(loss)
+
+
+def _assigns_on_read(bench: Bench) -> Any:
+    tf = bench.tf
+    return _assigns(
+        bench,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.MEAN,
+    )
+
+
+def _warm_up(bench: Bench) -> Any:
+    tf = bench.tf
+    count = tf.Variable(
+        0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+    )
+
+    def loss(batch: Any) -> Any:
+        value = tf.identity(count) * _mean(bench, batch)
+        count.assign_add(1.0)
+        return value
+
+    return bench.step(loss)
+
+
+def _metric(bench: Bench) -> Any:
+    tf = bench.tf
+    metric = tf.keras.metrics.Mean()
+    inner = bench.step(functools.partial(_mean, bench))
+
+    def step(batch: Any) -> dict[str, Any]:
+        found = inner(batch)
+        metric.update_state(bench.of_each(batch))
+        return {**found, "average": metric.result()}
+
+    return step
+
+
+def _calls_python(bench: Bench) -> Any:
+    tf = bench.tf
+
+    def seen(x: Any) -> Any:
+        CALLS.append(1)
+        return x
+
+    def loss(batch: Any) -> Any:
+        x = tf.ensure_shape(tf.py_function(seen, [batch["x"]], tf.float64), [None, 4])
+        return _mean(bench, {**batch, "x": x})
+
+    return bench.step(loss)
+
+
+def _fails_in_python(bench: Bench) -> Any:
+    tf = bench.tf
+
+    def fails(x: Any) -> Any:
+        raise ValueError("not these numbers")
+
+    def loss(batch: Any) -> Any:
+        x = tf.ensure_shape(tf.numpy_function(fails, [batch["x"]], tf.float64), [None, 4])
+        return _mean(bench, {**batch, "x": x})
+
+    return bench.step(loss)
+
+
+def _shown(bench: Bench) -> Any:
+    tf = bench.tf
+    return bench.step(
+        lambda batch: tf.nn.compute_average_loss(bench.of_each(batch), global_batch_size=BATCH),
+        biggest=lambda batch, gradients: tf.reduce_max(batch["x"]),
+        total=lambda batch, gradients: tf.reduce_sum(batch["x"]),
+        norm=lambda batch, gradients: tf.linalg.global_norm(gradients),
+        average=lambda batch, gradients: tf.reduce_mean(batch["x"]),
+        rate=lambda batch, gradients: 0.1,
+        padded=lambda batch, gradients: tf.reduce_sum(1 - batch["mask"]),
+    )
+
+
+def _kinds_shown(bench: Bench) -> Any:
+    tf = bench.tf
+    return bench.step(
+        functools.partial(_mean, bench),
+        flag=lambda batch, gradients: tf.reduce_all(batch["x"] < 100),
+        yes=lambda batch, gradients: True,
+        count=lambda batch, gradients: tf.shape(batch["x"])[0],
+        nested=lambda batch, gradients: {"one": tf.reduce_mean(batch["x"]), "two": {"three": 3}},
+    )
+
+
+def _text_shown(bench: Bench) -> Any:
+    return bench.step(functools.partial(_mean, bench), text=lambda batch, gradients: "text")
+
+
+def _nothing_shown(bench: Bench) -> Any:
+    return bench.step(functools.partial(_mean, bench), nothing=lambda batch, gradients: None)
+
+
+CALLS: list[int] = []
+# Those that make a variable outside of the strategy's scope.
+OUTSIDE: dict[str, Callable[[Bench], Any]] = {"assigns": _assigns}
+STEPS: dict[str, Callable[[Bench], Any]] = {
+    "mean": _step_of(_mean),
+    "sum": _step_of(lambda bench, batch: 0.05 * bench.tf.reduce_sum(bench.of_each(batch))),
+    "sum by global batch": _step_of(lambda bench, batch: bench.tf.reduce_sum(bench.of_each(batch)) / BATCH),
+    "average loss": _step_of(lambda bench, batch: bench.tf.nn.compute_average_loss(bench.of_each(batch))),
+    "average loss of global batch": _step_of(
+        lambda bench, batch: bench.tf.nn.compute_average_loss(bench.of_each(batch), global_batch_size=BATCH)
+    ),
+    "divided inside": _step_of(
+        lambda bench, batch: _mean(bench, batch) / bench.tf.distribute.get_strategy().num_replicas_in_sync
+    ),
+    "half a mean": _step_of(lambda bench, batch: 0.5 * _mean(bench, batch)),
+    "a third of a mean": _step_of(lambda bench, batch: _mean(bench, batch) / 3),
+    "a quarter of a mean": _step_of(lambda bench, batch: _mean(bench, batch) / 4),
+    "loss object": _step_of(
+        lambda bench, batch: bench.tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"]))
+    ),
+    "loss object and mean": _step_of(
+        lambda bench, batch: (
+            bench.tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"]))
+            + _mean(bench, batch)
+        )
+    ),
+    "regularized mean": _step_of(
+        lambda bench, batch: (
+            _mean(bench, batch) + 0.1 * bench.tf.reduce_sum(bench.model.trainable_variables[0] ** 2)
+        )
+    ),
+    "regularized sum": _step_of(
+        lambda bench, batch: (
+            bench.tf.reduce_sum(bench.of_each(batch)) / BATCH
+            + bench.tf.nn.scale_regularization_loss(
+                0.1 * bench.tf.reduce_sum(bench.model.trainable_variables[0] ** 2)
+            )
+        )
+    ),
+    "classes": _step_of(_classes),
+    "power": _step_of(
+        lambda bench, batch: bench.tf.reduce_mean((batch["y"] - bench.model(batch["x"])) ** TWO)
+    ),
+    "temperature": _step_of(
+        lambda bench, batch: bench.tf.reduce_mean(
+            bench.tf.nn.sparse_softmax_cross_entropy_with_logits(
+                batch["label"], bench.model(batch["x"]) / TWO
+            )
+        )
+    ),
+    "weighted by a global": _step_of(lambda bench, batch: TWO * _mean(bench, batch)),
+    "partial": _partial,
+    "divided outside": _divided_outside,
+    "multiplied outside": _multiplied_outside,
+    "divided by an attribute": _divided_by_attribute,
+    "divided by an item": _divided_by_item,
+    "divided by a default": _divided_by_default,
+    "divided by an array": _divided_by_numpy,
+    "divided by a tensor": _divided_by_tensor,
+    "a part divided": _part_divided,
+    "divided by workers": _divided_by_workers,
+    "gradients divided": _gradients_divided,
+    "divided by a global": _step_of(lambda bench, batch: _mean(bench, batch) / TWO),
+    "masked mean": _step_of(_masked),
+    "boolean mask": _step_of(_boolean_mask),
+    "masked sum": _step_of(_masked_sum),
+    "masked mean, scaled": _step_of(_scaled_mask),
+    "compares": _step_of(
+        lambda bench, batch: (
+            _mean(bench, batch) + bench.tf.math.reduce_variance(bench.model(batch["x"]), axis=0)[0]
+        )
+    ),
+    "branch": _step_of(_branch),
+    "loop over rows": _step_of(_loop_over_rows),
+    "decorated": _decorated,
+    "inner function": _inner_function,
+    "assigns on read": _assigns_on_read,
+    "warm-up": _warm_up,
+    "metric": _metric,
+    "calls Python": _calls_python,
+    "fails in Python": _fails_in_python,
+    "shown": _shown,
+    "kinds shown": _kinds_shown,
+    "text shown": _text_shown,
+    "nothing shown": _nothing_shown,
+}
+
+
+def unlike_workers(ctx: Any, *, kind: str) -> dict[str, Any]:
+    """Begins a loop that is another one on the second worker; returns the error."""
+    import tensorflow as tf
+
+    index = ctx.task.index
+    options = {"num_steps": 4, "steps_per_call": 2}
+    if kind in options:
+        options[kind] += index
+    names = ["loss", "error"] if kind == "names" and index else ["loss"]
+    data = tf.data.Dataset.from_tensor_slices(tf.ones([48])).batch(BATCH)
+
+    def step(batch: Any) -> dict[str, Any]:
+        return dict.fromkeys(names, tf.reduce_mean(batch))
+
+    try:
+        ctx.train_steps(step, data, **options)
+    except UnsupportedError as error:
+        return {"error": str(error)}
+    return {"error": ""}

@@ -1,0 +1,134 @@
+"""What the check of a ctx.train_steps loop finds out about its step, what it leaves alone, and what is shown.
+
+tests/tables/test_loop_steps.py has many more steps, on more clusters.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
+
+FUNCTIONS = "tests.support.loop_functions"
+KINDS = (
+    *("classes", "partial", "divided outside", "multiplied outside", "masked mean", "masked sum", "branch"),
+    *("shown", "kinds shown", "text shown", "calls Python", "fails in Python", "assigns", "warm-up"),
+)
+UNKNOWN = "gives the gradients of one device could not be shown"
+
+
+@functools.cache
+def run(strategy: str) -> TaskProcess:
+    cluster = Cluster(strategy=strategy, devices=2 if strategy == "mirrored" else None)
+    [task] = run_function(f"{FUNCTIONS}:loops", cluster, kinds=KINDS)
+    return task
+
+
+@pytest.fixture
+def one_device() -> TaskProcess:
+    return run("one_device")
+
+
+@pytest.fixture
+def replicas() -> TaskProcess:
+    return run("mirrored")
+
+
+def check_equal(replicas: TaskProcess, one_device: TaskProcess, kind: str) -> None:
+    own, expected = (one.arrays[f"{kind}/weights"] for one in (replicas, one_device))
+    assert len(expected) > 0
+    np.testing.assert_allclose(own, expected, atol=1e-7, rtol=0)
+
+
+def notes_of(task: TaskProcess, kind: str, piece: str) -> list[str]:
+    return [note for note in task.values[f"{kind}/notes"] if piece in note]
+
+
+@pytest.mark.parametrize("kind", ["classes", "partial", "masked sum"])
+def test_number_that_is_no_divisor_leaves_a_mean_what_it_is(
+    replicas: TaskProcess, one_device: TaskProcess, kind: str
+) -> None:
+    check_equal(replicas, one_device, kind)
+    assert notes_of(replicas, kind, UNKNOWN) == []
+
+
+@pytest.mark.parametrize(("kind", "name"), [("divided outside", "number"), ("multiplied outside", "factor")])
+def test_division_by_a_number_from_outside_is_told_by_its_name(
+    replicas: TaskProcess, one_device: TaskProcess, kind: str, name: str
+) -> None:
+    check_equal(replicas, one_device, kind)
+    [note] = notes_of(replicas, kind, UNKNOWN)
+    assert f"because it divides its losses by {name}," in note
+
+
+def test_mean_over_a_mask_is_told_although_the_first_batch_has_no_padding(replicas: TaskProcess) -> None:
+    [note] = notes_of(replicas, "masked mean", UNKNOWN)
+    assert note.startswith("whether ")
+    assert "such as the sum of a mask" in note
+
+
+def test_python_condition_on_a_tensor_works(replicas: TaskProcess, one_device: TaskProcess) -> None:
+    assert "branch/error" not in one_device.values
+    assert notes_of(replicas, "branch", UNKNOWN) != []
+
+
+def test_sums_and_means_are_shown_as_on_one_device(replicas: TaskProcess, one_device: TaskProcess) -> None:
+    shown, expected = (one.values["shown/shown"] for one in (replicas, one_device))
+    for name in ("loss", "total", "average", "rate"):
+        assert shown[name] == pytest.approx(expected[name]), name
+
+
+def test_what_is_neither_a_sum_nor_a_mean_is_told_by_its_name(replicas: TaskProcess) -> None:
+    [note] = notes_of(replicas, "shown", "neither the mean nor the sum")
+    assert "returns biggest, norm, which" in note
+    [note] = notes_of(replicas, "shown", "returned 0 as padded for the first batch")
+
+
+def test_bools_whole_numbers_and_nested_dicts_are_shown(
+    replicas: TaskProcess, one_device: TaskProcess
+) -> None:
+    expected = {"flag": 1.0, "yes": 1.0, "count": 12.0, "nested/two/three": 3.0}
+    for task in (replicas, one_device):
+        shown = task.values["kinds shown/shown"]
+        assert {name: shown[name] for name in expected} == expected
+
+
+def test_returned_text_is_refused_by_its_name(replicas: TaskProcess) -> None:
+    error = replicas.values["text shown/error"]
+    assert error.startswith("UnsupportedError: step_fn Bench.step.<locals>.step (")
+    assert "returned a tensor of type string as 'text'" in error
+
+
+def test_python_functions_of_a_step_are_not_called_before_it_runs(replicas: TaskProcess) -> None:
+    assert replicas.values["calls Python/calls"] == 2 * 3  # of replicas, and of steps
+    [note] = notes_of(replicas, "calls Python", UNKNOWN)
+    assert "because it calls Python" in note
+
+
+def test_error_in_a_python_function_ends_the_loop(replicas: TaskProcess) -> None:
+    assert "not these numbers" in replicas.values["fails in Python/error"]
+
+
+def test_assignment_of_each_replicas_own_value_is_told(replicas: TaskProcess) -> None:
+    assert len(notes_of(replicas, "assigns", "assigns to center")) == 1
+
+
+def test_first_loss_of_zero_is_told(replicas: TaskProcess) -> None:
+    [note] = notes_of(replicas, "warm-up", UNKNOWN)
+    assert "its first gradients are zero" in note
+
+
+def test_workers_with_unlike_loops_end_with_a_sentence() -> None:
+    kinds = {
+        "num_steps": "num_steps of train_steps differs between the workers: worker/0 4, worker/1 5",
+        "steps_per_call": "steps_per_call of train_steps differs between the workers: worker/0 2, worker/1 3",
+        "names": "step_fn returns error, loss on worker/1, and loss on worker/0",
+    }
+    calls = {kind: (f"{FUNCTIONS}:unlike_workers", {"kind": kind}) for kind in kinds}
+    found = run_in_turn(calls, Cluster(strategy="multi_worker_mirrored", workers=2))
+    for kind, sentence in kinds.items():
+        for task in found[kind]:
+            assert sentence in task.values["error"]
