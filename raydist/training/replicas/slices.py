@@ -88,7 +88,7 @@ def drop_padding(outputs: Any, element: Any) -> Any:
     """Cuts the rows that a padding example made off the outputs (a structure of `[batch, ...]` tensors)."""
     if not isinstance(element, Slice):
         return outputs
-    return tf.nest.map_structure(lambda output: output[: element.num_examples], outputs)
+    return rows(outputs, 0, element.num_examples)
 
 
 def keep_on_padding(variables: Sequence[tf.Variable], element: Any, run: Callable[[], Any]) -> Any:
