@@ -26,7 +26,7 @@ DTYPES = (
 # Of outputs, which have kinds besides types.
 KINDS = ("ragged", "sparse")
 QUICK: tuple[Cell, ...] = tuple(
-    ("output", one) for one in ("bfloat16", "bool", "uint64", "complex64", "string", "ragged", "sparse")
+    ("output", one) for one in ("bfloat16", "bool", "uint64", "complex64", "string", "ragged")
 )
 
 
