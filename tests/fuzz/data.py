@@ -24,6 +24,10 @@ def arrays(program: Program, count: int, *, salt: int = 0) -> tuple[Any, Any, np
         "image": rng.normal(size=(count, 8, 8, 2)).astype(program.dtype),
     }
     parts["tokens"][:, 0] = 1  # no row that is padding alone
+    parts["sparse"] = np.where(np.abs(parts["vector"]) > 0.7, parts["vector"], 0.0).astype(program.dtype)
+    parts["text"] = np.array(
+        [[" ".join(f"word{one}" for one in row)] for row in parts["tokens"]], dtype=object
+    )
     if program.inputs == "both":
         x: Any = {"tokens": parts["tokens"], "vector": parts["vector"]}
     elif program.inputs == "pair":
@@ -47,6 +51,25 @@ def arrays(program: Program, count: int, *, salt: int = 0) -> tuple[Any, Any, np
     shape = (count, *places) if program.weights == "each" else (count,)
     weights = rng.uniform(0.2, 2.0, size=shape).astype(program.dtype) if has_weights(program) else None
     return x, y, weights
+
+
+def given(program: Program, x: Any) -> Any:
+    """Returns a batch of inputs as the model takes them."""
+    if program.inputs == "sparse":
+        return tf.sparse.from_dense(x)
+    return tf.nest.map_structure(tf.convert_to_tensor, x)
+
+
+def batches(program: Program, whole: Any, size: int) -> tf.data.Dataset:
+    """Returns the batches of a tuple of arrays, of which the first are inputs."""
+    dataset = tf.data.Dataset.from_tensor_slices(whole).batch(size)
+    return _with_inputs(program, dataset)
+
+
+def _with_inputs(program: Program, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    if program.inputs != "sparse":
+        return dataset
+    return dataset.map(lambda x, *rest: (given(program, x), *rest))
 
 
 def has_weights(program: Program) -> bool:
@@ -78,7 +101,7 @@ def training_data(program: Program) -> dict[str, Any]:
     if program.data == "function":
         # Of what a function returns, parameter servers take as many passes as they need.
         num_passes = -1 if program.steps_per_epoch and not program.is_shared else 1
-        return {"x": lambda: tf.data.Dataset.from_tensor_slices(whole).batch(size).repeat(num_passes)}
+        return {"x": lambda: batches(program, whole, size).repeat(num_passes)}
     if program.data == "repeated":
         return {"x": tf.data.Dataset.from_tensor_slices(whole).repeat().batch(size), "steps_per_epoch": steps}
     if program.data in PIPELINES:
@@ -89,7 +112,7 @@ def training_data(program: Program) -> dict[str, Any]:
         dataset = dataset.shuffle(program.num_examples, seed=program.seed)
     if program.data == "filtered":
         dataset = dataset.filter(lambda *_: True)
-    dataset = dataset.batch(size)
+    dataset = _with_inputs(program, dataset.batch(size))
     return {"x": dataset.repeat() if program.steps_per_epoch else dataset}
 
 
@@ -104,7 +127,7 @@ def validation_data(program: Program) -> dict[str, Any]:
         return {}
     x, y, weights = arrays(program, 19, salt=1)
     whole = (x, y) if weights is None else (x, y, weights)
-    return {"validation_data": tf.data.Dataset.from_tensor_slices(whole).batch(8), **more}
+    return {"validation_data": batches(program, whole, 8), **more}
 
 
 def _padded(program: Program, whole: Any) -> tf.data.Dataset:

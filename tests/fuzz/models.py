@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tests.fuzz.data import CLASSES, LENGTH, OUTPUTS, SPARSE_LOSSES, WORDS
@@ -47,12 +48,18 @@ def build(program: Program) -> Any:
         "own_metrics": OwnMetrics,
         "unlabeled": Unlabeled,
     }.get(program.model)
-    model = functional if make is None else make(functional)
+    model = functional if make is None else _decorated(make, program.decorated)(functional)
     if isinstance(model, OwnTrainStep):
         model.shows_again = program.logs == "again"
     if isinstance(model, TwoOptimizers):
         model.others = [optimizer_of(program)]
     return model
+
+
+def _decorated(make: type[Wrapped], name: str) -> type[Wrapped]:
+    """Returns a class of models with one of its own methods under `@tf.function`, if it has that."""
+    own = {key for one in make.__mro__ if issubclass(one, Wrapped) for key in vars(one)}
+    return type(make.__name__, (make,), {name: tf.function(getattr(make, name))}) if name in own else make
 
 
 def compiled(program: Program) -> Any:
@@ -242,7 +249,8 @@ class Unlabeled(Wrapped):
 
 
 def has_own_layers(program: Program) -> bool:
-    return any(name.startswith("own") or name == "masked_own" for name in program.layers)
+    is_decorated = program.decorated == "layer"
+    return is_decorated or any(name.startswith("own") or name == "masked_own" for name in program.layers)
 
 
 def own_objects() -> dict[str, Any]:
@@ -258,6 +266,10 @@ class _OwnScale(layers.Layer):  # type: ignore[misc]
 
     def call(self, x: Any) -> Any:
         return x * self.scale
+
+
+class _DecoratedScale(_OwnScale):
+    call = tf.function(_OwnScale.call)
 
 
 class _OwnCounter(_OwnScale):
@@ -299,6 +311,8 @@ def _inputs(program: Program) -> Any:
             (None if program.data == "padded" else LENGTH,), dtype="int32", name="tokens"
         ),
         "image": lambda: layers.Input((8, 8, 2), name="image"),
+        "sparse": lambda: layers.Input((6,), sparse=True, name="sparse"),
+        "text": lambda: layers.Input((1,), dtype="string", name="text"),
     }
     if program.inputs == "both":
         return {name: made[name]() for name in ("tokens", "vector")}
@@ -308,15 +322,20 @@ def _inputs(program: Program) -> Any:
 
 
 def _hidden(program: Program, inputs: Any) -> Any:
-    if program.inputs == "vector":
+    if program.inputs in ("vector", "sparse"):
         x = layers.Dense(5, activation="tanh")(inputs)
         for name in program.layers:
             x = VECTOR[name](x)
-        return x
+        return _DecoratedScale()(x) if program.decorated == "layer" else x
+    if program.inputs == "text":
+        vectorize = layers.TextVectorization(max_tokens=WORDS, output_sequence_length=LENGTH)
+        vectorize.adapt([f"word{number}" for number in range(WORDS)])
+        return _of_tokens(program, vectorize(inputs))
     if program.inputs == "image":
         x = layers.Conv2D(4, 3, padding="same", activation="tanh")(inputs)
         for name in program.layers:
             x = (EACH_IMAGE if program.task == "each" else IMAGE)[name](x)
+        x = _DecoratedScale()(x) if program.decorated == "layer" else x
         return x if program.task == "each" else layers.GlobalAveragePooling2D()(x)
     if program.inputs == "tokens":
         return _of_each_token(program, inputs) if program.task == "each" else _of_tokens(program, inputs)
@@ -359,6 +378,12 @@ def _attention(x: Any) -> Any:
     return layers.GlobalAveragePooling1D()(layers.MultiHeadAttention(2, 3, use_bias=False)(x, x))
 
 
+def _adapted(x: Any) -> Any:
+    layer = layers.Normalization()
+    layer.adapt(np.random.default_rng(1).normal(0.3, 2.0, size=(40, x.shape[-1])).astype(x.dtype))
+    return layer(x)
+
+
 def _twice(layer: Any, x: Any) -> Any:
     return layer(layer(x))
 
@@ -398,6 +423,7 @@ VECTOR: dict[str, Callable[[Any], Any]] = {
         4, kernel_regularizer=keras.regularizers.OrthogonalRegularizer(0.01), bias_regularizer="l1"
     )(x),
     "unit_norm": lambda x: layers.Dense(4, kernel_constraint="unit_norm", bias_constraint="non_neg")(x),
+    "adapted": _adapted,
     "normalization": lambda x: layers.Normalization(mean=0.1, variance=2.0)(x),
     "own_scale": lambda x: _OwnScale()(x),
     "own_counter": lambda x: _OwnCounter()(x),
@@ -523,7 +549,7 @@ def loss_of(program: Program, *, reduction: str) -> Any:
     """Returns the program's loss with that reduction: mean, sum or none."""
     losses = keras.losses
     if program.loss == "own_function" and reduction == "mean":
-        return own_loss
+        return tf.function(own_loss) if program.decorated == "loss" else own_loss
     of_mean = {
         "function": losses.get("mean_absolute_error"),
         "scalar_mean": scalar_mean,

@@ -1,8 +1,8 @@
 """A random program as data: what a seed stands for, and how it is made simpler.
 
 Each axis is drawn from a generator of its own, so that a new axis changes none of the others. Seeds from
-WIDE on draw from more values of each axis; the lists of the others stay as they are, so that a seed that
-found something goes on being the program that found it.
+WIDE on draw from more values of each axis, and those from ORDINARY on from what most people write; the lists
+of the others stay as they are, so that a seed that found something goes on being the program that found it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 WIDE = 10_000
+ORDINARY = 20_000
 INPUTS = ("vector", "tokens", "image", "both")
 LAYERS = {
     "vector": ("dense", "tanh", "layer_norm", "prelu", "residual", "regularized", "constrained", "units"),
@@ -77,6 +78,26 @@ MORE_MODELS = ("sequential", "nested", "two_optimizers", "penalty", "own_metrics
 MORE_DATA = ("padded", "cached", "dropped", "interleaved", "from_generator", "mapped", "repeated")
 MORE_CALLBACKS = ("best", "restoring", "stop_early", "batch_rate", "swap", "logs", "lambda")
 MORE_AFTER = ("recompile", "freeze", "set_weights", "test_batch", "predict_batch", "whole", "rate")
+# What most people write, each as often as it is named.
+ORDINARY_INPUTS = ("vector", "vector", "tokens", "image", "text", "sparse")
+OF_DATASETS = ("sparse", "text")  # Keras takes no NumPy arrays of them
+ORDINARY_LAYERS = {
+    "vector": ("dense", "tanh", "layer_norm", "residual", "adapted", "regularized"),
+    "tokens": ("average", "flatten", "conv1d", "global_max", "gru"),
+    "image": ("conv", "max_pool", "average_pool", "flat"),
+}
+ORDINARY_LOSSES = {
+    "regression": ("mse", "mae", "huber", "name", "own_function"),
+    "binary": ("binary_crossentropy", "name"),
+    "classes": ("sparse_crossentropy", "crossentropy"),
+}
+ORDINARY_OPTIMIZERS = ("adam", "adam", "name", "sgd", "momentum", "rmsprop", "adamw")
+ORDINARY_MODELS = (
+    *("functional", "functional", "sequential", "subclassed"),
+    *("own_train_step", "own_train_step", "own_metrics", "compute_loss"),
+)
+ORDINARY_DATA = ("arrays", "arrays", "arrays", "dataset", "dataset", "shuffled", "sequence", "function")
+CALLS = ("evaluate", "predict", "test_batch", "predict_batch", "batch")
 KEEP = "keep"  # of an axis: nothing special
 SHARED = "ps"  # of the name of a program for parameter servers
 STILL = "still"  # of one for several workers of theirs
@@ -95,8 +116,11 @@ class Program:
       shuffle: Whether `model.fit` shuffles arrays.
       logs: Whether steps of the model's own show its loss by another name, too.
       outputs: How many outputs the model has; the second one is a regression.
-      after: What happens after the training, in this order.
+      before: What happens before the training, in this order.
+      after: What happens after it.
       validation_steps: 0 for the whole data.
+      decorated: Which function of the program's own is one under `@tf.function`, where it has that.
+      is_seeded: Whether the program seeds the generators of random numbers.
       is_shared: Whether it is one for parameter servers.
       is_still: Whether its weights do not change, so that the order in which workers take steps does not
         matter.
@@ -136,6 +160,9 @@ class Program:
     validation_freq: int = 1
     validation_steps: int = 0
     run_eagerly: bool = False
+    before: tuple[str, ...] = ()
+    decorated: str = KEEP
+    is_seeded: bool = True
     is_shared: bool = False
     is_still: bool = False
 
@@ -150,6 +177,9 @@ class Program:
     def is_short(self) -> bool:
         """Whether it takes a second or two, as little of it is traced."""
         has_long_layers = len(self.layers) > 1 or not LONG_LAYERS.isdisjoint(self.layers)
+        if self.seed >= ORDINARY:
+            trains_once = {*CALLS, "whole"}.issuperset(self.after) and not self.callbacks
+            return trains_once and self.epochs < 3 and len(self.before) < 2 and not has_long_layers
         is_one_training = not (self.after or self.callbacks) and self.validation == KEEP
         return is_one_training and self.epochs < 3 and not has_long_layers
 
@@ -212,6 +242,7 @@ def _for_parameter_servers(program: Program) -> Program:
         steps_per_epoch=-(-program.num_examples // program.batch_size),
         validation=KEEP,
         callbacks=(),
+        before=(),
         after=tuple(one for one in program.after if one in ("evaluate", "fit")),
     )
 
@@ -239,6 +270,8 @@ def _without_changes(program: Program) -> Program:
 
 def draw(seed: int, *, dtype: str = "float64") -> Program:
     """Returns the program of a seed."""
+    if seed >= ORDINARY:
+        return _draw_ordinary(seed, dtype=dtype)
     is_wide = seed >= WIDE
 
     def choose(axis: str, *choices: Any, more: Sequence[Any] = ()) -> Any:
@@ -309,3 +342,72 @@ def _layers(some: Callable[..., Any], of: str, *, is_each: bool) -> tuple[str, .
     if is_each:
         return tuple(some("layers", EACH_LAYERS[of], 2))
     return tuple(some("layers", LAYERS[of], 2 if of == "tokens" else 3, more=MORE_LAYERS[of]))
+
+
+def _draw_ordinary(seed: int, *, dtype: str) -> Program:
+    """Returns a program of an ordinary seed: it evaluates and predicts, and most of its batches are even."""
+
+    def choose(axis: str, *choices: Any) -> Any:
+        return random.Random(f"{seed}/{axis}").choice(choices)
+
+    def some(axis: str, choices: Sequence[Any], most: int) -> tuple[Any, ...]:
+        generator = random.Random(f"{seed}/{axis}")
+        return tuple(generator.sample(choices, generator.randint(0, min(most, len(choices)))))
+
+    inputs = choose("inputs", *ORDINARY_INPUTS)
+    of_layers = {"text": "tokens", "sparse": "vector"}.get(inputs, inputs)
+    task = choose("task", *ORDINARY_LOSSES)
+    loss = choose("loss", *ORDINARY_LOSSES[task])
+    model = choose("model", *ORDINARY_MODELS)
+    functions = (
+        *(("train_step", "test_step") if model in ("own_train_step", "own_metrics") else ()),
+        *(("call",) if model not in ("functional", "sequential") else ()),
+        *(("loss",) if task == "regression" else ()),
+        *(("layer",) if of_layers != "tokens" else ()),
+    )
+    decorated = choose("decorated", KEEP, *functions)
+    layer_names = some("layers", ORDINARY_LAYERS[of_layers], 2)
+    data = choose("data", *ORDINARY_DATA)
+    if inputs in OF_DATASETS and data not in ("dataset", "shuffled", "function"):
+        data = "dataset"
+    call = choose("call", "ctx.fit", "model.fit")
+    if call == "model.fit" and data == "function":
+        data = "dataset"
+    # Without a seed each run takes the rows in another order, which matters if there are several batches.
+    is_seeded = choose("is_seeded", True, True, False)
+    shuffle = data == "arrays" and call == "model.fit" and choose("shuffle", False, True)
+    num_examples = choose("num_examples", 32, 64, 64, 96, 50, 65)
+    before = some("before", CALLS, 2)
+    callbacks = some("callbacks", ("plateau", "rate", "stopping", "best"), 1)
+    more = some("after", ("fit", "recompile", "freeze", "rate", "reload", "whole", *CALLS[2:]), 1)
+    always = [name for name in ("evaluate", "predict") if name not in before or choose(name, True, False)]
+    after = [*always, *more]
+    random.Random(f"{seed}/order").shuffle(after)
+    return Program(
+        seed=seed,
+        dtype=dtype,
+        inputs=inputs,
+        layers=layer_names,
+        task=task,
+        loss="own_function" if decorated == "loss" and task == "regression" else loss,
+        outputs=choose("outputs", 1, 1, 1, 2),
+        metrics=some("metrics", (*METRICS[task], "names"), 2),
+        optimizer=choose("optimizer", *ORDINARY_OPTIMIZERS),
+        clipping=choose("clipping", *[KEEP] * 5, "clipnorm"),
+        schedule=choose("schedule", KEEP, KEEP, KEEP, "cosine"),
+        weights=choose("weights", KEEP, KEEP, KEEP, "sample", "class"),
+        model=model,
+        data=data,
+        shuffle=shuffle,
+        num_examples=num_examples,
+        batch_size=num_examples if shuffle and not is_seeded else choose("batch_size", 16, 32, 8, 16, 32, 12),
+        epochs=choose("epochs", 1, 2, 2, 3),
+        steps_per_execution=choose("steps_per_execution", 1, 1, 1, 2),
+        validation=choose("validation", KEEP, KEEP, "data", "split"),
+        callbacks=callbacks if choose("has_callbacks", False, True) else (),
+        call=call,
+        before=before,
+        after=tuple(after),
+        decorated=decorated,
+        is_seeded=is_seeded,
+    )

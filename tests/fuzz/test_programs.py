@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.fuzz.__main__ import main
 from tests.fuzz.comparison import Result, Verdict, compare
-from tests.fuzz.program import program_of
+from tests.fuzz.program import KEEP, ORDINARY, program_of
 from tests.support.selected import selected
 
 # All programs of a test's kind run for the first test that asks for one.
@@ -116,6 +116,21 @@ def test_each_strategy_runs_its_own_short_programs(monkeypatch: pytest.MonkeyPat
         assert ran[cluster] == [name for name in names if program_of(name).is_short]
         assert f"{cluster}: {len(ran[cluster])} equal" in found.output.splitlines()
     assert len(ran["2"]) < len(ran["parameter_server"])
+
+
+def test_ordinary_programs_predict_and_evaluate_and_most_have_even_batches() -> None:
+    programs = [program_of(str(seed)) for seed in range(ORDINARY, ORDINARY + 400)]
+    for program in programs:
+        assert {"evaluate", "predict"} <= {*program.before, *program.after}, program.describe()
+    even = [one for one in programs if one.num_examples % one.batch_size == 0]
+    assert len(even) >= len(programs) / 2
+    for count in (
+        sum(one.decorated != KEEP for one in programs),
+        sum(not one.is_seeded for one in programs),
+        sum(bool(one.before) for one in programs),
+        sum(one.inputs in ("sparse", "text") or "adapted" in one.layers for one in programs),
+    ):
+        assert count >= len(programs) / 4
 
 
 @pytest.mark.slow

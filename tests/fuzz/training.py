@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from tests.fuzz import loops
-from tests.fuzz.data import arrays, class_weight, training_data, validation_data
+from tests.fuzz.data import arrays, batches, class_weight, given, training_data, validation_data
 from tests.fuzz.models import compile_model, compiled, has_own_layers, own_objects
-from tests.fuzz.program import KEEP, Program, program_of
+from tests.fuzz.program import KEEP, OF_DATASETS, ORDINARY, Program, program_of
 from tests.programs.outcome import Outcome, outcome
 
 keras = tf.keras
@@ -25,25 +25,26 @@ def train_function(name: str) -> Any:
     """Returns the train function of a program's name, for tests.programs.in_task."""
 
     def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
-        return (
-            loops.run(loops.loop_of(name), ctx)
-            if name.startswith(loops.PREFIX)
-            else run(program_of(name), ctx)
-        )
+        return loops.run(loops.loop_of(name), ctx) if is_loop else run(program_of(name), ctx)
 
+    is_loop = name.startswith(loops.PREFIX)
+    train.is_seeded = is_loop or program_of(name).is_seeded  # type: ignore[attr-defined]
     return train
 
 
 def run(program: Program, ctx: Any) -> Outcome:
     """Trains, does what comes after, and returns all that can be compared."""
     with floats(program.dtype):
-        keras.utils.set_random_seed(program.seed)
+        if program.is_seeded:
+            keras.utils.set_random_seed(program.seed)
         with ctx.strategy.scope():
             model = compiled(program)
+            if not program.is_seeded:
+                _set_weights(program, model)
         logs = _Logs()
-        histories = [_fit(program, ctx, model, logs)]
+        histories: list[Any] = []
         values: dict[str, Any] = {}
-        for number, action in enumerate(program.after):
+        for number, action in enumerate((*program.before, "fit", *program.after)):
             key = f"{number} {action}"
             if action in BEFORE_A_FIT:
                 if (change := BEFORE_A_FIT[action]) is not None:
@@ -54,7 +55,7 @@ def run(program: Program, ctx: Any) -> Outcome:
             elif action == "predict":
                 values[key] = _flat(_predict(program, ctx, model))
             elif action == "predict_batch":
-                values[key] = _flat(model.predict_on_batch(arrays(program, 9, salt=6)[0]))
+                values[key] = _flat(model.predict_on_batch(given(program, arrays(program, 9, salt=6)[0])))
             elif action in ("batch", "test_batch"):
                 shown = _on_batch(program, model, is_test=action == "test_batch")
                 values |= {f"{key} {name}": [one] for name, one in shown.items()}
@@ -67,6 +68,14 @@ def run(program: Program, ctx: Any) -> Outcome:
         values.pop("lr", None)
         values |= {f"batch {name}": one for name, one in logs.values.items()}
         return outcome(values, models=[model], optimizers=[*getattr(model, "others", ())])
+
+
+def _set_weights(program: Program, model: Any) -> None:
+    """Gives a model weights of the program's own: those that it has were drawn without a seed."""
+    rng = np.random.default_rng([program.seed, 7])
+    model(_some_inputs(program))
+    for variable in model.trainable_variables:
+        variable.assign(rng.normal(0.0, 0.4, size=variable.shape))
 
 
 def _fit(program: Program, ctx: Any, model: Any, logs: Any) -> Any:
@@ -89,31 +98,38 @@ def _fit_in(program: Program, ctx: Any, model: Any, callbacks: list[Any]) -> Any
 
 
 def _evaluate(program: Program, ctx: Any, model: Any) -> dict[str, float]:
-    x, y, _ = arrays(program, 23, salt=2)
-    if program.call == "model.fit":
+    x, y, _ = arrays(program, _num_rows(program, 23), salt=2)
+    if program.call == "model.fit" and program.inputs not in OF_DATASETS:
         done: dict[str, float] = model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True)
         return done
 
     def data() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+        return batches(program, (x, y), 8)
 
     return dict(ctx.evaluate(model, data if program.is_shared else data()))
 
 
 def _predict(program: Program, ctx: Any, model: Any) -> Any:
-    x, _, _ = arrays(program, 21, salt=3)
-    if program.call == "model.fit":
+    x, _, _ = arrays(program, _num_rows(program, 21), salt=3)
+    if program.call == "model.fit" and program.inputs not in OF_DATASETS:
         return model.predict(x, batch_size=8, verbose=0)
     # Of a tuple Keras takes the first for the inputs, and the second for labels.
-    rows = (x,) if isinstance(x, tuple) else x
-    return ctx.predict(model, tf.data.Dataset.from_tensor_slices(rows).batch(8))
+    rows = (x,) if isinstance(x, tuple) or program.inputs in OF_DATASETS else x
+    data = batches(program, rows, 8)
+    return model.predict(data, verbose=0) if program.call == "model.fit" else ctx.predict(model, data)
+
+
+def _num_rows(program: Program, odd: int) -> int:
+    """Returns how many rows are evaluated or predicted: as many as batches divide, if those of fit are so."""
+    is_even = program.seed >= ORDINARY and program.num_examples % program.batch_size == 0
+    return 24 if is_even else odd
 
 
 def _on_batch(program: Program, model: Any, *, is_test: bool) -> dict[str, float]:
     x, y, _ = arrays(program, 8, salt=4)
     model.reset_metrics()  # of the training before
     call = model.test_on_batch if is_test else model.train_on_batch
-    done: dict[str, float] = call(x, y, return_dict=True)
+    done: dict[str, float] = call(given(program, x), y, return_dict=True)
     return done
 
 
@@ -173,7 +189,7 @@ def _reloaded_whole(program: Program, ctx: Any, model: Any) -> Any:
 
 def _some_inputs(program: Program) -> Any:
     x, _, _ = arrays(program, 2, salt=5)
-    return tf.nest.map_structure(tf.convert_to_tensor, x)
+    return given(program, x)
 
 
 def _callbacks(program: Program, folder: str, logs: Any) -> list[Any]:
