@@ -453,3 +453,103 @@ def unlike_workers(ctx: Any, *, kind: str) -> dict[str, Any]:
     except UnsupportedError as error:
         return {"error": str(error)}
     return {"error": ""}
+
+
+def parts_without_effects(ctx: Any) -> dict[str, Any]:
+    """Returns which operations with effects a trace needs, and what a generator's numbers are in it."""
+    import tensorflow as tf
+
+    from raydist.training import tf_private
+
+    variable = tf.Variable(1.0)
+    generator = tf.random.Generator.from_seed(1)
+
+    def in_condition(x: Any) -> Any:
+        return tf.cond(x[0] > 0, lambda: variable.assign_add(1.0) + x[0], lambda: x[0])
+
+    functions = {
+        "reads": lambda x: [x * variable],
+        "assigns beside": lambda x: [x + 0.0 * x, variable.assign(2.0)][:1],
+        "assigns in a condition": lambda x: [in_condition(x)],
+        "calls Python": lambda x: [tf.numpy_function(lambda one: one, [x], tf.float32, stateful=False)],
+    }
+    spec = tf.TensorSpec([None], tf.float32)
+    traced = {name: tf_private.WithoutEffects(function, spec) for name, function in functions.items()}
+    state = generator.state.numpy().tolist()
+
+    def draws(x: Any) -> list[Any]:
+        with tf_private.constant_draws(lambda: None):
+            return [x + generator.normal([])]
+
+    drawing = tf_private.WithoutEffects(draws, spec)
+    drawing(tf.zeros([2]))
+    return {
+        "effects": {name: one.effects for name, one in traced.items()},
+        "drawing": drawing.effects,
+        "is_moved": generator.state.numpy().tolist() != state,
+        "sum": float(tf.reduce_sum(traced["assigns beside"](tf.ones([3]))[0])),
+        "value": float(variable.numpy()),
+    }
+
+
+def additive_losses(ctx: Any) -> dict[str, Any]:
+    """Returns of losses whether their gradients are sums over the examples of each batch."""
+    import tensorflow as tf
+
+    from raydist.training import tf_private
+    from raydist.training.replicas import linearity
+
+    weight = tf.Variable([[1.0], [2.0]])
+    spec = {"x": tf.TensorSpec([None, 2], tf.float32), "mask": tf.TensorSpec([None], tf.float32)}
+    mean, total = tf.reduce_mean, tf.reduce_sum
+
+    def each(batch: Any) -> Any:
+        return tf.square(batch["x"] @ weight)[:, 0]
+
+    def in_a_loop(batch: Any) -> Any:
+        losses = each(batch)
+        sizes = tf.shape(losses)[0]
+        _, found = tf.while_loop(
+            lambda index, found: index < sizes,
+            lambda index, found: (index + 1, found + losses[index]),
+            [0, 0.0],
+        )
+        return found / 8
+
+    losses = {
+        "mean": lambda b: mean(each(b)),
+        "sum": lambda b: total(each(b)) / 8,
+        "regularized": lambda b: mean(each(b)) + tf.nn.l2_loss(weight),
+        "masked sum": lambda b: total(b["mask"] * each(b)) / 8,
+        "sum of a boolean mask": lambda b: total(tf.boolean_mask(each(b), b["mask"] > 0)) / 8,
+        "quotient of each": lambda b: mean(each(b) / total(b["x"], axis=1)),
+        "loop": in_a_loop,
+        "masked mean": lambda b: total(b["mask"] * each(b)) / total(b["mask"]),
+        "no NaN": lambda b: tf.math.divide_no_nan(total(b["mask"] * each(b)), total(b["mask"])),
+        "mean of a boolean mask": lambda b: mean(tf.boolean_mask(each(b), b["mask"] > 0)),
+        "counted": lambda b: total(each(b)) / tf.cast(tf.math.count_nonzero(b["mask"]), tf.float32),
+        "reciprocal": lambda b: total(each(b)) * tf.math.reciprocal(total(b["mask"])),
+        "weights with mean 1": lambda b: mean(each(b) * b["mask"] / mean(b["mask"])),
+        "product": lambda b: mean(each(b)) * mean(b["mask"]),
+        "root": lambda b: tf.sqrt(mean(each(b))),
+        "centred": lambda b: mean(tf.square((b["x"] - mean(b["x"], axis=0)) @ weight)),
+        "condition": lambda b: tf.cond(mean(each(b)) > 1, lambda: mean(each(b)), lambda: total(each(b))),
+        "in a condition": lambda b: tf.cond(
+            weight[0, 0] > 0, lambda: total(each(b)) / total(b["mask"]), lambda: 0.0
+        ),
+    }
+    found = {}
+    for name, loss in losses.items():
+        kept: list[Any] = []
+
+        def gradients(batch: Any, loss: Any = loss, kept: list[Any] = kept) -> list[Any]:
+            with tf.GradientTape() as tape:
+                value = loss(batch)
+            kept[:] = [tape.gradient(value, weight)]
+            return kept
+
+        traced = tf_private.WithoutEffects(gradients, spec)
+        sources = [(one, False) for one in traced.inputs]
+        [dependence] = linearity.dependences(traced.graph, sources, kept)
+        found[name] = dependence.is_additive
+    return {"additive": found}

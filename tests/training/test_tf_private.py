@@ -58,3 +58,15 @@ def test_a_function_that_is_inlined_keeps_no_trace() -> None:
     assert task.values["values"] == [2.0, 3.0]
     assert (task.values["two"], task.values["is_none"]) == (2.0, True)
     assert task.values["seen"] == [[[2], "int64"], [[None], "int64"]]
+
+
+def test_what_has_effects_is_left_out_of_a_trace_or_named() -> None:
+    [task] = run_function("tests.support.loop_functions:parts_without_effects", Cluster())
+    assert task.values["effects"] == {
+        "reads": [],
+        "assigns beside": [],
+        "assigns in a condition": ["AssignAddVariableOp"],
+        "calls Python": ["PyFuncStateless"],
+    }
+    assert (task.values["drawing"], task.values["is_moved"]) == ([], False)
+    assert (task.values["sum"], task.values["value"]) == (3.0, 1.0)
