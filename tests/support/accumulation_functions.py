@@ -12,7 +12,7 @@ import numpy as np
 
 import raydist.data
 from tests.support.communication_functions import Watch
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
 
 K = 3
@@ -195,7 +195,7 @@ def trained(ctx: Any, *, case: str, batches: int) -> dict[str, Any]:
         "iterations": int(model.optimizer.iterations.numpy()),
         "step": ctx.step - before,
         "reductions": max([0, *(names.count(name) for name in names)]),
-        "notes": list(progress_of(ctx).status().notes),
+        "notes": notes_of(ctx),
         **{f"history {name}": np.array(values) for name, values in history.history.items()},
     }
 

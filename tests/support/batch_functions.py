@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of, progress_of
 from tests.support.train_functions import batchnorm_model, dense_model, examples
 
 # The replicas do not divide most of them, and one has fewer examples than replicas.
@@ -155,7 +155,7 @@ def compiled_by_xla(ctx: Any) -> dict[str, Any]:
             result[f"{way} is compiled"] = False
         except tf.errors.InvalidArgumentError as error:
             result[f"{way} is compiled"] = "on XLA_CPU_JIT" in str(error)
-    return {**result, "notes": list(progress_of(ctx).status().notes)}
+    return {**result, "notes": notes_of(ctx)}
 
 
 def _jit_model(ctx: Any, layers: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 from tests.support.train_functions import dense_model, examples
 
 EPOCHS = 4
@@ -237,7 +237,7 @@ def backup_beside_raydist(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 
 def notes(ctx: Any) -> list[str]:
-    return list(progress_of(ctx).status().notes)
+    return notes_of(ctx)
 
 
 def read_logs(ctx: Any) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of, run_of
+from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.train_functions import dense_model, examples
 
 
@@ -406,7 +406,7 @@ def trained_for_export(ctx: Any, *, kind: str = "dense", num_fits: int = 1) -> d
     return {
         **predicted,
         **{f"weight-{number:02d}": array for number, array in enumerate(arrays)},
-        "notes": list(progress_of(ctx).status().notes),
+        "notes": notes_of(ctx),
     }
 
 

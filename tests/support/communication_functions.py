@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 from tests.support.train_functions import bare_step, dense_model, examples
 
 HALF, FLOAT, BFLOAT16 = 19, 1, 14  # as DT_HALF, DT_FLOAT and DT_BFLOAT16 of TensorFlow's types.proto
@@ -78,7 +78,7 @@ def every_way(ctx: Any) -> dict[str, Any]:
     result["bare"] = collectives.new()
     weights = (*model.get_weights(), *other.get_weights())
     result["weights"] = np.concatenate([np.ravel(one) for one in weights])
-    result["notes"] = list(progress_of(ctx).status().notes)
+    result["notes"] = notes_of(ctx)
     return result
 
 
@@ -117,7 +117,7 @@ def constant_gradients(ctx: Any, *, scale: float) -> dict[str, Any]:
         "x": x,
         "ids": ids,
         "collectives": [(one["function"], one["type"]) for one in collectives.new()],
-        "notes": list(progress_of(ctx).status().notes),
+        "notes": notes_of(ctx),
     }
 
 

@@ -12,7 +12,7 @@ from raydist import data
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
 from raydist.errors import DataError
-from tests.support.inside import progress_of, run_of
+from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.numbered_source import NumberedSource
 from tests.support.train_functions import dense_model, examples
 
@@ -306,7 +306,7 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
     ctx.fit(model, dataset, epochs=2)
-    notes = list(progress_of(ctx).status().notes)
+    notes = notes_of(ctx)
     return {"notes": notes, "recorded": [one for one in recorded if "examples_per_s" in one]}
 
 
@@ -322,4 +322,4 @@ def distribute_in_turn(ctx: Any) -> dict[str, Any]:
         refusal(lambda: ctx.distribute(dataset, sharding="static")),
     ]
     is_same = all(ctx.distribute(dataset, sharding=sharding) is dataset for sharding in ("dynamic", "off"))
-    return {"refused": refused, "is_same": is_same, "notes": progress_of(ctx).status().notes}
+    return {"refused": refused, "is_same": is_same, "notes": notes_of(ctx)}

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 
 keras = tf.keras
 
@@ -91,7 +91,7 @@ def equal(ctx: Any) -> dict[str, Any]:
     for _ in range(2):
         ctx.train_steps(step, _data().repeat(), num_steps=3)
     ctx.save(step=20, model=model, optimizer=model.optimizer)
-    return {"notes": list(progress_of(ctx).status().notes)}
+    return {"notes": notes_of(ctx)}
 
 
 def accumulating(ctx: Any, *, is_of_keras: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 
 ROWS = 12
 
@@ -43,7 +43,7 @@ def several_inputs(ctx: Any, *, kinds: list[str]) -> dict[str, Any]:
         ctx.fit(model, data, epochs=1)
         if ctx.is_chief:
             shutil.copytree(Path(ctx.storage) / "export", Path(ctx.storage) / kind)
-    return {"notes": list(progress_of(ctx).status().notes)}
+    return {"notes": notes_of(ctx)}
 
 
 def _model(keras: Any, kind: str) -> Any:

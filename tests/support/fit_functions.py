@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.support import given_functions
 from tests.support.given_functions import STEPS, py_dataset
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
 
 COUNT = 50  # no multiple of 16: the last batch is uneven
@@ -152,7 +152,7 @@ def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
     return {
         "validated": history.history["val_loss"][0],
         "whole": ctx.evaluate(model, data_as(way))["loss"],
-        "notes": list(progress_of(ctx).status().notes),
+        "notes": notes_of(ctx),
     }
 
 
@@ -171,7 +171,7 @@ def predicted(ctx: Any) -> dict[str, Any]:
     np.testing.assert_allclose(ctx.predict(model, pairs, steps=2), by_data[:32], atol=1e-6)
     shuffled = ctx.predict(model, raydist.data.from_arrays(x).batches(global_batch_size=16))
     np.testing.assert_allclose(np.sort(shuffled, axis=0), np.sort(by_data, axis=0), atol=1e-6)
-    assert any("that are shuffled" in note for note in progress_of(ctx).status().notes)
+    assert any("that are shuffled" in note for note in notes_of(ctx))
     np.testing.assert_allclose(
         ctx.predict(_of_two_inputs(ctx), {"left": x, "right": tf.constant(x)}), 2 * x, atol=1e-6
     )
@@ -244,7 +244,7 @@ def divided_classes(ctx: Any) -> dict[str, Any]:
         data = tf.data.Dataset.from_tensor_slices((x, labels)).map(lambda a, b: (2 * a, b)).batch(16)
         ctx.fit(model, data, epochs=1, class_weight={0: 1.0, 1: 5.0, 2: 0.2})
         weights[name] = flat(model)
-    return {**weights, "notes": list(progress_of(ctx).status().notes)}
+    return {**weights, "notes": notes_of(ctx)}
 
 
 def weights_of_labels(ctx: Any) -> dict[str, Any]:

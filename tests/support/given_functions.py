@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of
 from tests.support.train_functions import dense_model, examples
 
 COUNT, SIZE, STEPS = 50, 16, 4  # the last batch of a pass has 2 examples, fewer than 2 workers of 2 devices
@@ -176,7 +176,7 @@ def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[s
         "history": dict(history.history),
         "step": ctx.step,
         "replicas": ctx.strategy.num_replicas_in_sync,
-        "notes": list(progress_of(ctx).status().notes),
+        "notes": notes_of(ctx),
     }
 
 

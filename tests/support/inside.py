@@ -18,6 +18,11 @@ def progress_of(ctx: Any) -> TaskProgress:
     return run_of(ctx).reporter.progress
 
 
+def notes_of(ctx: Any) -> list[str]:
+    """Returns the notes of the run so far, without the one that each plain `fit` of a job gets."""
+    return [note for note in progress_of(ctx).status().notes if "stores no checkpoints" not in note]
+
+
 def forget_notes(ctx: Any) -> None:
     """Has each sentence noted again, which is noted once otherwise."""
     progress = progress_of(ctx)

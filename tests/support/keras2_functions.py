@@ -90,11 +90,11 @@ def notes_on_rates(ctx: Any) -> dict[str, Any]:
     """Returns the notes of a run that gives its optimizer `lr`."""
     import tensorflow as tf
 
-    from tests.support.inside import progress_of
+    from tests.support.inside import notes_of
 
     with ctx.strategy.scope():
         rate = float(tf.keras.optimizers.Adam(lr=0.1).learning_rate)
-    return {"rate": rate, "notes": list(progress_of(ctx).status().notes)}
+    return {"rate": rate, "notes": notes_of(ctx)}
 
 
 def differences(ctx: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 
 BATCH = 8
 
@@ -183,5 +183,5 @@ def losses_of_one_output(ctx: Any) -> dict[str, Any]:
         "shown": sorted(history.history),
         "evaluated": model.evaluate(data, verbose=0),
         "expected": float(np.mean(model(rows)["loss"])),
-        "notes": [*progress_of(ctx).status().notes],
+        "notes": notes_of(ctx),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of
 
 NUM_ROWS, WIDTH = 12, 3
 
@@ -50,7 +50,7 @@ def tables_looked_up(
     else:
         model.fit(data, epochs=2, verbose=0)
     tables = {kind: np.array(one.get_weights()[0]) for kind, one in layers.items()}
-    return {**tables, "notes": progress_of(ctx).status().notes}
+    return {**tables, "notes": notes_of(ctx)}
 
 
 def _lookup_layer(keras: Any, kind: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import UnsupportedError
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of
 
 TWO = 2
 NUM_CLASSES = 2
@@ -37,7 +37,7 @@ def loops(ctx: Any, *, kinds: list[str], num_steps: int = 3) -> dict[str, Any]:
         found[f"{kind}/weights"] = weights
         found[f"{kind}/shown"] = shown
         found[f"{kind}/calls"] = len(CALLS)
-        notes = progress_of(ctx).status().notes
+        notes = notes_of(ctx)
         found[f"{kind}/notes"] = [one for one in notes if "ctx.restore" not in one]
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import UnsupportedError
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of
 
 
 def _examples() -> tuple[np.ndarray, np.ndarray]:
@@ -31,12 +31,12 @@ def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
         model = _class_of(kind, keras)(inputs, outputs)
         model.compile(keras.optimizers.SGD(0.1), loss=_LOSSES.get(kind, "mse"))
     dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(batch_size)
-    noted = len(progress_of(ctx).status().notes)
+    noted = len(notes_of(ctx))
     history = model.fit(dataset, epochs=2, verbose=0)
     return {
         "weights": _flat(model),
         "loss": next(iter(history.history.values()), []),  # tf_keras shows no loss of compute_loss
-        "notes": list(progress_of(ctx).status().notes[noted:]),
+        "notes": notes_of(ctx)[noted:],
     }
 
 
@@ -68,10 +68,10 @@ def layer_that_draws(ctx: Any, *, kind: str) -> dict[str, Any]:
             )
             model = keras.Sequential([keras.Input((4,)), noise, keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1), loss="mse")
-    noted = len(progress_of(ctx).status().notes)
+    noted = len(notes_of(ctx))
     data = tf.data.Dataset.from_tensor_slices(_examples()).batch(6)
     model.fit(data if kind != "subclassed" else data.filter(lambda x, y: True), epochs=1, verbose=0)
-    return {"notes": [one for one in progress_of(ctx).status().notes[noted:] if "random" in one]}
+    return {"notes": [one for one in notes_of(ctx)[noted:] if "random" in one]}
 
 
 def loop_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, Any]:
@@ -107,11 +107,11 @@ def loop_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return {"loss": loss}
 
-    noted = len(progress_of(ctx).status().notes)
+    noted = len(notes_of(ctx))
     examples = tuple(one[:24] for one in _examples())
     data = tf.data.Dataset.from_tensor_slices(examples).batch(batch_size).repeat()
     logs = ctx.train_steps(step, data, num_steps=7, steps_per_call=3)
-    notes = list(progress_of(ctx).status().notes[noted:])
+    notes = notes_of(ctx)[noted:]
     return {"weights": _flat(model), "loss": logs["loss"], "notes": notes}
 
 
@@ -119,10 +119,10 @@ def loop_that_evaluates(ctx: Any) -> dict[str, Any]:
     """Runs steps without an update; returns what was noted."""
     import tensorflow as tf
 
-    noted = len(progress_of(ctx).status().notes)
+    noted = len(notes_of(ctx))
     data = tf.data.Dataset.from_tensor_slices(_examples()).batch(6)
     ctx.train_steps(lambda batch: {"error": _mean(batch[1], 0.0)}, data, num_steps=5)
-    return {"notes": list(progress_of(ctx).status().notes[noted:])}
+    return {"notes": notes_of(ctx)[noted:]}
 
 
 def _mean(y: Any, predicted: Any) -> Any:
@@ -275,9 +275,9 @@ def first_step_overflows(ctx: Any) -> dict[str, Any]:
             model.compile(keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**20))
     finally:
         keras.mixed_precision.set_global_policy("float32")
-    noted = len(progress_of(ctx).status().notes)
+    noted = len(notes_of(ctx))
     model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=5, verbose=0)
-    return {"weights": _flat(model), "notes": list(progress_of(ctx).status().notes[noted:])}
+    return {"weights": _flat(model), "notes": notes_of(ctx)[noted:]}
 
 
 def step_that_counts_its_calls(ctx: Any) -> dict[str, Any]:
@@ -327,13 +327,13 @@ def step_that_sums_its_gradients_itself(ctx: Any, *, is_divided: bool) -> dict[s
             )
             return {"own": loss}
 
-    noted = len(progress_of(ctx).status().notes)
+    noted = len(notes_of(ctx))
     with ctx.strategy.scope():
         inputs = keras.Input((4,))
         model = Summing(inputs, keras.layers.Dense(1)(inputs))
         model.compile(keras.optimizers.SGD(0.1))
     model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=2, verbose=0)
-    return {"weights": _flat(model), "notes": list(progress_of(ctx).status().notes[noted:])}
+    return {"weights": _flat(model), "notes": notes_of(ctx)[noted:]}
 
 
 def step_that_needs_a_note(ctx: Any, *, kind: str) -> dict[str, Any]:
@@ -370,13 +370,13 @@ def step_that_needs_a_note(ctx: Any, *, kind: str) -> dict[str, Any]:
         model.centre = tf.Variable(0.0, trainable=False, aggregation=mean, name="centre")
         model.scale = keras.Variable(1.0) if hasattr(keras, "Variable") else tf.Variable(1.0)
         model.compile(keras.optimizers.SGD(0.01))
-    noted = len(progress_of(ctx).status().notes)
+    noted = len(notes_of(ctx))
     refusal = []
     try:
         model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=1, verbose=0)
     except UnsupportedError as error:
         refusal.append(str(error))
-    return {"notes": [*progress_of(ctx).status().notes[noted:], *refusal]}
+    return {"notes": [*notes_of(ctx)[noted:], *refusal]}
 
 
 def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
@@ -524,12 +524,12 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
                 [keras.Input((1,), dtype="string"), *texts[kind](), keras.layers.Dense(1)]
             )
         model.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=[Ties()] if "metric" in kind else [])
-    noted = len(progress_of(ctx).status().notes)
+    noted = len(notes_of(ctx))
     x, y = _examples()
     if kind in texts:
         x = np.array([["one " * (row % 20 + 1)] for row in range(len(x))])
     model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(20), epochs=1, verbose=0)
-    notes = list(progress_of(ctx).status().notes[noted:])
+    notes = notes_of(ctx)[noted:]
     return {"notes": notes, "checked": loss_rules.is_decided(model)}
 
 
@@ -639,7 +639,7 @@ def optimizers_with_repeated_rows(ctx: Any, *, names: Sequence[str]) -> dict[str
     tables, notes, refused = {}, {}, {}
     for name in names:
         optimizer = made[name]
-        before = progress_of(ctx).status().notes
+        before = notes_of(ctx)
         with ctx.strategy.scope():
             model = _tables(keras, optimizer)
         try:
@@ -647,7 +647,7 @@ def optimizers_with_repeated_rows(ctx: Any, *, names: Sequence[str]) -> dict[str
         except UnsupportedError as error:
             refused[name] = str(error)
             continue
-        notes[name] = progress_of(ctx).status().notes[len(before) :]
+        notes[name] = notes_of(ctx)[len(before) :]
         if ctx.strategy.num_replicas_in_sync == 1:
             tables[f"plain {name}"] = _trained_tables(_tables(keras, optimizer))
     for name in ("SGD without momentum", "Adam"):
@@ -656,7 +656,7 @@ def optimizers_with_repeated_rows(ctx: Any, *, names: Sequence[str]) -> dict[str
             model = _tables(keras, optimizers.Adam() if name == "Adam" else optimizers.SGD())
         model.run_eagerly = True
         _trained_tables(model)
-        notes[f"{name}, eager"] = progress_of(ctx).status().notes
+        notes[f"{name}, eager"] = notes_of(ctx)
     return {**tables, "notes": notes, "refused": refused}
 
 
@@ -666,7 +666,7 @@ def rows_summed_by_option(ctx: Any) -> dict[str, Any]:
 
     with ctx.strategy.scope():
         model = _tables(tf.keras, tf.keras.optimizers.Adam(0.1, epsilon=1e-3))
-    return {"Adam": _trained_tables(model), "notes": progress_of(ctx).status().notes}
+    return {"Adam": _trained_tables(model), "notes": notes_of(ctx)}
 
 
 def _tables(keras: Any, optimizer: Any) -> Any:

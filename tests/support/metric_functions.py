@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 
 keras = tf.keras
 
@@ -117,7 +117,7 @@ def own_metrics(ctx: Any, *, how: str = "fit", batch_size: int = 8) -> dict[str,
         values = ctx.evaluate(model, read)
     else:
         values = {name: one[-1] for name, one in ctx.fit(model, read(), epochs=2).history.items()}
-    notes = [one for one in progress_of(ctx).status().notes if "metric" in one]
+    notes = [one for one in notes_of(ctx) if "metric" in one]
     return {"values": {name: float(value) for name, value in values.items()}, "notes": notes}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import NonFiniteError
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 
 keras = tf.keras
 
@@ -42,7 +42,7 @@ def diverge(ctx: Any, *, how: str, dtype: str = "float32") -> dict[str, Any]:
                 ctx.report({"loss": 1.0 if step < 2 else float("nan")}, step=step)
     except NonFiniteError as raised:
         error = str(raised)
-    return {"error": error, "notes": list(progress_of(ctx).status().notes)}
+    return {"error": error, "notes": notes_of(ctx)}
 
 
 def _step(model: Any) -> Any:

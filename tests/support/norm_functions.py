@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of
 
 
 def normalised(ctx: Any, *, norms: Sequence[str], ways: Sequence[str]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def normalised(ctx: Any, *, norms: Sequence[str], ways: Sequence[str]) -> dict[s
                 model.fit(data.repeat(), steps_per_epoch=3, epochs=1, verbose=0)
             trained = [one.numpy() for one in model.trainable_variables]
             results[f"{norm}, {way}"] = np.concatenate([np.ravel(one) for one in trained])
-            notes[f"{norm}, {way}"] = progress_of(ctx).status().notes
+            notes[f"{norm}, {way}"] = notes_of(ctx)
     return {**results, "notes": notes}
 
 
@@ -77,7 +77,7 @@ def reducing_layer(ctx: Any) -> dict[str, Any]:
     data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).batch(12)
     model.fit(data, epochs=2, verbose=0)
     weights = np.concatenate([np.ravel(one) for one in model.get_weights()])
-    return {"weights": weights, "notes": progress_of(ctx).status().notes}
+    return {"weights": weights, "notes": notes_of(ctx)}
 
 
 def _model(keras: Any, way: str, *, synchronized: bool) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
 
 
@@ -148,5 +148,5 @@ def noted_of_python(ctx: Any) -> dict[str, Any]:
     for name, call in cases.items():
         forget_notes(ctx)
         call()
-        told[name] = [one for one in progress_of(ctx).status().notes if one.startswith("the first ")]
+        told[name] = [one for one in notes_of(ctx) if one.startswith("the first ")]
     return {"told": told}

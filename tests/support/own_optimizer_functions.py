@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of
 
 
 def trained_by(ctx: Any, *, kinds: Sequence[str]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def trained_by(ctx: Any, *, kinds: Sequence[str]) -> dict[str, Any]:
             model.compile(_optimizer(keras, kind), loss=loss)
         model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8), epochs=2, verbose=0)
         results[kind] = np.concatenate([np.ravel(one) for one in model.get_weights()])
-        notes[kind] = progress_of(ctx).status().notes
+        notes[kind] = notes_of(ctx)
     return {**results, "notes": notes}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of, run_of
+from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.train_functions import bare_step, dense_model, examples
 
 FILES = 3
@@ -73,7 +73,7 @@ def trained(ctx: Any, *, folder: str, names: list[str]) -> dict[str, Any]:
         )
         results[f"{name}: weights"] = _flat(model)
         results |= {f"{name}: {key}": np.array(values) for key, values in history.history.items()}
-    return {**results, "notes": list(progress_of(ctx).status().notes)}
+    return {**results, "notes": notes_of(ctx)}
 
 
 def used_otherwise(ctx: Any, *, folder: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def used_otherwise(ctx: Any, *, folder: str) -> dict[str, Any]:
         "loop": _loop(ctx, PIPELINES["shuffled"](_lines(folder))),
         "evaluated": np.array(list(ctx.evaluate(model, _validation(folder)).values())),
         "predicted": ctx.predict(model, _validation(folder).map(lambda x, y: x)),
-        "notes": list(progress_of(ctx).status().notes),
+        "notes": notes_of(ctx),
     }
 
 
@@ -94,7 +94,7 @@ def noted(ctx: Any, *, folder: str) -> dict[str, Any]:
     data = _lines(folder).map(_parse).shuffle(20, seed=3).batch(32)
     model = _model(ctx)
     ctx.fit(model, data, epochs=2, validation_data=data)
-    return {"weights": _flat(model), "notes": list(progress_of(ctx).status().notes)}
+    return {"weights": _flat(model), "notes": notes_of(ctx)}
 
 
 def resumed(ctx: Any, *, folder: str, stop_after: int | None = None) -> dict[str, Any]:

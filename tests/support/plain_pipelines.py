@@ -500,7 +500,7 @@ def parallel_draws(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
 
     from raydist.training.input import cut
-    from tests.support.inside import progress_of
+    from tests.support.inside import notes_of
 
     def mixed(x: Any) -> Any:
         return tf.random.uniform([]) * x + tf.random.shuffle(x)
@@ -511,5 +511,5 @@ def parallel_draws(ctx: Any) -> dict[str, Any]:
     data, seen = tf.data.Dataset.range(40).map(lambda x: tf.cast(x, tf.float32)).batch(8), []
     for function, calls in ((mixed, None), (scaled, 4), (mixed, 4)):
         cut.cut_for_replicas(data.map(function, num_parallel_calls=calls), ctx.strategy, endless=False)
-        seen.append([note for note in progress_of(ctx).status().notes if "parallel calls" in note])
+        seen.append([note for note in notes_of(ctx) if "parallel calls" in note])
     return {"seen": seen}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 
 
 def several_fits(ctx: Any, *, dies: Sequence[int] = (), rate: float = 0.2) -> dict[str, Any]:
@@ -119,4 +119,4 @@ def several_fits(ctx: Any, *, dies: Sequence[int] = (), rate: float = 0.2) -> di
 
     third, stop = make(use_ema=True), Stop()
     ended(third, fit(third, stop, epochs=4), stop, ("losses",))
-    return {"seen": seen, "notes": list(progress_of(ctx).status().notes)}
+    return {"seen": seen, "notes": notes_of(ctx)}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of
 
 keras = tf.keras
 
@@ -24,7 +24,7 @@ def shown(ctx: Any, *, names: Sequence[str]) -> dict[str, Any]:
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
         values[name] = found
-        notes[name] = list(progress_of(ctx).status().notes)
+        notes[name] = notes_of(ctx)
     return {"values": values, "notes": notes}
 
 
@@ -210,4 +210,4 @@ def on_servers(ctx: Any) -> dict[str, Any]:
         )
         shown = history.history.items()
         found[make.__name__] = {name: [float(one) for one in values] for name, values in shown}
-    return {"values": found, "notes": list(progress_of(ctx).status().notes)}
+    return {"values": found, "notes": notes_of(ctx)}

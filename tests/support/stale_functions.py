@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of, progress_of
 
 BATCH_SIZE, NUM_BATCHES, NUM_IDS = 8, 24, 40
 
@@ -58,7 +58,7 @@ def train(
         "iterations": int(made.iterations.numpy()),
         "steps": progress_of(ctx).status().step - before,
         "history": history,
-        "notes": [note for note in progress_of(ctx).status().notes if "ps_staleness" in note],
+        "notes": [note for note in notes_of(ctx) if "ps_staleness" in note],
     }
 
 
@@ -151,7 +151,7 @@ def inert(ctx: Any) -> dict[str, Any]:
     for name, call in calls.items():
         forget_notes(ctx)
         call()
-        found[name] = [note for note in progress_of(ctx).status().notes if "ps_staleness" in note]
+        found[name] = [note for note in notes_of(ctx) if "ps_staleness" in note]
     return found
 
 

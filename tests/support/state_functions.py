@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.inside import progress_of
+from tests.support.inside import notes_of
 from tests.support.train_functions import dense_model, examples
 
 
@@ -19,4 +19,4 @@ def state_that_cannot_be_saved(ctx: Any) -> dict[str, Any]:
         model.replay = iter(data)
         model.d_optimizer = tf.keras.optimizers.Adam(name="for_later")
     ctx.fit(model, data, epochs=1)
-    return {"notes": list(progress_of(ctx).status().notes)}
+    return {"notes": notes_of(ctx)}

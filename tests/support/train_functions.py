@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of, run_of
+from tests.support.inside import notes_of, progress_of, run_of
 
 
 def in_turn(ctx: Any, *, calls: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -403,10 +403,10 @@ def loops_that_save_too_little(ctx: Any) -> dict[str, Any]:
     def notes_after(**trackables: Any) -> list[str]:
         if trackables:
             ctx.restore(**trackables)
-        known = progress_of(ctx).status().notes
+        known = notes_of(ctx)
         for _ in range(2):
             ctx.train_steps(step_fn, make_data, num_steps=2, steps_per_call=2)
-        return [note for note in progress_of(ctx).status().notes if note not in known]
+        return [note for note in notes_of(ctx) if note not in known]
 
     return {
         "nothing": notes_after(),
@@ -735,7 +735,7 @@ def warmed_up(ctx: Any) -> dict[str, Any]:
         "rates": rates,
         "loaded": loaded.get_config()["learning_rate"]["config"],
         "float": ctx.scale_learning_rate(0.1, base_batch_size=4, batch_size=16, rule="sqrt"),
-        "notes": list(progress_of(ctx).status().notes),
+        "notes": notes_of(ctx),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import forget_notes, progress_of
+from tests.support.inside import forget_notes, notes_of
 from tests.tables.cells import IN_MEMORY, Cell
 
 WIDTH = 3
@@ -30,7 +30,7 @@ def run_cells(ctx: Any, *, cells: list[list[Any]]) -> dict[str, Any]:
         except Exception:
             found[cell.name] = {"error": traceback.format_exc()[-2000:]}
             continue
-        notes = [] if is_plain else list(progress_of(ctx).status().notes)
+        notes = [] if is_plain else notes_of(ctx)
         found[cell.name] = {"shown": {name: np.asarray(one).tolist() for name, one in shown.items()}}
         found[cell.name]["notes"] = notes
     return found

@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import pytest
 
-from tests.support.decorator_functions import PROGRAMS
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 # Each cluster trains all cells in one process a task.
@@ -22,7 +21,15 @@ CLUSTERS = {
     "virtual": TWO_WORKERS,
     "servers": {"strategy": "parameter_server", "workers": 1, "ps": 1},
 }
-DECORATORS = ["function", "jit_compile", "reduce_retracing", "input_signature"]
+# The programs of decorator_functions.py, which imports TensorFlow.
+PLACES = (
+    *("own_train_step", "train_step_of_a_mean", "helper_of_train_step", "helper_that_makes_a_variable"),
+    *("step_of_super", "own_test_step", "test_step_of_super", "own_predict_step", "call_of_model"),
+    *("call_of_layer", "loss_function", "keras_loss_inside_a_function", "loss_object_in_a_function"),
+    *("call_of_loss", "metric_function", "update_of_metric", "update_of_optimizer", "apply_of_optimizer"),
+    *("schedule", "map_function", "regularizer", "weighted_loss", "function_of_two_models"),
+    *("eager_step", "eager_loss", "several_steps_in_a_call"),
+)
 # By whom each decorator's programs are trained.
 WAYS = {
     "function": ["fit", "ctx.fit"],
@@ -46,7 +53,7 @@ NOT_COMPILED = (
 
 def cells_of(name: str) -> list[tuple[str, str, str]]:
     ways = {"function": ["ctx.fit"]} if name == "servers" else WAYS
-    places = [one for one in PROGRAMS if name != "servers" or one not in NOT_ON_SERVERS]
+    places = [one for one in PLACES if name != "servers" or one not in NOT_ON_SERVERS]
     cells = [(place, decorator, way) for place in places for decorator in ways for way in ways[decorator]]
     if name == "one device":
         cells = [one for one in cells if one[1] != "jit_compile" or one[0] not in NOT_COMPILED]

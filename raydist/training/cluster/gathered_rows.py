@@ -24,7 +24,7 @@ _SAME_BITS = {tf.uint64: tf.int64, tf.complex64: tf.float32, tf.complex128: tf.f
 def joined(parts: Sequence[Any]) -> Any:
     """Returns the rows of some outputs one after the other; of scalars a vector."""
     if isinstance(parts[0], tf.SparseTensor):
-        return tf.sparse.concat(0, parts)
+        return tf.sparse.concat(0, [*parts])  # of a tuple it makes a generator, and takes its length
     return tf.stack(parts) if parts[0].shape.rank == 0 else tf.concat(parts, axis=0)
 
 

@@ -178,7 +178,10 @@ def checked_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: A
             "function that returns the dataset, or --keras legacy"
         )
     check_supported(self, self.distribute_strategy)
-    bound = inspect.signature(original).bind(self, *args, **kwargs)
+    try:
+        bound = inspect.signature(original).bind(self, *args, **kwargs)
+    except TypeError:  # a mistake, which Keras's own `fit` names with the function
+        return original(self, *args, **kwargs)
     ahead = [] if is_stock else [EqualStatistics()]
     session = plain_fit.session_of(self, bound.arguments, keras.callbacks, ahead=ahead)
     try:
