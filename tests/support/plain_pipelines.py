@@ -509,7 +509,9 @@ def parallel_draws(ctx: Any) -> dict[str, Any]:
         return x * tf.random.stateless_uniform([], seed=[1, 2])
 
     data, seen = tf.data.Dataset.range(40).map(lambda x: tf.cast(x, tf.float32)).batch(8), []
-    for function, calls in ((mixed, None), (scaled, 4), (mixed, 4)):
+    for function, calls, seed in ((mixed, 4, None), (mixed, None, 5), (scaled, 4, 5), (mixed, 4, 5)):
+        if seed is not None:
+            tf.random.set_seed(seed)
         cut.cut_for_replicas(data.map(function, num_parallel_calls=calls), ctx.strategy, endless=False)
         seen.append([note for note in notes_of(ctx) if "parallel calls" in note])
     return {"seen": seen}

@@ -140,7 +140,7 @@ def test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one(
 def test_random_numbers_in_a_parallel_map_are_told() -> None:
     target = "tests.support.plain_pipelines:parallel_draws"
     [task] = run_function(target, Cluster(strategy="mirrored", devices=2))
-    serial, stateless, [note] = task.values["seen"]
-    assert (serial, stateless) == ([], [])
+    unseeded, serial, stateless, [note] = task.values["seen"]
+    assert (unseeded, serial, stateless) == ([], [], [])
     assert "mixed draws or counts (Random" in note
     assert "leave num_parallel_calls out" in note

@@ -383,10 +383,13 @@ def _sums_returned(
 def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
     """Returns the variables to which each replica assigns a value of its own, on which results depend."""
     none = tf.VariableAggregation.NONE
+    # Moving statistics, which another note names, or which are the same on all replicas.
+    moving = tf_private.ids_of([variable for layer in check.normalising for variable in layer.variables])
     return [
         one
         for one in check.fed
         if not one.trainable
+        and id(one) not in moving
         and (
             check.gradients_depend_on(one)
             if tf_private.is_synchronized_on_read(one)
