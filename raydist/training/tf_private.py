@@ -1090,13 +1090,21 @@ class _Replaced:
 
 
 def eager_seeds() -> list[Any]:
-    """Returns, as JSON, the state from which ops without a seed take one outside of functions."""
-    version, numbers, gauss = context.context()._rng.getstate()
+    """Returns, as JSON, the state from which ops without a seed take one outside of functions.
+
+    Empty where no seed was set: TensorFlow has no such generator then (context.py, `_set_global_seed`).
+    """
+    generator = getattr(context.context(), "_rng", None)
+    if generator is None:
+        return []
+    version, numbers, gauss = generator.getstate()
     return [version, list(numbers), gauss]
 
 
 def set_eager_seeds(state: Sequence[Any]) -> None:
     """Takes up what `eager_seeds` returned."""
+    if not state:
+        return
     version, numbers, gauss = state
     context.context()._rng.setstate((version, tuple(numbers), gauss))
 
