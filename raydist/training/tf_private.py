@@ -845,8 +845,11 @@ def num_writes(variable: Any, graph: Any) -> Writes:
 
 
 def ids_of(variables: Sequence[Any]) -> set[int]:
-    """Returns what identifies variables, also those of Keras 3, among those of a traced function."""
-    plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
+    """Returns what identifies variables, also those of Keras 3, among those of a traced function.
+
+    What holds no variable has none, such as the vocabulary that tf_keras lists among a layer's weights.
+    """
+    plain = (one if isinstance(one, tf.Variable) else getattr(one, "value", None) for one in variables)
     return {id(distributed(one)) for one in plain if isinstance(one, tf.Variable)}
 
 
