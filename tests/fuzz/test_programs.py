@@ -1,6 +1,6 @@
 """Random programs under two workers give what plain Keras gives on one device, or a note says why not.
 
-`.ci/run` compares 80 more by the command.
+`.ci/run` compares more by the command.
 """
 
 from __future__ import annotations
