@@ -170,6 +170,7 @@ def decide(
             strategy=strategy,
             num_batches=num_batches,
             has_own_losses=code_names.are_losses_own(model),
+            sums_itself=code_names.sums_by_itself(model.optimizer),
         )
     _refuse_drifting(model, [] if check is None else _drifting(model, check.fed))
     for sentence in _notes_on_step(model, check):
@@ -515,12 +516,14 @@ def _find_rule(
     number: str = "",
     division: Division = Division.NONE,
     has_own_losses: bool = True,
+    sums_itself: bool = False,
 ) -> tuple[LossRule, _Findings]:
     """Decides by what all workers have found, and reports the rule. A collective.
 
     Args:
       number, division: What the gradients are divided by, as far as this worker has found.
       has_own_losses: Whether losses are the user's. Keras's are scaled, and only metrics are looked at.
+      sums_itself: Whether the user's optimizer adds up gradients over replicas, which the check may not see.
     """
     # One decision for all: each worker has looked at other examples, or had too few.
     found = _Findings.of(check, division).of_workers(strategy)
@@ -541,7 +544,7 @@ def _find_rule(
             tolerance=TOLERANCE if found.is_coarse else TOLERANCE_OF_DOUBLES,
             is_random=bool(found.is_random),
             asks_for_replicas=bool(found.asks_for_replicas),
-            reduces_itself=bool(found.reduces_itself),
+            reduces_itself=sums_itself or bool(found.reduces_itself),
             reduces_twice=bool(found.reduces_twice),
             may_divide=bool(found.may_divide),
             may_divide_part=bool(found.may_divide_part),
