@@ -18,14 +18,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import findings_of_workers
-from raydist.training.replicas import (
-    code_names,
-    gradient_probe,
-    loss_rules,
-    loss_verdict,
-    own_logs,
-    slices,
-)
+from raydist.training.replicas import code_names, gradient_probe, loss_rules, loss_verdict, own_logs, slices
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.reporting import reporter
 
