@@ -5,14 +5,18 @@ Checked with TensorFlow 2.18 to 2.21; tests/training/test_tf_private.py fails wh
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import contextlib
 import enum
 import functools
 import inspect
+import itertools
+import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +27,9 @@ from tensorflow.python.data.ops import (
     batch_op,
     dataset_ops,
     interleave_op,
+    iterator_ops,
     map_op,
+    multi_device_iterator_ops,
     options as options_lib,
     padded_batch_op,
     prefetch_op,
@@ -61,6 +67,7 @@ from tensorflow.python.framework import (
     random_seed,
 )
 from tensorflow.python.ops import (
+    collective_ops,
     control_flow_util,
     control_flow_v2_func_graphs,
     gen_random_ops,
@@ -679,6 +686,11 @@ def as_one_of(
     with (
         changed(distribute_lib.StrategyBase, num_replicas_in_sync=property(answer)),
         changed(distribute_lib.ReplicaContext, all_reduce=noted_all_reduce),
+        # Reading one enters the scope of its own strategy, where it is reduced over the workers.
+        changed(
+            distributed_values.SyncOnReadVariable,
+            _get_cross_replica=lambda self: self._get_replica(0).read_value(),
+        ),
         inlined_functions(),
     ):
         distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
@@ -686,6 +698,20 @@ def as_one_of(
             yield
         finally:
             distribute_lib._pop_per_thread_mode()
+
+
+@contextlib.contextmanager
+def meaning_over(num_replicas: int) -> Iterator[None]:
+    """Inside of `as_one_of`, lets a mean over replicas return this replica's part of it, as a sum does."""
+    all_reduce = distribute_lib.ReplicaContext.all_reduce
+
+    def part(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        parts = all_reduce(self, reduce_op, value, options)
+        is_mean = str(getattr(reduce_op, "value", reduce_op)).upper() == "MEAN"
+        return tf.nest.map_structure(lambda one: one / num_replicas, parts) if is_mean else parts
+
+    with changed(distribute_lib.ReplicaContext, all_reduce=part):
+        yield
 
 
 @contextlib.contextmanager
@@ -1221,6 +1247,108 @@ _STATELESS: Mapping[str, Callable[..., Any]] = {
     ),
     "random_shuffle": lambda value, *, key, name=None: tf.random.experimental.stateless_shuffle(value, key),
 }
+
+
+# What TensorFlow reduces over workers (ops/collective_ops.cc, `CollectiveReduceV2`).
+_REDUCED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+
+def exchange_each_type(sent: Callable[[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]], tf.Tensor]) -> None:
+    """Lets workers exchange variables of types that collectives do not take, and gradients of several types.
+
+    TensorFlow concatenates gradients whatever their types are (`batch_all_reduce`), which fails.
+
+    Args:
+      sent: Returns what a function does of a tensor, which it gets in a type that collectives take.
+    """
+    send, receive = collective_ops.broadcast_send, collective_ops.broadcast_recv
+    launcher = cross_device_utils.CollectiveReplicaLauncher
+    all_reduce, batch_all_reduce = launcher.all_reduce, launcher.batch_all_reduce
+
+    def sent_by_chief(t: tf.Tensor, shape: Any, dtype: tf.DType, *args: Any, **kwargs: Any) -> tf.Tensor:
+        return sent(t, lambda one: send(one, one.shape, one.dtype, *args, **kwargs))
+
+    def received(shape: Any, dtype: tf.DType, *args: Any, **kwargs: Any) -> tf.Tensor:
+        like = tf.zeros(shape, dtype.name[1:] if dtype.is_quantized else dtype)
+        like = tf.bitcast(like, dtype) if dtype.is_quantized else like
+        return sent(like, lambda one: receive(one.shape, one.dtype, *args, **kwargs))
+
+    def reduced(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        if tf.as_dtype(input_tensor.dtype) in _REDUCED:
+            return all_reduce(self, input_tensor, *args, **kwargs)
+        return sent(input_tensor, lambda one: all_reduce(self, one, *args, **kwargs))
+
+    def reduced_by_type(self: Any, input_tensor_packs: Any, options: Any = None) -> list[Any]:
+        tensors = [one for pack in input_tensor_packs for one in pack]
+        if all(len({one.dtype for one in pack}) == 1 for pack in input_tensor_packs):
+            return list(batch_all_reduce(self, input_tensor_packs, options))
+        places: dict[Any, list[int]] = {}
+        for place, one in enumerate(tensors):
+            places.setdefault(one.dtype, []).append(place)
+        packs = [[tensors[place] for place in of_type] for of_type in places.values()]
+        found = zip(itertools.chain(*places.values()), batch_all_reduce(self, packs, options), strict=True)
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+    if send.__module__ == collective_ops.__name__:
+        collective_ops.broadcast_send, collective_ops.broadcast_recv = sent_by_chief, received
+        launcher.all_reduce, launcher.batch_all_reduce = reduced, reduced_by_type
+
+
+class FreedIterators:
+    """Frees iterators of `tf.data` in threads of their own, and waits for each only as long as most take.
+
+    TensorFlow's destructor of an iterator waits for the thread that tunes it. `StartCancel` in
+    framework/cancellation.cc wakes that thread before `IsCancelled` is true, so in
+    `Model::OptimizeLoop` (framework/model.cc) it may sleep once more: as long as the iterator has lived, at
+    most 60 s. In TensorFlow 2.21 this happens to one iterator of ten, such as at the end of an epoch.
+
+    Attributes:
+      longest_s: How long to wait for an iterator; -1 for as long as it takes.
+    """
+
+    longest_s = 0.1
+    _pending: ClassVar[set[Any]] = set()
+    _resources = (
+        (iterator_ops.OwnedIterator, "_iterator_resource"),
+        (multi_device_iterator_ops.OwnedMultiDeviceIterator, "_multi_device_iterator_resource"),
+    )
+
+    @classmethod
+    def begin(cls) -> None:
+        for of, name in cls._resources:
+            of.__del__ = functools.partialmethod(cls._free, name)
+        atexit.register(cls._wait)  # TensorFlow's own objects go next
+
+    @classmethod
+    def wait_for_all(cls) -> None:
+        """Waits for each from now on, as TensorFlow does: one whose files are needed again, for example."""
+        cls.longest_s = -1
+
+    @staticmethod
+    def _free(iterator: Any, name: str) -> None:
+        cls, held = FreedIterators, [*vars(iterator).values()]
+        is_eager = isinstance(vars(iterator).get(name), tf.__internal__.EagerTensor)
+        if not is_eager or sys.is_finalizing():
+            return
+        vars(iterator).clear()  # functions of its data set hold on to the resource, too
+        # Not one of `threading`: its locks may be held where Python collects garbage.
+        freed = _thread.allocate_lock()
+        freed.acquire()
+        cls._pending.add(freed)
+
+        def free() -> None:
+            held.clear()
+            cls._pending.discard(freed)
+            freed.release()
+
+        _thread.start_new_thread(free, ())
+        if freed.acquire(timeout=cls.longest_s):
+            freed.release()
+
+    @classmethod
+    def _wait(cls) -> None:
+        for freed in list(cls._pending):
+            freed.acquire()
 
 
 def per_worker_iterators(

@@ -66,3 +66,42 @@ def loop_over_other_sizes(ctx: Any) -> None:
     data = tf.data.Dataset.range(40).batch(4 + ctx.task.index)
     for ids in ctx.strategy.distribute_datasets_from_function(lambda _: data):
         run(ids)
+
+
+def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
+    """Fits and predicts by models that make the functions of their steps, by Keras's and without them."""
+    import tensorflow as tf
+
+    from raydist.errors import UnsupportedError
+
+    class Predicting(tf.keras.Model):  # type: ignore[misc]
+        def make_predict_function(self, force: bool = False) -> Any:
+            self.predict_function = lambda batches: self.predict_step(next(iter(batches)))
+            return self.predict_function
+
+    class Training(tf.keras.Model):  # type: ignore[misc]
+        def make_train_function(self, force: bool = False) -> Any:
+            self.train_function = lambda batches: self.train_step(next(batches))
+            return self.train_function
+
+    class Counting(tf.keras.Model):  # type: ignore[misc]
+        made = 0
+
+        def make_train_function(self, force: bool = False) -> Any:
+            self.made += 1
+            return super().make_train_function(force)
+
+    def called(cls: Any, call: str) -> str | int:
+        with ctx.strategy.scope():
+            given = tf.keras.layers.Input((6,))
+            model = cls(given, tf.keras.layers.Dense(3)(given))
+            model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        x, y = examples(8)
+        try:
+            model.predict(x, verbose=0) if call == "predict" else model.fit(x, y, verbose=0)
+        except UnsupportedError as error:
+            return str(error)
+        return int(getattr(model, "made", 0))
+
+    cells = [(Predicting, "predict"), (Training, "fit"), (Counting, "fit")]
+    return {cls.__name__: called(cls, call) for cls, call in cells}

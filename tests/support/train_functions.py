@@ -648,6 +648,45 @@ def input_context(ctx: Any) -> dict[str, Any]:
     return {"epochs": seen[0], "status": _status(ctx)}
 
 
+def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
+    """Returns in which threads iterators of several kinds are freed, and what is left to be freed."""
+    import threading
+    import weakref
+
+    import tensorflow as tf
+
+    from raydist.training import tf_private
+
+    tf_private.FreedIterators.wait_for_all()
+    data = tf.data.Dataset.range(4).map(lambda x: x, num_parallel_calls=2)
+    here, freed = threading.get_ident(), {}
+
+    def drop(kind: str, iterator: Any, resource: str) -> None:
+        next(iterator)
+        owner = iterator if kind == "plain" else iterator._iterators[0]._iterator
+        weakref.finalize(getattr(owner, resource), lambda: freed.update({kind: threading.get_ident()}))
+
+    drop("plain", iter(data), "_iterator_resource")
+    devices = [one.name.removeprefix("/physical_device:") for one in tf.config.list_logical_devices("CPU")]
+    strategy = tf.distribute.MirroredStrategy(devices)
+    distributed = strategy.experimental_distribute_dataset(data.batch(2))
+    drop("distributed", iter(distributed), "_multi_device_iterator_resource")
+
+    @tf.function
+    def total() -> Any:
+        found = tf.constant(0, tf.int64)
+        for one in data:
+            found += one
+        return found
+
+    total_found = int(total())
+    return {
+        "is_freed_here": {kind: one == here for kind, one in freed.items()},
+        "num_pending": len(tf_private.FreedIterators._pending),
+        "sum": total_found,
+    }
+
+
 def internals(ctx: Any) -> dict[str, Any]:
     import inspect
 

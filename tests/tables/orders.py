@@ -65,7 +65,8 @@ class _Program:
         return 0.0
 
     def build(self) -> Any:
-        self._model.build((None, 3))
+        if not self._model.built:  # Keras refuses another shape than that of a batch
+            self._model.build((None, 3))
         return self.weights()
 
     def evaluate(self) -> Any:
@@ -82,7 +83,7 @@ class _Program:
         return self._model.train_on_batch(self._x[:SIZE], self._y[:SIZE])
 
     def save_and_load(self) -> Any:
-        self._model.build((None, 3))
+        self.build()
         with tempfile.TemporaryDirectory() as folder, self._ctx.strategy.scope():
             path = str(Path(folder, "model.keras"))
             self._model.save(path)
@@ -90,7 +91,7 @@ class _Program:
         return self.weights()
 
     def set_weights(self) -> Any:
-        self._model.build((None, 3))
+        self.build()
         self._model.set_weights([0.9 * one for one in self._model.get_weights()])
         return self.weights()
 

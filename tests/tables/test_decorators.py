@@ -30,13 +30,12 @@ PLACES = (
     *("schedule", "map_function", "regularizer", "weighted_loss", "function_of_two_models"),
     *("eager_step", "eager_loss", "several_steps_in_a_call"),
 )
-# By whom each decorator's programs are trained.
-WAYS = {
-    "function": ["fit", "ctx.fit"],
-    "jit_compile": ["fit"],
-    "reduce_retracing": ["ctx.fit"],
-    "input_signature": ["fit"],
-}
+# The decorators, and by whom their programs are trained. Each place has all of them, on some cluster and with
+# some Keras; each cluster and Keras has all places.
+WAYS = (
+    *(("function", "fit"), ("function", "ctx.fit"), ("jit_compile", "fit")),
+    *(("reduce_retracing", "ctx.fit"), ("input_signature", "fit")),
+)
 # They call what parameter servers have not: eager steps, train_on_batch, `fit` of Keras 3, or several steps
 # in a call of Keras's.
 NOT_ON_SERVERS = (
@@ -51,16 +50,20 @@ NOT_COMPILED = (
 )
 
 
-def cells_of(name: str) -> list[tuple[str, str, str]]:
-    ways = {"function": ["ctx.fit"]} if name == "servers" else WAYS
-    places = [one for one in PLACES if name != "servers" or one not in NOT_ON_SERVERS]
-    cells = [(place, decorator, way) for place in places for decorator in ways for way in ways[decorator]]
-    if name == "one device":
-        cells = [one for one in cells if one[1] != "jit_compile" or one[0] not in NOT_COMPILED]
-    return cells
+def cells_of(name: str, keras: str) -> list[tuple[str, str, str]]:
+    """Returns the places of a cluster, each with one decorator and one way in turn."""
+    if name == "servers":
+        return [(place, "function", "ctx.fit") for place in PLACES if place not in NOT_ON_SERVERS]
+    turn = list(CLUSTERS).index(name) + 2 * (keras == "3")
+    cells = [(place, *WAYS[(turn + index) % len(WAYS)]) for index, place in enumerate(PLACES)]
+    return [
+        one for one in cells if name != "one device" or one[1] != "jit_compile" or one[0] not in NOT_COMPILED
+    ]
 
 
-CELLS = [(name, *cell) for name in CLUSTERS for cell in cells_of(name)]
+CELLS = [
+    (name, keras, *cell) for name in CLUSTERS for keras in ("3", "legacy") for cell in cells_of(name, keras)
+]
 
 
 @functools.cache
@@ -68,7 +71,7 @@ def run(name: str, keras: str) -> dict[str, list[TaskProcess]]:
     cluster = Cluster(keras=keras, **CLUSTERS[name])
     options = {"job_options": {"virtual_replicas": "4"}} if name == "virtual" else {}
     calls: dict[str, tuple[str, dict[str, object]]] = {
-        "cells": (f"{FUNCTIONS}:train_cells", {"cells": cells_of(name)})
+        "cells": (f"{FUNCTIONS}:train_cells", {"cells": cells_of(name, keras)})
     }
     if name != "servers":
         calls["loop"] = (f"{FUNCTIONS}:loop_of_decorated_steps", {})
@@ -76,8 +79,7 @@ def run(name: str, keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn(calls, cluster, timeout_s=3000, **options)
 
 
-@pytest.mark.parametrize("keras", ["3", "legacy"])
-@pytest.mark.parametrize(("name", "place", "decorator", "way"), CELLS)
+@pytest.mark.parametrize(("name", "keras", "place", "decorator", "way"), CELLS)
 def test_decorated_code_trains_as_plain_code_of_one_device(
     name: str, keras: str, place: str, decorator: str, way: str
 ) -> None:

@@ -37,6 +37,21 @@ def test_programs_that_are_wrong_for_several_replicas_say_what_to_do() -> None:
             assert "mistake_functions.py" in traceback
 
 
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_functions_of_steps_that_do_not_call_kerass_are_refused_by_name(keras: str) -> None:
+    function = "tests.support.mistake_functions:functions_of_own_steps"
+    [task] = run_function(function, Cluster(strategy="mirrored", devices=2, keras=keras))
+    for name, method, step in (
+        ("Predicting", "make_predict_function", "predict_step"),
+        ("Training", "make_train_function", "train_step"),
+    ):
+        said = task.values[name]
+        assert f"{name}.{method} in " in said
+        assert "mistake_functions.py:" in said
+        assert f"Override {step}, or call super().{method}" in said
+    assert task.values["Counting"] >= 1
+
+
 @pytest.mark.parametrize("message", ["", "loss is not a number"])
 def test_other_messages_stay_as_they_are(message: str) -> None:
     assert with_advice(message) == message

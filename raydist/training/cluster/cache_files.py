@@ -45,6 +45,7 @@ def own_files(process: Mapping[str, Any], is_alive: Callable[[Mapping[str, Any]]
         if not path or _is_file(f"{path}.index"):  # in memory, or a complete one, which all may read
             return original(self, path, name)
         if path not in written:
+            tf_private.FreedIterators.wait_for_all()  # one holds its lock file until it is freed
             _delete_those_of_dead(path, place, is_alive)
             written.add(path)
         return original(self, path + suffix, name)

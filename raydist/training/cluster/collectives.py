@@ -14,9 +14,45 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import replica_tree
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
+
+# What all of TensorFlow's collectives take (ops/collective_ops.cc).
+_SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+# Of other types: those that hold all their values, or their bits.
+_WIDER = {
+    **dict.fromkeys(
+        map(tf.as_dtype, ("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16")), tf.int32
+    ),
+    **dict.fromkeys(map(tf.as_dtype, ("bfloat16", "float8_e5m2", "float8_e4m3fn")), tf.float32),
+    tf.uint32: tf.int64,
+}
+_SAME_BITS = {
+    **{tf.uint64: tf.int64, tf.complex64: tf.float32, tf.complex128: tf.float64},
+    **{tf.qint8: tf.int8, tf.quint8: tf.uint8, tf.qint16: tf.int16, tf.quint16: tf.uint16},
+    tf.qint32: tf.int32,
+}
+
+
+def sent_as_known(tensor: tf.Tensor, send: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Returns what `send` does of a tensor, which it gets in a type that collectives take.
+
+    Raises:
+      UnsupportedError: There is none.
+    """
+    if (wider := _WIDER.get(tensor.dtype)) is not None:
+        return tf.cast(send(tf.cast(tensor, wider)), tensor.dtype)
+    if (bits := _SAME_BITS.get(tensor.dtype)) is not None:
+        return tf.bitcast(sent_as_known(tf.bitcast(tensor, bits), send), tensor.dtype)
+    if tensor.dtype not in _SENT:
+        raise UnsupportedError(
+            f"a variable of type {tensor.dtype.name} cannot be the same in several workers, because "
+            "TensorFlow sends none of that type; make it outside of the strategy's scope, or use a table "
+            "of tf.lookup"
+        )
+    return send(tensor)
 
 
 def is_alone(strategy: tf.distribute.Strategy) -> bool:

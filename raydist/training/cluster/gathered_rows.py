@@ -8,17 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import is_alone
-
-# What TensorFlow's collectives gather (ops/collective_ops.cc, `CollectiveGatherV2`).
-_GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-# Of other types: those that hold all their values, or their bits.
-_WIDER = {
-    **dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32),
-    tf.bfloat16: tf.float32,
-    tf.uint32: tf.int64,
-}
-_SAME_BITS = {tf.uint64: tf.int64, tf.complex64: tf.float32, tf.complex128: tf.float64}
+from raydist.training.cluster.collectives import is_alone, sent_as_known
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -70,12 +60,11 @@ def _gathered(tensor: tf.Tensor, launcher: Any) -> tf.Tensor:
     """Returns the rows of all workers' tensors, in the order of the workers."""
     if tensor.dtype == tf.string:
         return _gathered_strings(tensor, launcher)
-    if (wider := _WIDER.get(tensor.dtype)) is not None:
-        return tf.cast(_gathered(tf.cast(tensor, wider), launcher), tensor.dtype)
-    if (bits := _SAME_BITS.get(tensor.dtype)) is not None:
-        return tf.bitcast(_gathered(tf.bitcast(tensor, bits), launcher), tensor.dtype)
-    found = launcher.all_gather(tensor, 0, None)
-    return tf.ensure_shape(found, [None, *tensor.shape[1:]])
+
+    def gather(sent: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(launcher.all_gather(sent, 0, None), [None, *sent.shape[1:]])
+
+    return sent_as_known(tensor, gather)
 
 
 def _gathered_strings(tensor: tf.Tensor, launcher: Any) -> tf.Tensor:

@@ -41,6 +41,22 @@ def is_central(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
 
 
+def scope_to_build(
+    model: Any, strategy: tf.distribute.Strategy | None
+) -> contextlib.AbstractContextManager[Any]:
+    """Returns the scope in which to build a model that was made in one, where none is entered.
+
+    A model that is called, or built, outside of the scope would get variables that no replica can update.
+
+    Args:
+      strategy: That of the scope in which it was made; None for none.
+    """
+    is_outside = tf.executing_eagerly() and not tf.distribute.has_strategy()
+    if strategy is None or model.built or not is_outside or not is_distributed(strategy):
+        return contextlib.nullcontext()
+    return strategy.scope()
+
+
 def shares_variables(strategy: tf.distribute.Strategy) -> bool:
     """Whether several replicas of a process share its weights and optimizer."""
     return is_central(strategy) or is_virtual(strategy)

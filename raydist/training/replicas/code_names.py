@@ -62,6 +62,15 @@ def is_keras(thing: Any) -> bool:
     return _is_of(thing, "keras", "tf_keras")
 
 
+def own_step_function(model: Any) -> Any:
+    """Returns a method of the user's that makes a function of the model's steps without Keras's; or None."""
+    for name in ("make_train_function", "make_test_function", "make_predict_function"):
+        method = next((vars(base)[name] for base in type(model).__mro__ if name in vars(base)), None)
+        if inspect.isfunction(method) and not is_keras(method) and name not in method.__code__.co_names:
+            return method
+    return None
+
+
 def may_read_after(function: Any, count: int) -> bool:
     """Whether a function may read an argument beyond the first `count`, judging by its bytecode."""
     code = getattr(function, "__code__", None)

@@ -153,10 +153,10 @@ def note_unseen_lookups(optimizer: Any, gradients: Sequence[Any]) -> None:
     if any(isinstance(one, tf.IndexedSlices) and _may_be_of_batch(one.indices) for one in gradients):
         reporter.note(
             "raydist cannot see whether rows of embeddings are looked up once for all examples of a batch, "
-            "as positions and unique words are: the step is eager, or computes their indices inside of a "
-            f"tf.function or from unique ones. Then {type(optimizer).__name__} gets each replica's part of "
+            "as positions and unique words are: the step is eager, or computes their indices from unique "
+            f"ones. Then {type(optimizer).__name__} gets each replica's part of "
             "such a row as a lookup of its own, so weights differ from those on one device. Use "
-            "--sum-embedding-rows, or leave run_eagerly and the tf.function out"
+            "--sum-embedding-rows, or leave run_eagerly out"
         )
 
 

@@ -165,7 +165,7 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
             "it, which it has from outside and which may be the number of replicas, or one divided by it; "
             f"gradients are {_done(finding)} {parts}, which is right only if it is {is_other}. If it is the "
             "number of replicas, read ctx.strategy.num_replicas_in_sync inside of the function; if not, "
-            "write the number into the function"
+            "write the number into the function. What it returns is shown as the mean over the replicas"
         )
     if finding.reduces_itself:
         return (

@@ -227,6 +227,9 @@ def rows(batch: Any, start: Any, size: Any) -> Any:
             begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros([rank - 1], tf.int64)], axis=0)
             extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
             return tf.sparse.slice(component, begin, extent)
+        if component.dtype.is_quantized:  # TensorFlow slices few such types
+            plain = tf.bitcast(component, component.dtype.name[1:])
+            return tf.bitcast(plain[start : start + size], component.dtype)
         return component[start : start + size]
 
     return tf.nest.map_structure(cut, batch)

@@ -7,10 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training.cluster import gathered_rows
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import (
     accumulation,
+    code_names,
     compilation,
     layer_notes,
     loss_rules,
@@ -24,6 +26,17 @@ from raydist.training.replicas.loss_verdict import LossRule
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
 from raydist.training.reporting import reporter
 from raydist.training.stepping import fit_session, step_calls
+
+
+def refuse_own_functions(model: Any) -> None:
+    """Raises UnsupportedError for a model that makes the functions of its steps without Keras's."""
+    if (function := code_names.own_step_function(model)) is not None:
+        steps = function.__name__.removeprefix("make_").replace("function", "step")
+        raise UnsupportedError(
+            f"{function.__qualname__} in {function.__code__.co_filename}:{function.__code__.co_firstlineno} "
+            "does not call Keras's, which raydist replaces: it would get the parts of several replicas in "
+            f"place of batches. Override {steps}, or call super().{function.__name__}"
+        )
 
 
 def run(

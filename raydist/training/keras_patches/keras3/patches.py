@@ -122,6 +122,13 @@ def replacements() -> tuple[Replacement, ...]:
         *losses.replacements(),
         *optimizers.replacements(),
         Replacement(
+            owner=keras.layers.Layer,
+            name="_open_name_scope",
+            parameters="self",
+            make=around(variables.open_name_scope),
+            reason="a model that is built outside of its strategy's scope gets variables of no replica",
+        ),
+        Replacement(
             owner=core.Variable,
             name="_initialize",
             parameters="self value",

@@ -178,6 +178,8 @@ def checked_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: A
             "function that returns the dataset, or --keras legacy"
         )
     check_supported(self, self.distribute_strategy)
+    if not is_stock:
+        model_steps.refuse_own_functions(self)
     try:
         bound = inspect.signature(original).bind(self, *args, **kwargs)
     except TypeError:  # a mistake, which Keras's own `fit` names with the function

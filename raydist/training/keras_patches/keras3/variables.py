@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -14,8 +14,14 @@ from keras.src.layers import BatchNormalization
 
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.equal_workers import statistics_of
-from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
+from raydist.training.cluster.strategy import (
+    is_central,
+    is_distributed,
+    is_parameter_server,
+    scope_to_build,
+)
 from raydist.training.replicas import gradient_probe, replica_share
+from raydist.training.stepping import model_steps
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
 
 
@@ -130,8 +136,15 @@ class EqualStatistics(keras.callbacks.Callback):
 
 def with_equal_statistics(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     if is_distributed(self.distribute_strategy):
+        model_steps.refuse_own_functions(self)
         equalize_statistics(self)
     return original(self, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def open_name_scope(original: Callable[..., Any], self: Any) -> Iterator[None]:
+    with scope_to_build(self, getattr(self, "_distribute_strategy", None)), original(self):
+        yield
 
 
 def synchronize_batchnorm() -> None:

@@ -18,7 +18,7 @@ from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.input import cut, py_datasets, resume
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.replicas.accumulation import BatchGroups
-from raydist.training.stepping import fit_session, step_calls
+from raydist.training.stepping import fit_session, model_steps, step_calls
 
 
 def unless_coordinated(new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,6 +88,7 @@ def configure_dataset(
     )
     self._inferred_steps = at.steps
     if distribute:
+        model_steps.refuse_own_functions(self._model)
         check_sizes(strategy, dataset, num_steps=at.steps)
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         # Only a new iterator for each epoch surely takes no more than there is.

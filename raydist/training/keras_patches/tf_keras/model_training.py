@@ -17,7 +17,7 @@ from tf_keras.src.engine import training
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
-from raydist.training.cluster.strategy import is_central, is_parameter_server
+from raydist.training.cluster.strategy import is_central, is_parameter_server, scope_to_build
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build
@@ -158,6 +158,11 @@ def predict_function(original: Callable[..., Any], self: Any, force: bool = Fals
 
     self.predict_function = predict_function
     return predict_function
+
+
+def in_own_scope(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    with scope_to_build(self, getattr(self, "_distribution_strategy", None)):
+        return original(self, *args, **kwargs)
 
 
 def load_initial_counters(

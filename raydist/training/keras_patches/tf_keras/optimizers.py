@@ -191,9 +191,15 @@ def _recorded(original: Callable[..., Any], self: Any, grads_and_vars: Any, *arg
     is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
     if not is_reduced and isinstance(self, optimizer_v2.OptimizerV2):
         given, variables = zip(*self._transform_unaggregated_gradients(grads_and_vars), strict=True)
-    is_reduced = is_reduced or code_names.sums_by_itself(self)
+    if not is_reduced and code_names.sums_by_itself(self):
+        is_reduced = True
+        legacy = isinstance(self, optimizer_v2.OptimizerV2)
+        aggregate = self._aggregate_gradients if legacy else self.aggregate_gradients
+        with tf_private.meaning_over(tf.distribute.get_strategy().num_replicas_in_sync):
+            given, variables = zip(*aggregate(zip(given, variables, strict=True)), strict=True)
     probe.record(self, given, variables, is_reduced=is_reduced)
-    return self.iterations
+    with tf_private.made_in_scope(probe.strategy):  # optimizers.legacy make it when it is read first
+        return self.iterations
 
 
 def _normalise(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tf_keras
 from tf_keras.src.engine import base_layer, data_adapter, training
+from tf_keras.src.engine.sequential import Sequential
 from tf_keras.src.utils import metrics_utils
 
 from raydist.training import tf_private
@@ -122,6 +123,20 @@ def replacements() -> tuple[Replacement, ...]:
             reason="several steps may go into one call where no callback watches batches",
         ),
         *optimizers.replacements(),
+        *(
+            Replacement(
+                owner=owner,
+                name=name,
+                parameters="self ...",
+                make=around(model_training.in_own_scope),
+                reason="a model that is built outside of its strategy's scope gets variables of no replica",
+            )
+            for owner, name in (
+                (training.Model, "__call__"),
+                (training.Model, "build"),
+                (Sequential, "build"),
+            )
+        ),
         Replacement(
             owner=training.Model,
             name="_validate_and_get_metrics_result",
