@@ -309,7 +309,11 @@ def _patch(assignment: TaskAssignment) -> str | None:
     if job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     tf_private.FreedIterators.begin()
-    tf_private.exchange_each_type(collectives.sent_as_known)
+    tf_private.exchange_each_type(
+        known_spec=collectives.known_spec,
+        as_known=collectives.as_known,
+        from_known=collectives.from_known,
+    )
     tf_private.gather_sizes_in_loops()
     tf_private.key_traces_by_replica()
     tf_private.inline_functions(on_compiled=compilation.note_inlined)

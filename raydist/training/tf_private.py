@@ -1253,30 +1253,36 @@ _STATELESS: Mapping[str, Callable[..., Any]] = {
 _REDUCED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
-def exchange_each_type(sent: Callable[[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]], tf.Tensor]) -> None:
+def exchange_each_type(
+    *,
+    known_spec: Callable[[tf.TensorSpec], tf.TensorSpec],
+    as_known: Callable[[tf.Tensor], tf.Tensor],
+    from_known: Callable[[tf.Tensor, tf.DType], tf.Tensor],
+) -> None:
     """Lets workers exchange variables of types that collectives do not take, and gradients of several types.
 
     TensorFlow concatenates gradients whatever their types are (`batch_all_reduce`), which fails.
 
     Args:
-      sent: Returns what a function does of a tensor, which it gets in a type that collectives take.
+      known_spec, as_known, from_known: How a tensor is sent, see collectives.py.
     """
     send, receive = collective_ops.broadcast_send, collective_ops.broadcast_recv
     launcher = cross_device_utils.CollectiveReplicaLauncher
     all_reduce, batch_all_reduce = launcher.all_reduce, launcher.batch_all_reduce
 
     def sent_by_chief(t: tf.Tensor, shape: Any, dtype: tf.DType, *args: Any, **kwargs: Any) -> tf.Tensor:
-        return sent(t, lambda one: send(one, one.shape, one.dtype, *args, **kwargs))
+        spec = known_spec(tf.TensorSpec(shape, dtype))
+        return from_known(send(as_known(t), spec.shape, spec.dtype, *args, **kwargs), dtype)
 
     def received(shape: Any, dtype: tf.DType, *args: Any, **kwargs: Any) -> tf.Tensor:
-        like = tf.zeros(shape, dtype.name[1:] if dtype.is_quantized else dtype)
-        like = tf.bitcast(like, dtype) if dtype.is_quantized else like
-        return sent(like, lambda one: receive(one.shape, one.dtype, *args, **kwargs))
+        spec = known_spec(tf.TensorSpec(shape, dtype))
+        return from_known(receive(spec.shape, spec.dtype, *args, **kwargs), dtype)
 
     def reduced(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-        if tf.as_dtype(input_tensor.dtype) in _REDUCED:
+        dtype = tf.as_dtype(input_tensor.dtype)
+        if dtype in _REDUCED:
             return all_reduce(self, input_tensor, *args, **kwargs)
-        return sent(input_tensor, lambda one: all_reduce(self, one, *args, **kwargs))
+        return from_known(all_reduce(self, as_known(input_tensor), *args, **kwargs), dtype)
 
     def reduced_by_type(self: Any, input_tensor_packs: Any, options: Any = None) -> list[Any]:
         tensors = [one for pack in input_tensor_packs for one in pack]

@@ -36,23 +36,41 @@ _SAME_BITS = {
 }
 
 
-def sent_as_known(tensor: tf.Tensor, send: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Returns what `send` does of a tensor, which it gets in a type that collectives take.
+def known_spec(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Returns of what shape and type a tensor is sent, so that collectives take it.
 
     Raises:
-      UnsupportedError: There is none.
+      UnsupportedError: They take none of its type.
     """
-    if (wider := _WIDER.get(tensor.dtype)) is not None:
-        return tf.cast(send(tf.cast(tensor, wider)), tensor.dtype)
-    if (bits := _SAME_BITS.get(tensor.dtype)) is not None:
-        return tf.bitcast(sent_as_known(tf.bitcast(tensor, bits), send), tensor.dtype)
-    if tensor.dtype not in _SENT:
+    if (wider := _WIDER.get(spec.dtype)) is not None:
+        return tf.TensorSpec(spec.shape, wider)
+    if (bits := _SAME_BITS.get(spec.dtype)) is not None:
+        parts = [2] if spec.dtype.is_complex else []
+        return known_spec(tf.TensorSpec(spec.shape.concatenate(parts), bits))
+    if spec.dtype not in _SENT:
         raise UnsupportedError(
-            f"a variable of type {tensor.dtype.name} cannot be the same in several workers, because "
-            "TensorFlow sends none of that type; make it outside of the strategy's scope, or use a table "
-            "of tf.lookup"
+            f"a variable of type {spec.dtype.name} cannot be the same in several workers, because TensorFlow "
+            "sends none of that type; make it outside of the strategy's scope, or use a table of tf.lookup"
         )
-    return send(tensor)
+    return spec
+
+
+def as_known(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor as it is sent, see `known_spec`."""
+    if (wider := _WIDER.get(tensor.dtype)) is not None:
+        return tf.cast(tensor, wider)
+    if (bits := _SAME_BITS.get(tensor.dtype)) is not None:
+        return as_known(tf.bitcast(tensor, bits))
+    return tensor
+
+
+def from_known(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns what was sent in the type that it had."""
+    if dtype in _WIDER:
+        return tf.cast(tensor, dtype)
+    if (bits := _SAME_BITS.get(dtype)) is not None:
+        return tf.bitcast(from_known(tensor, bits), dtype)
+    return tensor
 
 
 def is_alone(strategy: tf.distribute.Strategy) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import is_alone, sent_as_known
+from raydist.training.cluster.collectives import as_known, from_known, is_alone
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -60,11 +60,9 @@ def _gathered(tensor: tf.Tensor, launcher: Any) -> tf.Tensor:
     """Returns the rows of all workers' tensors, in the order of the workers."""
     if tensor.dtype == tf.string:
         return _gathered_strings(tensor, launcher)
-
-    def gather(sent: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(launcher.all_gather(sent, 0, None), [None, *sent.shape[1:]])
-
-    return sent_as_known(tensor, gather)
+    sent = as_known(tensor)
+    found = tf.ensure_shape(launcher.all_gather(sent, 0, None), [None, *sent.shape[1:]])
+    return from_known(found, tensor.dtype)
 
 
 def _gathered_strings(tensor: tf.Tensor, launcher: Any) -> tf.Tensor:

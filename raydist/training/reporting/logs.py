@@ -20,7 +20,8 @@ _MOST_ELEMENTS = 100
 def numbers(logs: Any) -> dict[str, Any]:
     """Returns the numbers of Keras's logs: floats, and NumPy arrays of metrics that return several.
 
-    The values of a metric that returns a dict have the dict's names, as in Keras 3's history.
+    The values of a metric that returns a dict have the dict's names, as in Keras 3's history. A complex number
+    is an array of its real and imaginary part.
     """
     found: dict[str, Any] = {}
     for name, value in dict(logs or {}).items():
@@ -28,6 +29,8 @@ def numbers(logs: Any) -> dict[str, Any]:
             found |= numbers(value)
             continue
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        if array.dtype.kind == "c":
+            array = np.stack([array.real, array.imag], axis=-1)
         if array.ndim == 0:
             found[name] = float(array)
         elif array.dtype.kind in "biuf":
