@@ -20,8 +20,8 @@ _MOST_ELEMENTS = 100
 def numbers(logs: Any) -> dict[str, Any]:
     """Returns the numbers of Keras's logs: floats, and NumPy arrays of metrics that return several.
 
-    The values of a metric that returns a dict have the dict's names, as in Keras 3's history. A complex number
-    is an array of its real and imaginary part.
+    The values of a metric that returns a dict have the dict's names, as in Keras 3's history. A complex
+    number is an array of its real and imaginary part.
     """
     found: dict[str, Any] = {}
     for name, value in dict(logs or {}).items():
