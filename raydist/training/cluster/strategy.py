@@ -64,11 +64,13 @@ def shares_variables(strategy: tf.distribute.Strategy) -> bool:
 
 def only_cpu_replica(strategy: tf.distribute.Strategy) -> int | None:
     """Returns the number of this worker's replica among all, if it has only one, on its CPU; else None."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return None
     devices = strategy.extended.worker_devices
     if len(devices) != 1 or tf.DeviceSpec.from_string(devices[0]).device_type != "CPU":
         return None
+    if strategy.num_replicas_in_sync == 1:
+        return 0
     number = strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(context.replica_id_in_sync_group)
     )

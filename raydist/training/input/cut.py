@@ -141,6 +141,9 @@ def cut_for_replicas(
       begin: Takes a dataset with an element for each global batch, and returns it from where to begin.
       is_compared: As of `worker_order.check`.
     """
+    own = only_cpu_replica(strategy)
+    if own is not None and strategy.num_replicas_in_sync == 1 and isinstance(dataset, tf.data.Dataset):
+        return begin(dataset).prefetch(tf.data.AUTOTUNE)
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
         return strategy.experimental_distribute_dataset(begin(dataset))
     worker_order.check(dataset, strategy, is_compared=is_compared)
@@ -149,10 +152,10 @@ def cut_for_replicas(
     num_replicas = strategy.num_replicas_in_sync
     if endless and isinstance(strategy, VirtualReplicasStrategy) and strategy.is_on_cpu:
         # The iterator of a distributed dataset may take seconds to be deleted.
-        own = strategy.own_replicas
-        return part_of(dataset, Part(own.start, len(own), num_replicas), begin=begin, is_joined=True)
-    if endless and (number := only_cpu_replica(strategy)) is not None:
-        return part_of(dataset, Part(number, 1, num_replicas), begin=begin)
+        local = strategy.own_replicas
+        return part_of(dataset, Part(local.start, len(local), num_replicas), begin=begin, is_joined=True)
+    if endless and own is not None:
+        return part_of(dataset, Part(own, 1, num_replicas), begin=begin)
 
     def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return part_of(dataset, Part.of(context), begin=begin, endless=endless)

@@ -64,7 +64,8 @@ def symbolic_build(
             return
     if iterator is not None:
         # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
-        data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
+        spec = getattr(iterator, "element_spec", None)  # of ours
+        data_batch = spec or resume.element_spec(iterator.data_adapter.get_tf_dataset())
     if not is_stock:
         build(self, data_batch)
         return
