@@ -207,14 +207,14 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
     arrays = NpzArrays(files[ARRAYS_NAME])
     for key, whole in wanted.items():
         entry = saved[key]
-        if tuple(entry["shape"]) != whole.shape:
+        if not whole.takes(entry["shape"]):
             raise CheckpointError(
                 f"checkpoint {checkpoint} has {entry['name']} with shape {entry['shape']}, the model has "
                 f"{whole.name} with {list(whole.shape)}; start a new run, or restore the old code"
             )
         array = arrays[key]
         if str(array.dtype) != entry["dtype"]:
-            array = array.view(whole.numpy_dtype).reshape(whole.shape)
+            array = array.view(whole.numpy_dtype).reshape(entry["shape"])
         whole.write(array)
         if virtual_strategy.is_own(whole.parts[0]) and f"{REPLICAS}{key}" in saved:
             _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
@@ -232,10 +232,19 @@ class _Whole:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        first = tuple(self.parts[0].shape)
+        """Its value's: a variable may be made for values of several shapes."""
+        first = self.parts[0].shape
+        if not first.is_fully_defined():
+            first = tf_private.local_value(self.parts[0]).shape
         if len(self.parts) == 1:
-            return first
+            return tuple(first)
         return (sum(part.shape[0] for part in self.parts), *first[1:])
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a value of this shape can be assigned."""
+        if len(self.parts) == 1:
+            return bool(self.parts[0].shape.is_compatible_with(shape))
+        return tuple(shape) == self.shape
 
     @property
     def numpy_dtype(self) -> Any:
@@ -298,12 +307,17 @@ def _write_copies(variable: Any, stack: np.ndarray) -> None:
 def _summed(
     wholes: Mapping[str, _Whole], sums: Sums, averaged: Collection[Any]
 ) -> dict[str, list[np.ndarray]]:
-    """Returns the values, by key, of variables that are summed on read, and the means of `averaged`."""
+    """Returns the values, by key, of variables that are summed on read, and the means of `averaged`.
+
+    What is made outside of the scope has no copies of replicas.
+    """
     own = {id(one) for one in averaged}
     kept = {
         key: whole.parts[0]
         for key, whole in wholes.items()
-        if len(whole.parts) == 1 and (id(whole.parts[0]) in own or _is_summed_on_read(whole.parts[0]))
+        if len(whole.parts) == 1
+        and isinstance(whole.parts[0], tf.distribute.DistributedValues)
+        and (id(whole.parts[0]) in own or _is_summed_on_read(whole.parts[0]))
     }
     if not kept:
         return {}
