@@ -382,6 +382,43 @@ def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> d
     return {"weights": _flat(model), "status": _status(ctx)}
 
 
+def unbuilt_optimizers(ctx: Any, *, num_steps: int) -> dict[str, Any]:
+    """Trains a `tf.Module` and a model by an optimizer each, which their first step builds."""
+    import tensorflow as tf
+
+    class Line(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = tf.Variable([[0.1]] * 6), tf.Variable(0.0)
+
+    keras = tf.keras
+    with ctx.strategy.scope():
+        line, model = (
+            Line(),
+            keras.Sequential([keras.Input((1,)), keras.layers.Dense(4), keras.layers.Dense(1)]),
+        )
+        weights = [np.linspace(-1, 1, one.size).reshape(one.shape) for one in model.get_weights()]
+        model.set_weights(weights)
+        first, second = keras.optimizers.Adam(0.05), keras.optimizers.Adam(0.02)
+    ctx.restore(line=line, model=model, first=first, second=second)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape(persistent=True) as tape:
+            found = model(x @ line.weight + line.bias, training=True)
+            losses = tf.reduce_sum(tf.square(found - tf.cast(y[:, None], tf.float32)), axis=-1)
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=32)
+        for optimizer, of in ((first, line), (second, model)):
+            gradients = tape.gradient(loss, of.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, of.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
+    ctx.train_steps(step_fn, data, num_steps=num_steps)
+    trained = [*line.trainable_variables, *model.trainable_variables]
+    return {"weights": np.concatenate([np.ravel(one.numpy()) for one in trained])}
+
+
 def loops_that_save_too_little(ctx: Any) -> dict[str, Any]:
     """Loops after which nothing, the model, and all that the step changes was given to ctx.restore."""
     import tensorflow as tf

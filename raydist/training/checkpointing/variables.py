@@ -9,6 +9,7 @@ slots, are stored as one array each, so the number of ps may change.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,6 +26,8 @@ from raydist.training.checkpointing.npz import NpzArrays, NpzBuffer
 from raydist.training.cluster import virtual_strategy
 from raydist.training.cluster.collectives import summed_by_tree
 from raydist.training.tf_private import ShardedVariable
+
+logger = logging.getLogger(__name__)
 
 
 def variables_of(name: str, trackable: Any) -> list[Any]:
@@ -202,7 +205,7 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
         raise CheckpointError(
             f"checkpoint {checkpoint} holds {len(saved_here)} variables of {', '.join(groups)}, "
             f"the model has {len(wanted)}; the model or its optimizer changed since: start a new run, "
-            "or restore the old code"
+            "or restore the old code; build an unbuilt optimizer by optimizer.build(variables)"
         )
     arrays = NpzArrays(files[ARRAYS_NAME])
     for key, whole in wanted.items():
@@ -218,6 +221,44 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
         whole.write(array)
         if virtual_strategy.is_own(whole.parts[0]) and f"{REPLICAS}{key}" in saved:
             _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
+
+
+def build_optimizers(
+    trackables: Mapping[str, Any], files: Mapping[str, bytes], strategy: tf.distribute.Strategy
+) -> None:
+    """Builds the optimizers without variables yet of which a snapshot holds some.
+
+    Each for the trainable variables of one of the others, or of all: those for which it then has variables of
+    the saved shapes. Where that is not one answer, nothing is built, and `write` says what does not fit.
+    """
+    saved: dict[str, list[tuple[int, ...]]] = {}
+    for entry in json.loads(files[INDEX_NAME]):
+        saved.setdefault(entry["key"].rpartition("/")[0], []).append(tuple(entry["shape"]))
+    trained = [
+        list(one.trainable_variables)
+        for one in trackables.values()
+        if hasattr(one, "trainable_variables") and not hasattr(one, "apply_gradients")
+    ]
+    candidates = [*trained, *([[one for given in trained for one in given]] if len(trained) > 1 else [])]
+    for name, one in trackables.items():
+        is_unbuilt = hasattr(one, "apply_gradients") and hasattr(one, "build")
+        if not is_unbuilt or len(variables_of(name, one)) >= len(saved.get(name, ())):
+            continue
+        with strategy.scope():
+            fitting = [given for given in candidates if _shapes_when_built(one, given) == saved[name]]
+            if len(fitting) == 1:
+                one.build(fitting[0])
+
+
+def _shapes_when_built(optimizer: Any, trained: Sequence[Any]) -> list[tuple[int, ...]] | None:
+    """Returns the shapes of an optimizer's variables for these; None where there can be no second one."""
+    try:
+        another = type(optimizer).from_config(optimizer.get_config())
+        another.build(list(trained))
+    except Exception as error:  # code of the user's own
+        logger.info("optimizer %s is not built before its first step: %s", type(optimizer).__name__, error)
+        return None
+    return [whole.shape for whole in _whole_variables({"": variables_of("", another)}).values()]
 
 
 @dataclass(frozen=True)
