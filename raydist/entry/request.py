@@ -86,9 +86,14 @@ def read_request(
             runtime_env=runtime_env,
         ),
         origins=resolved.origins,
-        legacy_keras_reason=definition.legacy_keras_reason,
+        legacy_keras_reason=_reason_of_shell(os.environ) or definition.legacy_keras_reason,
         datasets=datasets or {},
     )
+
+
+def _reason_of_shell(environ: Mapping[str, str]) -> str | None:
+    """Returns why `tf.keras` is tf_keras by the variable with which TensorFlow is told so, or None."""
+    return "TF_USE_LEGACY_KERAS is 1" if environ.get("TF_USE_LEGACY_KERAS") == "1" else None
 
 
 def _read_config(config: Config) -> tuple[TypedOptions, str]:
