@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -105,4 +106,5 @@ def _read_config(config: Config) -> tuple[TypedOptions, str]:
 
 def absolute_storage(storage: str) -> str:
     """Returns a storage as a process in another folder opens it."""
-    return storage if "://" in storage else os.path.abspath(os.path.expanduser(storage))
+    is_uri = re.match(r"(file|s3|gs|hdfs):|[A-Za-z][A-Za-z0-9+.-]*://", storage)  # mistyped ones are refused
+    return storage if is_uri is not None else os.path.abspath(os.path.expanduser(storage))
