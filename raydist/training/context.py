@@ -16,7 +16,6 @@ from raydist.planning.batch_sizes import ScaledRate
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import suggest
 from raydist.train_context import TrainContext
-from raydist.training.checkpointing import variables
 from raydist.training.cluster import data_service
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
@@ -136,7 +135,8 @@ class TaskContext(TrainContext):
         state = run.checkpoints.newest()
         if state is None:
             return None
-        variables.build_optimizers(trackables, state.files, self.strategy)
+        with self.strategy.scope():
+            run.checkpoints.build_optimizers(state, trackables)
         run.checkpoints.restore(state, trackables)
         run.reporter.step = state.step
         run.restored = state

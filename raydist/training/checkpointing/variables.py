@@ -223,9 +223,7 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
             _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
 
 
-def build_optimizers(
-    trackables: Mapping[str, Any], files: Mapping[str, bytes], strategy: tf.distribute.Strategy
-) -> None:
+def build_optimizers(trackables: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     """Builds the optimizers without variables yet of which a snapshot holds some.
 
     Each for the trainable variables of one of the others, or of all: those for which it then has variables of
@@ -244,10 +242,9 @@ def build_optimizers(
         is_unbuilt = hasattr(one, "apply_gradients") and hasattr(one, "build")
         if not is_unbuilt or len(variables_of(name, one)) >= len(saved.get(name, ())):
             continue
-        with strategy.scope():
-            fitting = [given for given in candidates if _shapes_when_built(one, given) == saved[name]]
-            if len(fitting) == 1:
-                one.build(fitting[0])
+        fitting = [given for given in candidates if _shapes_when_built(one, given) == saved[name]]
+        if len(fitting) == 1:
+            one.build(fitting[0])
 
 
 def _shapes_when_built(optimizer: Any, trained: Sequence[Any]) -> list[tuple[int, ...]] | None:
