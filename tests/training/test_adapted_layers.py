@@ -24,9 +24,9 @@ PLACES = {"3": ("outside", "inside", "after compile", "outside, dataset"), "lega
 def test_model_with_an_adapted_layer_trains_and_is_kept(cluster: Cluster) -> None:
     places = PLACES[cluster.keras]
     [one] = run_function(TARGET, Cluster(keras=cluster.keras), places=places)
-    assert one.values == {}
+    assert one.values == {"told": []}  # a vocabulary does not change in training
     assert len(one.arrays) == 5 * len(places)
     for task in run_function(TARGET, cluster, places=places):
-        assert task.values == {}
+        assert task.values == one.values
         for name, expected in one.arrays.items():
             np.testing.assert_allclose(task.arrays[name], expected, atol=1e-6, err_msg=name)
