@@ -236,9 +236,13 @@ def refused(ctx: Any, *, option: str) -> dict[str, Any]:
         "gradient_accumulation_steps": {"gradient_accumulation_steps": 2},
         "ema_overwrite_frequency": {"use_ema": True, "ema_overwrite_frequency": 2},
     }
+    keras = tf.keras
     with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
-        model.compile(optimizer=tf.keras.optimizers.SGD(0.1, **options[option]), loss="mse")
+        model = dense_model(keras, "sgd")
+        if option == "stateful":  # of as many rows as a replica has
+            layers = [keras.layers.Reshape((6, 1)), keras.layers.GRU(2, stateful=True), keras.layers.Dense(3)]
+            model = keras.Sequential([keras.Input(batch_shape=(2, 6)), *layers])
+        model.compile(optimizer=keras.optimizers.SGD(0.1, **options.get(option, {})), loss="mse")
     try:
         model.fit(tf.data.Dataset.from_tensor_slices(examples(8)).batch(4), verbose=0)
     except Exception as error:
