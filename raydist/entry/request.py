@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,9 +87,14 @@ def read_request(
             runtime_env=runtime_env,
         ),
         origins=resolved.origins,
-        legacy_keras_reason=definition.legacy_keras_reason,
+        legacy_keras_reason=_reason_of_shell(os.environ) or definition.legacy_keras_reason,
         datasets=datasets or {},
     )
+
+
+def _reason_of_shell(environ: Mapping[str, str]) -> str | None:
+    """Returns why `tf.keras` is tf_keras by the variable with which TensorFlow is told so, or None."""
+    return "TF_USE_LEGACY_KERAS is 1" if environ.get("TF_USE_LEGACY_KERAS") == "1" else None
 
 
 def _read_config(config: Config) -> tuple[TypedOptions, str]:
@@ -100,4 +106,5 @@ def _read_config(config: Config) -> tuple[TypedOptions, str]:
 
 def absolute_storage(storage: str) -> str:
     """Returns a storage as a process in another folder opens it."""
-    return storage if "://" in storage else os.path.abspath(os.path.expanduser(storage))
+    is_uri = re.match(r"(file|s3|gs|hdfs):|[A-Za-z][A-Za-z0-9+.-]*://", storage)  # mistyped ones are refused
+    return storage if is_uri is not None else os.path.abspath(os.path.expanduser(storage))

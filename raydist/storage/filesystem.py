@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CHUNK_BYTES = 8 * 1024 * 1024
+_MISTYPED_PATTERN = re.compile(r"(file|s3|gs|hdfs):(?!//)/*(.*)")
 _SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _TEMPORARY_PATTERN = re.compile(r"\..*\.tmp")
 _HIDDEN_PATTERN = re.compile(r"(?:^|/)[._]")
@@ -395,6 +396,10 @@ class Storage:
 def _root_of_path(path: str) -> Root:
     if not path or "\0" in path:
         raise StorageError(f"storage is {path!r}; write a path, or a URI such as s3://bucket/runs")
+    if (mistyped := _MISTYPED_PATTERN.fullmatch(path)) is not None:
+        scheme, rest = mistyped.groups()
+        uri = f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"
+        raise StorageError(f"storage is {path!r}; write {uri}, or ./{path} for a folder")
     folder = os.path.abspath(os.path.expanduser(path))
     return Root.of(folder, uri=folder, is_local=True)
 

@@ -135,6 +135,8 @@ class TaskContext(TrainContext):
         state = run.checkpoints.newest()
         if state is None:
             return None
+        with self.strategy.scope():
+            run.checkpoints.build_optimizers(state, trackables)
         run.checkpoints.restore(state, trackables)
         run.reporter.step = state.step
         run.restored = state
@@ -188,8 +190,12 @@ class ScriptContext(TaskContext):
 
 def _bound(name: str, *args: Any, **options: Any) -> dict[str, Any]:
     """Returns the arguments of a method by name; raises TypeError where its signature does not take them."""
+    signature = inspect.signature(getattr(TrainContext, name))
+    for unknown in options.keys() - signature.parameters.keys():
+        names = [one for one in signature.parameters if one != "self"]
+        raise TypeError(f"ctx.{name}() has no argument {unknown!r}; {suggest(unknown, names)}")
     try:
-        bound = inspect.signature(getattr(TrainContext, name)).bind(None, *args, **options)
+        bound = signature.bind(None, *args, **options)
     except TypeError as error:
         raise TypeError(f"ctx.{name}() {error}") from None
     _, *arguments = bound.arguments.items()  # without self

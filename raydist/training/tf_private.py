@@ -13,6 +13,7 @@ import functools
 import inspect
 import itertools
 import sys
+import types
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -639,6 +640,36 @@ def prepare_replica_threads(prepare: Callable[[], Callable[[], None]]) -> None:
 def is_op_determinism_enabled() -> bool:
     """Whether deterministic operations were asked for, in the program or by TF_DETERMINISTIC_OPS."""
     return bool(config.is_op_determinism_enabled())
+
+
+class Timestamps:
+    """`tf.timestamp` in graphs that outlive a call of `tf.config.experimental.enable_op_determinism`.
+
+    The operation has no deterministic implementation, and its kernel raises from then on.
+    """
+
+    _are_allowed: ClassVar[tf.Variable | None] = None
+
+    @classmethod
+    def begin(cls) -> None:
+        """Begins to notice that call. Outside of every strategy."""
+        if cls._are_allowed is not None:
+            return
+        with tf.init_scope(), tf.device("CPU:0"):
+            cls._are_allowed = allowed = tf.Variable(True, trainable=False, name="raydist_timestamps")
+        original = config._pywrap_determinism
+
+        def enable(is_enabled: bool) -> None:
+            original.enable(is_enabled)
+            allowed.assign(not is_enabled)
+
+        config._pywrap_determinism = types.SimpleNamespace(enable=enable, is_enabled=original.is_enabled)
+
+    @classmethod
+    def now(cls) -> tf.Tensor:
+        """Returns the time in a graph, in seconds; 0.0 where operations have to be deterministic."""
+        assert cls._are_allowed is not None
+        return tf.cond(cls._are_allowed.read_value(), tf.timestamp, lambda: tf.constant(0.0, tf.float64))
 
 
 def global_random_variables() -> list[tf.Variable]:

@@ -14,6 +14,7 @@ import pytest
 from raydist.entry.definition import read_job
 from raydist.entry.entry_point import ScriptExit, run_script
 from raydist.entry.notebook import read_cells
+from raydist.entry.request import read_request
 from raydist.errors import JobFileError, SpecError
 from raydist.spec.job import EntryPoint
 from raydist.spec.settings.resolution import JobDefinition, resolve, typed_values
@@ -215,3 +216,15 @@ def test_traceback_of_a_notebook_shows_cell_and_line(tmp_path: Path) -> None:
     assert 'File "n.ipynb, cell 2", line 2, in <module>\n    broken()' in shown
     assert "File \"n.ipynb, cell 1\", line 2, in broken\n    raise ValueError('in a cell')" in shown
     assert notes == ["left out of n.ipynb, as it is not Python: '%time' (cell 2)"]
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_variable_of_the_shell_chooses_the_keras_of_a_script_that_leaves_it_open(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", value)
+    script = tmp_path / "main.py"
+    script.write_text("import tensorflow as tf\n")
+    request = read_request(str(script), params=None, config=None, overrides={}, pickle=lambda value: b"")
+    reason = request.legacy_keras_reason
+    assert reason == ("TF_USE_LEGACY_KERAS is 1" if value == "1" else None)

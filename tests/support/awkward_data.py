@@ -37,6 +37,8 @@ def _fit(ctx: Any, case: str, folder: Path) -> dict[str, Any]:
         if case == "model.fit on arrays":
             # All examples in one batch, so that the order does not matter, but who has which does.
             model.fit(*examples(64), batch_size=64, verbose=0, **options)
+        elif case == "empty batches":
+            ctx.fit(model, *examples(64), batch_size=0, **options)
         else:
             data, steps_per_epoch = _CASES[case](ctx, folder)
             ctx.fit(model, data, steps_per_epoch=steps_per_epoch, **options)

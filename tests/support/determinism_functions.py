@@ -79,3 +79,23 @@ def seeds_beside(ctx: Any) -> dict[str, Any]:
         "alone": alone,
         "masks": tf.stack([one(ones, training=True) for one in (first, second)]).numpy(),
     }
+
+
+def asked_between(ctx: Any) -> dict[str, Any]:
+    """Returns the weights of fits between which the user asks, and what TensorFlow does then."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+    stamp = tf.function(tf.timestamp)
+    stamp()
+    ctx.fit(model, _data(), epochs=1)
+    model.fit(_data(), epochs=1, verbose=0)
+    tf.config.experimental.enable_op_determinism()
+    model.fit(_data(), epochs=1, verbose=0)
+    ctx.fit(model, _data(), epochs=2)
+    try:
+        stamp()
+    except tf.errors.FailedPreconditionError:
+        return {"refused": True, "weights": _flat(model)}
+    return {"refused": False, "weights": _flat(model)}

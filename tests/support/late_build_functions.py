@@ -185,3 +185,27 @@ def losses_of_one_output(ctx: Any) -> dict[str, Any]:
         "expected": float(np.mean(model(rows)["loss"])),
         "notes": notes_of(ctx),
     }
+
+
+def unbuilt_inside(ctx: Any) -> dict[str, Any]:
+    """Returns the weights of a model that holds unbuilt Sequentials, after a `fit` of the user's own."""
+    import tensorflow as tf
+
+    keras, layers = tf.keras, tf.keras.layers
+
+    class Autoencoder(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = keras.Sequential([layers.Flatten(), layers.Dense(4, "tanh")])
+            self.decoder = keras.Sequential([layers.Dense(4), layers.Reshape((2, 2))])
+
+        def call(self, inputs: Any) -> Any:
+            return self.decoder(self.encoder(inputs))
+
+    x = np.random.default_rng(0).uniform(size=(32, 2, 2)).astype("float32")
+    keras.utils.set_random_seed(5)
+    with ctx.strategy.scope():
+        model = Autoencoder()
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+    model.fit(x, x, epochs=2, batch_size=8, shuffle=False, verbose=0, validation_data=(x, x))
+    return {"weights": np.concatenate([weight.ravel() for weight in model.get_weights()])}

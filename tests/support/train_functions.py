@@ -236,9 +236,13 @@ def refused(ctx: Any, *, option: str) -> dict[str, Any]:
         "gradient_accumulation_steps": {"gradient_accumulation_steps": 2},
         "ema_overwrite_frequency": {"use_ema": True, "ema_overwrite_frequency": 2},
     }
+    keras = tf.keras
     with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
-        model.compile(optimizer=tf.keras.optimizers.SGD(0.1, **options[option]), loss="mse")
+        model = dense_model(keras, "sgd")
+        if option == "stateful":  # of as many rows as a replica has
+            layers = [keras.layers.Reshape((6, 1)), keras.layers.GRU(2, stateful=True), keras.layers.Dense(3)]
+            model = keras.Sequential([keras.Input(batch_shape=(2, 6)), *layers])
+        model.compile(optimizer=keras.optimizers.SGD(0.1, **options.get(option, {})), loss="mse")
     try:
         model.fit(tf.data.Dataset.from_tensor_slices(examples(8)).batch(4), verbose=0)
     except Exception as error:
@@ -380,6 +384,43 @@ def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> d
             run_of(ctx).checkpoints.finish()
             return {"status": _status(ctx)}
     return {"weights": _flat(model), "status": _status(ctx)}
+
+
+def unbuilt_optimizers(ctx: Any, *, num_steps: int) -> dict[str, Any]:
+    """Trains a `tf.Module` and a model by an optimizer each, which their first step builds."""
+    import tensorflow as tf
+
+    class Line(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = tf.Variable([[0.1]] * 6), tf.Variable(0.0)
+
+    keras = tf.keras
+    with ctx.strategy.scope():
+        line, model = (
+            Line(),
+            keras.Sequential([keras.Input((1,)), keras.layers.Dense(4), keras.layers.Dense(1)]),
+        )
+        weights = [np.linspace(-1, 1, one.size).reshape(one.shape) for one in model.get_weights()]
+        model.set_weights(weights)
+        first, second = keras.optimizers.Adam(0.05), keras.optimizers.Adam(0.02)
+    ctx.restore(line=line, model=model, first=first, second=second)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape(persistent=True) as tape:
+            found = model(x @ line.weight + line.bias, training=True)
+            losses = tf.reduce_sum(tf.square(found - tf.cast(y[:, None], tf.float32)), axis=-1)
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=32)
+        for optimizer, of in ((first, line), (second, model)):
+            gradients = tape.gradient(loss, of.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, of.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
+    ctx.train_steps(step_fn, data, num_steps=num_steps)
+    trained = [*line.trainable_variables, *model.trainable_variables]
+    return {"weights": np.concatenate([np.ravel(one.numpy()) for one in trained])}
 
 
 def loops_that_save_too_little(ctx: Any) -> dict[str, Any]:

@@ -106,6 +106,15 @@ def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> N
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_optimizers_that_the_first_step_builds_are_restored(keras: str, tmp_path: Path) -> None:
+    target, where = f"{FUNCTIONS}:unbuilt_optimizers", Cluster(**TWO_DEVICES, keras=keras)
+    [expected] = run_function(target, where, storage=tmp_path / "a", num_steps=8)
+    run_function(target, where, storage=tmp_path / "b", num_steps=4)
+    [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1, num_steps=8)
+    np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "where",
     [

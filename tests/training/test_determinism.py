@@ -38,6 +38,14 @@ def test_two_runs_with_deterministic_operations_give_the_same_weights(name: str,
             np.testing.assert_array_equal(weights, by_call[0].arrays[way], err_msg=way)
 
 
+def test_deterministic_operations_that_are_asked_for_between_two_fits_do_not_end_the_run() -> None:
+    target = "tests.support.determinism_functions:asked_between"
+    [expected] = run_function(target, Cluster())
+    assert expected.values["refused"]  # or TensorFlow's timestamp needs no care any more
+    for task in run_function(target, Cluster(**CLUSTERS["2 workers"])):
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
 def test_layers_of_tf_keras_that_draw_take_no_seeds_of_weights_and_have_different_ones() -> None:
     [task] = run_function("tests.support.determinism_functions:seeds_beside", Cluster(keras="legacy"))
     first, second = task.arrays["masks"]

@@ -55,3 +55,10 @@ def test_optimizer_whose_build_assigns_is_built_before_the_first_trace(devices: 
     [task] = run_function("tests.support.optimizer_functions:assigning_when_built", cluster)
     for way, weights in task.arrays.items():
         np.testing.assert_allclose(weights, task.arrays["built"], rtol=1e-4, atol=1e-6, err_msg=way)
+
+
+def test_model_that_holds_unbuilt_parts_trains_in_a_plain_fit_of_tf_keras() -> None:
+    target = "tests.support.late_build_functions:unbuilt_inside"
+    [expected] = run_function(target, Cluster(keras="legacy"))
+    for task in run_function(target, Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")):
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)

@@ -26,7 +26,15 @@ def result(task: TaskProcess, case: str) -> dict[str, Any]:
     return found
 
 
-REFUSED = ("endless", "other steps", "uneven", "uneven with steps", "uneven shares", "arrays")
+REFUSED = (
+    "endless",
+    "other steps",
+    "uneven",
+    "uneven with steps",
+    "uneven shares",
+    "arrays",
+    "empty batches",
+)
 LIKE_ONE = ("even", "generator", "endless with steps", "model.fit on arrays")
 UNEVEN = {"uneven generators": 10, "uneven generated shares": 20, "even shares": 8}
 
@@ -46,6 +54,7 @@ def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> N
         "uneven with steps": f"{NOT_AS_MANY}worker/0 10, worker/1 7",
         "uneven shares": f"{NOT_AS_MANY}worker/0 20, worker/1 14",
         "arrays": "train_data is a tuple of 2; give the labels by themselves, ctx.fit(model, x, y)",
+        "empty batches": "batch_size is 0; give at least 1, or leave it out",
     }
     assert refused.keys() == set(REFUSED)
     for task in on_two_workers(keras):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
     from raydist.storage.run_storage import RunStorage
 
+_DAMAGED = "damaged"
 _COLUMNS = ("step", "attempt", "epoch", "bytes", "digest", "state", "uri")
 
 
@@ -35,8 +36,11 @@ _COLUMNS = ("step", "attempt", "epoch", "bytes", "digest", "state", "uri")
 @run_argument
 @click.option("--verify", is_flag=True, help="Read every file and compare it with its checksum.")
 @reading_options
-def checkpoints(run: str, verify: bool, storage: str, is_json: bool) -> None:
-    """List the committed checkpoints of a run, the newest first."""
+def checkpoints(run: str, verify: bool, storage: str, is_json: bool) -> int:
+    """List the committed checkpoints of a run, the newest first.
+
+    With --verify the exit code is 4 if one of them is damaged.
+    """
     from raydist.storage.checkpoints import CheckpointStore
 
     opened = open_named(storage, run)
@@ -49,6 +53,7 @@ def checkpoints(run: str, verify: bool, storage: str, is_json: bool) -> None:
         output.print_table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
     else:
         output.show(f"no committed checkpoints in {opened.uri(opened.checkpoints)}")
+    return CheckpointError.exit_code if any(row["state"].startswith(_DAMAGED) for row in rows) else 0
 
 
 def _row(store: CheckpointStore, checkpoint: Checkpoint, *, verify: bool) -> dict[str, Any]:
@@ -64,7 +69,7 @@ def _verified(store: CheckpointStore, checkpoint: Checkpoint) -> str:
     try:
         store.verify(checkpoint)
     except CheckpointError as error:
-        return f"damaged: {error}"
+        return f"{_DAMAGED}: {error}"
     return "whole"
 
 

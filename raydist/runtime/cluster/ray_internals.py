@@ -110,7 +110,9 @@ def reload_authentication() -> None:
 def has_token() -> bool:
     """Whether there is a token, by RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the default file.
 
-    Ray's own search. Connecting in token mode without a token aborts the process in C++.
+    Ray's own search. Connecting in token mode without a token aborts the process in C++. What it finds is
+    forgotten again: with a token in its cache, this process would refuse the calls of a Ray that has no
+    authentication, and each actor would die as if its driver were gone.
     """
     tokens = _part(_TOKENS)
     if tokens is None:
@@ -121,6 +123,8 @@ def has_token() -> bool:
         return _finds_token()  # Ray 2.52 looks for one in token mode only
     except RayError:
         return False  # RAY_AUTH_TOKEN_PATH names a file that cannot be read
+    finally:
+        tokens.instance().reset_cache()
 
 
 def _finds_token() -> bool:

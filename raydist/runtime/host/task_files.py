@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import os
+import re
 import stat
 import threading
 from collections import Counter
@@ -37,6 +38,7 @@ _TOOLS_FOLDERS = frozenset(
 )
 # What makes a folder a virtual environment, or a run on storage.
 _TOOLS_FOLDERS_WITH = ("pyvenv.cfg", "run.json")
+_PRODUCT = re.compile(r".+-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(?:-(?:code|export|output)|\.html)")
 _OUTPUT, _STATE = "output", "task_files.json"
 _THREADS = 8
 
@@ -232,7 +234,14 @@ class _Entry(NamedTuple):
 
 def is_tools_folder(folder: Path) -> bool:
     """Whether a folder holds nothing of the user's: version control, a cache, an environment or a run."""
-    return folder.name in _TOOLS_FOLDERS or any((folder / name).exists() for name in _TOOLS_FOLDERS_WITH)
+    if folder.name in _TOOLS_FOLDERS or is_product(folder.name):
+        return True
+    return any((folder / name).exists() for name in _TOOLS_FOLDERS_WITH)
+
+
+def is_product(name: str) -> bool:
+    """Whether raydist has made it of a run that it named itself: RUN-code, RUN.html and the like."""
+    return _PRODUCT.fullmatch(name) is not None
 
 
 def is_bytecode(name: str) -> bool:

@@ -19,7 +19,7 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.errors import MistakeError, StorageError
 from raydist.runtime.host.scratch import Scratch
-from raydist.runtime.host.task_files import is_bytecode, is_tools_folder, top_of
+from raydist.runtime.host.task_files import is_bytecode, is_product, is_tools_folder, top_of
 from raydist.spec.quantities import size_text
 
 IGNORE_FILE = ".raydistignore"
@@ -36,9 +36,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def pack(working_dir: Path) -> bytes:
     """Returns the files below `working_dir` as a zip; the same files give the same bytes.
 
-    Left out are version control, caches, virtual environments, run folders, and what `.raydistignore`
-    names, with the patterns of .gitignore: `name`, `folder/`, `/from/the/top`, `src/*.ckpt`, `a/**/b`,
-    `!but/not/this`.
+    Left out are version control, caches, virtual environments, run folders, what raydist makes of runs beside
+    them (RUN-code, RUN.html), and what `.raydistignore` names, with the patterns of .gitignore: `name`,
+    `folder/`, `/from/the/top`, `src/*.ckpt`, `a/**/b`, `!but/not/this`.
 
     Raises:
       MistakeError: `working_dir` is not a folder or holds more than 100 MB, or a pattern is not valid.
@@ -144,7 +144,7 @@ def _files(working_dir: Path) -> Iterator[Path]:
         for name in names:
             path = here / name
             relative = path.relative_to(working_dir).as_posix()
-            is_ignored = is_bytecode(name) or ignore_verdict(relative, patterns)
+            is_ignored = is_bytecode(name) or is_product(name) or ignore_verdict(relative, patterns)
             if not is_ignored and path.is_file():
                 yield path
 

@@ -233,6 +233,10 @@ class TaskCheckpoints:
         self.last_saved_step, self._last_saved_by = state.step, (found.checkpoint.attempt, state.fit)
         return state
 
+    def build_optimizers(self, state: SavedState, trackables: Mapping[str, Any]) -> None:
+        """Builds those without variables yet of which `state` holds some. In a scope."""
+        variables.build_optimizers(trackables, state.files)
+
     def restore(self, state: SavedState, trackables: Mapping[str, Any]) -> None:
         """Assigns the variables of `trackables` from `state`, in every task.
 

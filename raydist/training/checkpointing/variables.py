@@ -9,6 +9,7 @@ slots, are stored as one array each, so the number of ps may change.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,6 +26,8 @@ from raydist.training.checkpointing.npz import NpzArrays, NpzBuffer
 from raydist.training.cluster import virtual_strategy
 from raydist.training.cluster.collectives import summed_by_tree
 from raydist.training.tf_private import ShardedVariable
+
+logger = logging.getLogger(__name__)
 
 
 def variables_of(name: str, trackable: Any) -> list[Any]:
@@ -202,22 +205,57 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
         raise CheckpointError(
             f"checkpoint {checkpoint} holds {len(saved_here)} variables of {', '.join(groups)}, "
             f"the model has {len(wanted)}; the model or its optimizer changed since: start a new run, "
-            "or restore the old code"
+            "or restore the old code; build an unbuilt optimizer by optimizer.build(variables)"
         )
     arrays = NpzArrays(files[ARRAYS_NAME])
     for key, whole in wanted.items():
         entry = saved[key]
-        if tuple(entry["shape"]) != whole.shape:
+        if not whole.takes(entry["shape"]):
             raise CheckpointError(
                 f"checkpoint {checkpoint} has {entry['name']} with shape {entry['shape']}, the model has "
                 f"{whole.name} with {list(whole.shape)}; start a new run, or restore the old code"
             )
         array = arrays[key]
         if str(array.dtype) != entry["dtype"]:
-            array = array.view(whole.numpy_dtype).reshape(whole.shape)
+            array = array.view(whole.numpy_dtype).reshape(entry["shape"])
         whole.write(array)
         if virtual_strategy.is_own(whole.parts[0]) and f"{REPLICAS}{key}" in saved:
             _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
+
+
+def build_optimizers(trackables: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Builds the optimizers without variables yet of which a snapshot holds some.
+
+    Each for the trainable variables of one of the others, or of all: those for which it then has variables of
+    the saved shapes. Where that is not one answer, nothing is built, and `write` says what does not fit.
+    """
+    saved: dict[str, list[tuple[int, ...]]] = {}
+    for entry in json.loads(files[INDEX_NAME]):
+        saved.setdefault(entry["key"].rpartition("/")[0], []).append(tuple(entry["shape"]))
+    trained = [
+        list(one.trainable_variables)
+        for one in trackables.values()
+        if hasattr(one, "trainable_variables") and not hasattr(one, "apply_gradients")
+    ]
+    candidates = [*trained, *([[one for given in trained for one in given]] if len(trained) > 1 else [])]
+    for name, one in trackables.items():
+        is_unbuilt = hasattr(one, "apply_gradients") and hasattr(one, "build")
+        if not is_unbuilt or len(variables_of(name, one)) >= len(saved.get(name, ())):
+            continue
+        fitting = [given for given in candidates if _shapes_when_built(one, given) == saved[name]]
+        if len(fitting) == 1:
+            one.build(fitting[0])
+
+
+def _shapes_when_built(optimizer: Any, trained: Sequence[Any]) -> list[tuple[int, ...]] | None:
+    """Returns the shapes of an optimizer's variables for these; None where there can be no second one."""
+    try:
+        another = type(optimizer).from_config(optimizer.get_config())
+        another.build(list(trained))
+    except Exception as error:  # code of the user's own
+        logger.info("optimizer %s is not built before its first step: %s", type(optimizer).__name__, error)
+        return None
+    return [whole.shape for whole in _whole_variables({"": variables_of("", another)}).values()]
 
 
 @dataclass(frozen=True)
@@ -232,10 +270,19 @@ class _Whole:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        first = tuple(self.parts[0].shape)
+        """Its value's: a variable may be made for values of several shapes."""
+        first = self.parts[0].shape
+        if not first.is_fully_defined():
+            first = tf_private.local_value(self.parts[0]).shape
         if len(self.parts) == 1:
-            return first
+            return tuple(first)
         return (sum(part.shape[0] for part in self.parts), *first[1:])
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a value of this shape can be assigned."""
+        if len(self.parts) == 1:
+            return bool(self.parts[0].shape.is_compatible_with(shape))
+        return tuple(shape) == self.shape
 
     @property
     def numpy_dtype(self) -> Any:
@@ -298,12 +345,17 @@ def _write_copies(variable: Any, stack: np.ndarray) -> None:
 def _summed(
     wholes: Mapping[str, _Whole], sums: Sums, averaged: Collection[Any]
 ) -> dict[str, list[np.ndarray]]:
-    """Returns the values, by key, of variables that are summed on read, and the means of `averaged`."""
+    """Returns the values, by key, of variables that are summed on read, and the means of `averaged`.
+
+    What is made outside of the scope has no copies of replicas.
+    """
     own = {id(one) for one in averaged}
     kept = {
         key: whole.parts[0]
         for key, whole in wholes.items()
-        if len(whole.parts) == 1 and (id(whole.parts[0]) in own or _is_summed_on_read(whole.parts[0]))
+        if len(whole.parts) == 1
+        and isinstance(whole.parts[0], tf.distribute.DistributedValues)
+        and (id(whole.parts[0]) in own or _is_summed_on_read(whole.parts[0]))
     }
     if not kept:
         return {}

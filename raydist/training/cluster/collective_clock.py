@@ -39,13 +39,13 @@ class CollectiveClock:
         if device not in self._totals or tf_private.is_op_determinism_enabled() or tf_private.is_in_xla():
             return None
         with tf.device(device), tf.control_dependencies([tensor] if tf.is_tensor(tensor) else []):
-            return tf.timestamp()
+            return tf_private.Timestamps.now()
 
     def end(self, began_at_s: tf.Tensor, result: tf.Tensor, device: str) -> None:
         """Adds the time since `began_at_s`, once `result` is there."""
         totals = self._totals[device]
         with tf.device(device), tf.control_dependencies([result]):
-            ended_at_s = tf.timestamp()
+            ended_at_s = tf_private.Timestamps.now()
             # Several may wait at the same time, as those of a sparse gradient do: that counts once.
             waited_s, last_ended_at_s = tf.unstack(totals.read_value(), num=2)
             waiting_s = ended_at_s - tf.maximum(began_at_s, last_ended_at_s)
@@ -78,6 +78,7 @@ def start(strategy: tf.distribute.Strategy) -> None:
     if not devices or any(":CPU:" not in device for device in devices):
         _clock = None
         return
+    tf_private.Timestamps.begin()
     _clock = CollectiveClock(devices)
     _kept.append(_clock)
     tf_private.observe_collectives(_begin, _end)

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import code_names, compilation, dependence
@@ -26,6 +27,23 @@ _OF_EACH_VALUE = frozenset(
 )
 # Of tf_keras, which calls functions by them.
 _FUNCTION_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod")
+
+
+def refuse_stateful(model: Any, strategy: tf.distribute.Strategy) -> None:
+    """Raises UnsupportedError for recurrent layers that continue the rows of the batch before.
+
+    A replica has some rows of a batch, and Keras makes as many states as the model's inputs have rows. With
+    those of a replica it would run, and means over replicas would take the place of the states.
+    """
+    if strategy.num_replicas_in_sync == 1:
+        return
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False) and any(one.__name__ == "RNN" for one in type(layer).__mro__):
+            raise UnsupportedError(
+                f"layer {layer.name} is stateful: its states are those of a whole batch's rows, and each of "
+                f"{strategy.num_replicas_in_sync} replicas has some of them; use stateful=False, or "
+                "one worker with one device"
+            )
 
 
 def notes_on(

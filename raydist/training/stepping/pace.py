@@ -74,8 +74,7 @@ class InputClock:
     def next(self, iterator: Any) -> Any:
         """Returns `next(iterator)`.
 
-        `tf.timestamp` has no deterministic implementation: if the user enabled deterministic operations,
-        a graph counts the examples only.
+        A graph that is traced when the user has enabled deterministic operations counts the examples only.
         """
         if not tf.inside_function():
             began_at_s = time.perf_counter()
@@ -103,12 +102,12 @@ class InputClock:
 def _timed_next(iterator: Any) -> tuple[Any, tf.Tensor]:
     """Returns `next(iterator)` in a graph, and the seconds until all of it was there."""
     # A step of a loop in a graph begins when the one before has ended.
-    began_at_s = tf.timestamp()
+    began_at_s = tf_private.Timestamps.now()
     with tf.control_dependencies([began_at_s]):
         element = next(iterator)
     # Not on the number of rows: of a batch of static size it is a constant, which waits for nothing.
     with tf.control_dependencies(_tensors_of(element)):
-        return element, tf.timestamp() - began_at_s
+        return element, tf_private.Timestamps.now() - began_at_s
 
 
 def _tensors_of(element: Any) -> list[tf.Tensor]:
@@ -127,6 +126,7 @@ def start_input_clock(strategy: tf.distribute.Strategy) -> None:
     Under ParameterServer the workers take the data.
     """
     global _clock
+    tf_private.Timestamps.begin()
     is_elsewhere = isinstance(strategy, (tf.distribute.TPUStrategy, tf.distribute.ParameterServerStrategy))
     _clock = None if is_elsewhere else InputClock()
 

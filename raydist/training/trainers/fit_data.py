@@ -68,6 +68,9 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     Raises:
       UnsupportedError: An argument does not go with the data.
     """
+    for name in ("batch_size", "validation_batch_size"):
+        if (size := getattr(request, name)) is not None and size < 1:
+            raise UnsupportedError(f"{name} is {size}; give at least 1, or leave it out")
     floatx = adapter_of(request.model).library.backend.floatx()
     validation = request.validation_data
     if validation is not None and recipes.is_arrays(validation):

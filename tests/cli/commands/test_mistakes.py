@@ -211,7 +211,9 @@ def test_address_that_does_not_answer_is_exit_3(raydist: Run, job_file: Write) -
 
 
 @pytest.mark.parametrize(
-    "storage", ["file", "/proc/runs", "ftp://host/runs"], ids=["file", "no-disk", "scheme"]
+    "storage",
+    ["file", "/proc/runs", "ftp://host/runs", "s3:/bucket"],
+    ids=["file", "no-disk", "scheme", "slashes"],
 )
 def test_storage_that_cannot_be_written_is_exit_4(
     raydist: Run, job_file: Write, tmp_path: Path, storage: str

@@ -125,9 +125,13 @@ def test_checkpoints_are_listed_newest_first(raydist: Run, stored_run: dict[str,
     assert [row["digest"] for row in printed["checkpoints"]] == [None, None]  # of an older raydist
 
 
-def test_damaged_checkpoint_is_named(raydist: Run, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_named_and_the_exit_code_is_that_of_storage(
+    raydist: Run, tmp_path: Path
+) -> None:
+    assert raydist("checkpoints", "digits-1", "--verify")[0] == 0
     (tmp_path / "raydist_runs/digits-1/checkpoints/step-20-a0/state.json").write_text("{}{}")
-    _, out, _ = raydist("checkpoints", "digits-1", "--verify")
+    code, out, _ = raydist("checkpoints", "digits-1", "--verify")
+    assert code == 4
     assert "damaged" in out
     assert "state.json" in out
 
@@ -174,3 +178,13 @@ def test_nan_is_shown_and_is_null_in_json(raydist: Run) -> None:
     assert "nan" in raydist("metrics", "digits-1", "--local")[1]
     printed = json.loads(raydist("metrics", "digits-1", "--local", "--format", "json")[1])
     assert printed["metrics"][0]["loss"] is None
+
+
+@pytest.mark.parametrize("written", ["s3:/bucket/runs", "s3:bucket/runs"])
+def test_address_of_a_storage_with_too_few_slashes_is_no_folder(
+    written: str, raydist: Run, tmp_path: Path
+) -> None:
+    code, _, err = raydist("list", "--storage", written)
+    assert code == 4
+    assert "write s3://bucket/runs, or ./s3:" in err
+    assert not (tmp_path / "s3:").exists()

@@ -67,6 +67,8 @@ def test_what_is_no_code_stays_behind(tmp_path: Path) -> None:
     write(tmp_path, "job.py", ".git/HEAD", "__pycache__/job.pyc", "old.pyc", "raydist_runs/r/x")
     write(tmp_path, "elsewhere/run-1/run.json", "elsewhere/run-1/big", "env/pyvenv.cfg", "env/lib/x.py")
     write(tmp_path, "package/.mypy_cache/x", "package/module.py", ".hidden")
+    run = "cifar-20261121-093012-1f3a"
+    write(tmp_path, f"{run}.html", f"{run}-code/job.py", f"package/{run}-export/model.keras")
     assert names_in(pack(tmp_path)) == [".hidden", "job.py", "package/module.py"]
 
 

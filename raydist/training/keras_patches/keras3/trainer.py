@@ -21,7 +21,7 @@ from raydist.training.cluster.strategy import is_central, is_distributed, is_par
 from raydist.training.input import resume
 from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics
-from raydist.training.replicas import code_names, own_logs
+from raydist.training.replicas import code_names, layer_notes, own_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError for what cannot work with several replicas."""
     if strategy.num_replicas_in_sync == 1:
         return
+    layer_notes.refuse_stateful(model, strategy)
     for optimizer in {id(one): one for one in _optimizers_of(model)}.values():
         _check_optimizer(optimizer, strategy)
 

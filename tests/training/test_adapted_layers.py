@@ -1,0 +1,32 @@
+"""Preprocessing layers of Keras that are adapted to data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, run_function
+
+TARGET = "tests.support.adapt_functions:every_layer"
+# tf_keras refuses a layer that was adapted outside of the scope, and adapts Discretization to other shapes.
+PLACES = {"3": ("outside", "inside", "after compile", "outside, dataset"), "legacy": ("inside",)}
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(strategy="multi_worker_mirrored", workers=2),
+        Cluster(strategy="mirrored", devices=2, keras="legacy"),
+        pytest.param(Cluster(strategy="mirrored", devices=2), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_model_with_an_adapted_layer_trains_and_is_kept(cluster: Cluster) -> None:
+    places = PLACES[cluster.keras]
+    [one] = run_function(TARGET, Cluster(keras=cluster.keras), places=places)
+    assert one.values == {"told": []}  # a vocabulary does not change in training
+    assert len(one.arrays) == 5 * len(places)
+    for task in run_function(TARGET, cluster, places=places):
+        assert task.values == one.values
+        for name, expected in one.arrays.items():
+            np.testing.assert_allclose(task.arrays[name], expected, atol=1e-6, err_msg=name)
