@@ -187,6 +187,9 @@ class _Reports:
 
 def _variables_of(trackable: Any) -> list[tf.Variable]:
     """Returns the `tf.Variable`s of a model or optimizer; Keras 3 wraps them."""
-    found = trackable.variables
+    try:
+        found = trackable.variables
+    except ValueError:  # a Sequential of tf_keras that its first step builds
+        return []
     found = found() if callable(found) else found
     return [one if isinstance(one, tf.Variable) else one.value for one in found if hasattr(one, "dtype")]
