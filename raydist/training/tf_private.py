@@ -688,6 +688,19 @@ def is_default(strategy: tf.distribute.Strategy) -> bool:
     return strategy is distribute_lib._get_default_strategy()
 
 
+def _assign_on_one_copy(method: str) -> Callable[..., Any]:
+    def assign(variable: Any, value: Any, read_value: bool = True) -> Any:
+        return getattr(variable._get_replica(0), method)(value, read_value=read_value)
+
+    return assign
+
+
+_ON_ONE_COPY = {
+    f"on_read_{method}_cross_replica": _assign_on_one_copy(method)
+    for method in ("assign", "assign_add", "assign_sub")
+}
+
+
 @contextlib.contextmanager
 def as_one_of(
     num_replicas: int,
@@ -722,6 +735,8 @@ def as_one_of(
             distributed_values.SyncOnReadVariable,
             _get_cross_replica=lambda self: self._get_replica(0).read_value(),
         ),
+        # Outside of a replica TensorFlow refuses to add to one whose copies are summed.
+        changed(distributed_values.values_util, **_ON_ONE_COPY),
         inlined_functions(),
     ):
         distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())

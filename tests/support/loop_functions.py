@@ -16,6 +16,30 @@ NUM_CLASSES = 2
 BATCH = 12
 
 
+class Alone:
+    """As much of a context as the steps use, on one device and without raydist."""
+
+    num_workers = 1
+
+    def __init__(self, tf: Any) -> None:
+        self.strategy = tf.distribute.get_strategy()
+
+    def train_steps(self, step_fn: Any, data: Any, *, num_steps: int) -> dict[str, float]:
+        shown = [_flat(step_fn(batch)) for batch in data.take(num_steps)]
+        return {name: float(np.mean([one[name] for one in shown])) for name in shown[0]}
+
+
+def _flat(returned: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a step returns with the names that `train_steps` gives to it."""
+    flat: dict[str, Any] = {}
+    for name, value in returned.items():
+        inner = _flat(value) if isinstance(value, dict) else None
+        flat |= (
+            {name: float(value)} if inner is None else {f"{name}/{key}": one for key, one in inner.items()}
+        )
+    return flat
+
+
 class Holder:
     """An object of the user's that has a number."""
 
@@ -24,18 +48,25 @@ class Holder:
 
 
 def loops(ctx: Any, *, kinds: list[str], num_steps: int = 3) -> dict[str, Any]:
-    """Trains by each kind of step; returns the weights, what was shown, and the notes of each."""
+    """Trains by each kind of step; returns how weights moved, what was shown, and the notes of each.
+
+    `fit, KIND` is a model that has the step as its `train_step`. What one device does without raydist,
+    eagerly, is `right` and `right shown`.
+    """
+    import tensorflow as tf
+
     found: dict[str, Any] = {}
     for kind in kinds:
-        forget_notes(ctx)
-        CALLS.clear()
-        try:
-            weights, shown = _trained(ctx, kind, num_steps)
-        except Exception as error:
-            found[f"{kind}/error"] = f"{type(error).__name__}: {error}"
-            weights, shown = np.zeros(0), {}
-        found[f"{kind}/weights"] = weights
-        found[f"{kind}/shown"] = shown
+        for context, name in ((Alone(tf), "right"), (ctx, "weights")):
+            forget_notes(ctx)
+            CALLS.clear()
+            try:
+                weights, shown = _trained(context, kind, num_steps)
+            except Exception as error:
+                found[f"{kind}/error"] = f"{type(error).__name__}: {error}"
+                weights, shown = np.zeros(0), {}
+            found[f"{kind}/{name}"] = weights
+            found[f"{kind}/{'shown' if context is ctx else 'right shown'}"] = shown
         found[f"{kind}/calls"] = len(CALLS)
         notes = notes_of(ctx)
         found[f"{kind}/notes"] = [one for one in notes if "ctx.restore" not in one]
@@ -48,13 +79,15 @@ def _examples() -> dict[str, np.ndarray]:
     mask = np.ones(36)
     mask[BATCH:] = np.arange(36 - BATCH) % 7 < 3  # the first batch has no padding, the later ones have
     labels = (x.sum(1) > 0).astype("int32")
-    return {"x": x, "y": x.sum(1, keepdims=True) + 0.3, "mask": mask, "label": labels}
+    y = x.sum(1, keepdims=True) + 0.3
+    return {"x": x, "y": y, "mask": mask, "label": labels, "token": np.abs(10 * x).astype("int32") % 7}
 
 
 def _trained(ctx: Any, kind: str, num_steps: int) -> tuple[np.ndarray, dict[str, float]]:
     import tensorflow as tf
 
     keras = tf.keras
+    is_fit, kind = kind.startswith("fit, "), kind.removeprefix("fit, ")
     keras.backend.set_floatx("float64")
     keras.utils.set_random_seed(3)
     try:
@@ -63,36 +96,56 @@ def _trained(ctx: Any, kind: str, num_steps: int) -> tuple[np.ndarray, dict[str,
             bench = Bench(ctx, tf)
             step = STEPS[kind](bench) if kind in STEPS else None
         step = step or OUTSIDE[kind](bench)
-        shown = ctx.train_steps(step, data, num_steps=num_steps)
-        weights = np.concatenate([np.ravel(one.numpy()) for one in bench.weights])
-        return weights, dict(shown)
+        start = bench.weights
+        if is_fit and not isinstance(ctx, Alone):
+            bench.model.step = step
+            bench.model.compile(bench.optimizer)
+            shown = ctx.fit(bench.model, data, epochs=1, steps_per_epoch=num_steps).history
+        else:
+            shown = ctx.train_steps(step, data, num_steps=num_steps)
+        return bench.weights - start, dict(shown)
     finally:
         keras.backend.set_floatx("float32")
+
+
+def _stepped(keras: Any) -> Any:
+    class Stepped(keras.Sequential):  # type: ignore[misc, name-defined]
+        step: Any = None
+
+        def train_step(self, data: Any) -> Any:
+            return self.step(data)
+
+    return Stepped
 
 
 class Bench:
     """What a step is made of: a model, an optimizer, and a loss of each example."""
 
     def __init__(self, ctx: Any, tf: Any) -> None:
-        self.ctx, self.tf, keras = ctx, tf, tf.keras
-        start = keras.initializers.RandomNormal(stddev=0.3, seed=1)
-        self.model = keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Dense(3, activation="tanh", kernel_initializer=start),
-                keras.layers.Dense(2, kernel_initializer=start),
-            ]
-        )
-        self.optimizer = keras.optimizers.SGD(0.1)
-        self.weights = [getattr(one, "value", one) for one in self.model.trainable_variables]
-        if not isinstance(self.weights[0], tf.Variable):
-            self.weights = list(self.model.trainable_variables)
-        self.optimizer.build(self.model.trainable_variables)
+        self.ctx, self.tf = ctx, tf
         self.num_replicas = ctx.strategy.num_replicas_in_sync
+        dense = tf.keras.layers.Dense
+        self.use(dense(3, activation="tanh", kernel_initializer=_normal(tf)), *self.end())
+
+    def end(self, **options: Any) -> list[Any]:
+        return [self.tf.keras.layers.Dense(2, kernel_initializer=_normal(self.tf), **options)]
+
+    def use(self, *layers: Any, column: str = "x", optimizer: Any = None) -> None:
+        """Takes a model of these layers, which is called with a column of the batch."""
+        keras, self.column = self.tf.keras, column
+        self.optimizer = optimizer or keras.optimizers.SGD(0.1)
+        inputs = keras.Input((4,), dtype=None if column == "x" else "int32")
+        self.model = _stepped(keras)([inputs, *layers])
+        self.optimizer.build(self.model.trainable_variables)
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.concatenate([np.ravel(one.numpy()) for one in self.model.trainable_variables])
 
     def of_each(self, batch: Any) -> Any:
         """Returns the squared error of each example."""
-        return self.tf.reduce_mean((batch["y"] - self.model(batch["x"], training=True)) ** 2, axis=-1)
+        predicted = self.model(batch[self.column], training=True)
+        return self.tf.reduce_mean((batch["y"] - self.tf.cast(predicted, self.tf.float64)) ** 2, axis=-1)
 
     def step(self, loss_of: Callable[[Any], Any], **shown: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
         """Returns a step that trains by a loss of the batch."""
@@ -106,6 +159,10 @@ class Bench:
             return {"loss": loss, **{name: value(batch, gradients) for name, value in shown.items()}}
 
         return step
+
+
+def _normal(tf: Any) -> Any:
+    return tf.keras.initializers.RandomNormal(stddev=0.3, seed=1)
 
 
 def _step_of(loss_of: Callable[[Bench, Any], Any]) -> Callable[[Bench], Any]:
@@ -137,6 +194,17 @@ def _multiplied_outside(bench: Bench) -> Any:
 def _divided_by_attribute(bench: Bench) -> Any:
     holder = Holder(bench.num_replicas)
     return bench.step(lambda batch: _mean(bench, batch) / holder.number)
+
+
+def _divided_by_self(bench: Bench) -> Any:
+    class Trainer:
+        def __init__(self) -> None:
+            self.number = bench.num_replicas
+
+        def step(self, batch: Any) -> Any:
+            return bench.step(lambda one: _mean(bench, one) / self.number)(batch)
+
+    return Trainer().step
 
 
 def _divided_by_item(bench: Bench) -> Any:
@@ -260,14 +328,14 @@ def _assigns_on_read(bench: Bench) -> Any:
     )
 
 
-def _warm_up(bench: Bench) -> Any:
+def _warm_up(bench: Bench, loss_of: Any = _mean) -> Any:
     tf = bench.tf
     count = tf.Variable(
         0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
 
     def loss(batch: Any) -> Any:
-        value = tf.identity(count) * _mean(bench, batch)
+        value = tf.identity(count) * loss_of(bench, batch)
         count.assign_add(1.0)
         return value
 
@@ -338,6 +406,241 @@ def _kinds_shown(bench: Bench) -> Any:
     )
 
 
+def _average(bench: Bench, batch: Any) -> Any:
+    return bench.tf.nn.compute_average_loss(bench.of_each(batch))
+
+
+def _sum(bench: Bench, batch: Any) -> Any:
+    return 0.05 * bench.tf.reduce_sum(bench.of_each(batch))
+
+
+def _with(layers_of: Callable[[Any], list[Any]], loss_of: Any = _mean, **options: Any) -> Any:
+    """Returns what makes a step of a model with these layers ahead of its last one."""
+
+    def step(bench: Bench) -> Any:
+        bench.use(*layers_of(bench.tf), *bench.end(), **options)
+        return _step_of(loss_of)(bench)
+
+    return step
+
+
+def _dense(tf: Any, **options: Any) -> Any:
+    return tf.keras.layers.Dense(3, kernel_initializer=_normal(tf), **options)
+
+
+def _normed(name: str, **options: Any) -> Callable[[Any], list[Any]]:
+    def layers(tf: Any) -> list[Any]:
+        norm = getattr(tf.keras.layers, name)(**options)
+        return [_dense(tf), norm, tf.keras.layers.Activation("tanh")]
+
+    return layers
+
+
+def _recurrent(name: str) -> Callable[[Any], list[Any]]:
+    def layers(tf: Any) -> list[Any]:
+        starts = {"kernel_initializer": _normal(tf), "recurrent_initializer": _normal(tf)}
+        return [tf.keras.layers.Reshape((4, 1)), getattr(tf.keras.layers, name)(3, **starts)]
+
+    return layers
+
+
+def _embedded(tf: Any) -> list[Any]:
+    layers = tf.keras.layers
+    return [layers.Embedding(7, 3, embeddings_initializer=_normal(tf)), layers.GlobalAveragePooling1D()]
+
+
+def _masked_tokens(tf: Any) -> list[Any]:
+    starts = {"kernel_initializer": _normal(tf), "recurrent_initializer": _normal(tf)}
+    layers = tf.keras.layers
+    embedding = layers.Embedding(7, 3, mask_zero=True, embeddings_initializer=_normal(tf))
+    return [embedding, layers.GRU(3, **starts)]
+
+
+def _convolved(tf: Any) -> list[Any]:
+    layers = tf.keras.layers
+    return [
+        layers.Reshape((4, 1)),
+        layers.Conv1D(3, 2, kernel_initializer=_normal(tf)),
+        layers.MaxPooling1D(),
+        layers.Flatten(),
+    ]
+
+
+def _adapted(tf: Any) -> list[Any]:
+    norm = tf.keras.layers.Normalization()
+    norm.adapt(_examples()["x"])
+    return [norm, _dense(tf)]
+
+
+def _spectral(tf: Any) -> list[Any]:
+    return [tf.keras.layers.SpectralNormalization(_dense(tf))]
+
+
+def _dropped(tf: Any) -> list[Any]:
+    return [_dense(tf), tf.keras.layers.Dropout(0.3)]
+
+
+def _regularized(tf: Any) -> list[Any]:
+    return [_dense(tf, kernel_regularizer=tf.keras.regularizers.L2(0.1))]
+
+
+def _mixed(policy: str) -> Any:
+    def step(bench: Bench) -> Any:
+        tf, keras = bench.tf, bench.tf.keras
+        optimizer = keras.optimizers.SGD(0.1)
+        if policy == "mixed_float16":
+            optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=64)
+        bench.use(_dense(tf, dtype=policy), *bench.end(dtype=policy), optimizer=optimizer)
+
+        def step(batch: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = _mean(bench, batch)
+                scaled = loss
+                if hasattr(optimizer, "scale_loss"):
+                    scaled = optimizer.scale_loss(loss)
+                elif hasattr(optimizer, "get_scaled_loss"):
+                    scaled = optimizer.get_scaled_loss(loss)
+            gradients = tape.gradient(scaled, bench.model.trainable_variables)
+            if hasattr(optimizer, "get_unscaled_gradients"):
+                gradients = optimizer.get_unscaled_gradients(gradients)
+            optimizer.apply_gradients(zip(gradients, bench.model.trainable_variables, strict=True))
+            return {"loss": loss}
+
+        return step
+
+    return step
+
+
+def _with_losses(bench: Bench, batch: Any) -> Any:
+    return _mean(bench, batch) + bench.tf.add_n(bench.model.losses)
+
+
+def _with_scaled_losses(bench: Bench, batch: Any) -> Any:
+    return _average(bench, batch) + bench.tf.nn.scale_regularization_loss(bench.tf.add_n(bench.model.losses))
+
+
+def _weighted(bench: Bench, batch: Any) -> Any:
+    return bench.tf.reduce_mean((1 + batch["mask"]) * bench.of_each(batch))
+
+
+def _logarithm(bench: Bench, batch: Any) -> Any:
+    return bench.tf.reduce_logsumexp(bench.of_each(batch))
+
+
+def _contrasted(bench: Bench, batch: Any) -> Any:
+    tf, found = bench.tf, bench.model(batch["x"], training=True)
+    logits = tf.matmul(found, found, transpose_b=True)
+    labels = tf.range(tf.shape(logits)[0])
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+def _counts(bench: Bench) -> Any:
+    tf = bench.tf
+    count = tf.Variable(
+        0.0,
+        dtype=tf.float64,
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+    )
+
+    def loss(batch: Any) -> Any:
+        count.assign_add(tf.reduce_sum(batch["mask"]))
+        return _mean(bench, batch)
+
+    return bench.step(loss)
+
+
+def _assigns_mean(bench: Bench) -> Any:
+    return _assigns(bench, aggregation=bench.tf.VariableAggregation.MEAN)
+
+
+def _assigns_sum(bench: Bench) -> Any:
+    return _assigns(bench, aggregation=bench.tf.VariableAggregation.SUM)
+
+
+def _by_hand(aggregation: str, loss_of: Any) -> Any:
+    def step(bench: Bench) -> Any:
+        tf = bench.tf
+        kernel = tf.Variable(
+            0.1 * tf.ones([4, 2], tf.float64), aggregation=getattr(tf.VariableAggregation, aggregation)
+        )
+        bench.model = tf.Module()
+        bench.model.kernel = kernel
+
+        def of_each(batch: Any) -> Any:
+            return tf.reduce_mean((batch["y"] - batch["x"] @ kernel) ** 2, axis=-1)
+
+        bench.of_each = of_each  # type: ignore[method-assign]
+
+        def step(batch: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = loss_of(bench, batch)
+            kernel.assign_sub(0.1 * tape.gradient(loss, kernel))
+            return {"loss": loss}
+
+        return step
+
+    return step
+
+
+def _reduces(bench: Bench) -> Any:
+    tf, model = bench.tf, bench.model
+
+    def step(batch: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = _mean(bench, batch)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        context = tf.distribute.get_replica_context()
+        gradients = context.all_reduce("SUM", gradients)
+        bench.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    return step
+
+
+def _clips(bench: Bench) -> Any:
+    tf, model = bench.tf, bench.model
+
+    def step(batch: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = _mean(bench, batch)
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, model.trainable_variables), 0.1)
+        bench.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    return step
+
+
+def _clipped(bench: Bench) -> Any:
+    bench.use(
+        _dense(bench.tf), *bench.end(), optimizer=bench.tf.keras.optimizers.SGD(0.1, global_clipnorm=0.1)
+    )
+    return _step_of(_mean)(bench)
+
+
+def _two_optimizers(bench: Bench, other_loss: Any = _mean) -> Any:
+    tf, model = bench.tf, bench.model
+    first, last = model.layers[0].trainable_variables, model.layers[-1].trainable_variables
+    optimizers = [tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.SGD(0.05, momentum=0.9)]
+    for optimizer, variables in zip(optimizers, (first, last), strict=True):
+        optimizer.build(variables)
+
+    def step(batch: Any) -> dict[str, Any]:
+        with tf.GradientTape(persistent=True) as tape:
+            loss, other = _mean(bench, batch), other_loss(bench, batch)
+        for optimizer, variables, one in zip(optimizers, (first, last), (loss, other), strict=True):
+            gradients = tape.gradient(one, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+    return step
+
+
+def _warm_up_of(loss_of: Any) -> Any:
+    return lambda bench: _warm_up(bench, loss_of)
+
+
 def _text_shown(bench: Bench) -> Any:
     return bench.step(functools.partial(_mean, bench), text=lambda batch, gradients: "text")
 
@@ -402,6 +705,7 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "multiplied outside": _multiplied_outside,
     "divided by an attribute": _divided_by_attribute,
     "divided by an item": _divided_by_item,
+    "divided by self": _divided_by_self,
     "divided by a default": _divided_by_default,
     "divided by an array": _divided_by_numpy,
     "divided by a tensor": _divided_by_tensor,
@@ -425,6 +729,42 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "assigns on read": _assigns_on_read,
     "warm-up": _warm_up,
     "metric": _metric,
+    "norm, mean": _with(_normed("BatchNormalization")),
+    "norm, average loss": _with(_normed("BatchNormalization"), _average),
+    "norm, sum": _with(_normed("BatchNormalization"), _sum),
+    "synchronized norm, mean": _with(_normed("BatchNormalization", synchronized=True)),
+    "synchronized norm, average loss": _with(_normed("BatchNormalization", synchronized=True), _average),
+    "synchronized norm, sum": _with(_normed("BatchNormalization", synchronized=True), _sum),
+    "frozen norm": _with(_normed("BatchNormalization", trainable=False)),
+    "layer norm": _with(_normed("LayerNormalization")),
+    "adapted norm": _with(_adapted),
+    "spectral norm": _with(_spectral),
+    "dropout": _with(_dropped),
+    "convolution": _with(_convolved, _average),
+    "LSTM": _with(_recurrent("LSTM")),
+    "GRU, sum": _with(_recurrent("GRU"), _sum),
+    "embedding": _with(_embedded, column="token"),
+    "embedding, average loss": _with(_embedded, _average, column="token"),
+    "masked GRU": _with(_masked_tokens, column="token"),
+    "regularized layer": _with(_regularized, _with_losses),
+    "regularized layer, scaled": _with(_regularized, _with_scaled_losses),
+    "mixed_float16": _mixed("mixed_float16"),
+    "mixed_bfloat16": _mixed("mixed_bfloat16"),
+    "weighted mean": _step_of(_weighted),
+    "log of sums": _step_of(_logarithm),
+    "contrast": _step_of(_contrasted),
+    "counts": _counts,
+    "assigns a mean": _assigns_mean,
+    "assigns a sum": _assigns_sum,
+    "by hand, mean": _by_hand("MEAN", _mean),
+    "by hand, sum": _by_hand("SUM", _mean),
+    "reduces": _reduces,
+    "clips": _clips,
+    "clipped": _clipped,
+    "two optimizers": _two_optimizers,
+    "two kinds of losses": lambda bench: _two_optimizers(bench, _average),
+    "warm-up of a sum": _warm_up_of(_sum),
+    "warm-up, average loss": _warm_up_of(_average),
     "calls Python": _calls_python,
     "fails in Python": _fails_in_python,
     "shown": _shown,
@@ -432,6 +772,26 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "text shown": _text_shown,
     "nothing shown": _nothing_shown,
 }
+
+
+# Those that the number of replicas matters to, and those that the Keras matters to.
+OF_NUMBERS = (
+    *("mean", "average loss", "divided inside", "half a mean", "a third of a mean", "a quarter of a mean"),
+    *("classes", "divided outside", "divided by workers", "divided by a global"),
+)
+OF_FIT = (
+    *("fit, mean", "fit, average loss", "fit, classes", "fit, divided outside", "fit, divided by a global"),
+    *("fit, masked mean", "fit, norm, mean", "fit, synchronized norm, mean"),
+    "fit, synchronized norm, average loss",
+)
+OF_KERAS = (
+    *("mean", "average loss", "classes", "divided outside", "masked mean", "metric", "shown", "decorated"),
+    *("norm, mean", "norm, average loss", "norm, sum", "frozen norm", "layer norm", "adapted norm"),
+    *("synchronized norm, mean", "synchronized norm, average loss", "synchronized norm, sum", "dropout"),
+    *("spectral norm", "convolution", "LSTM", "GRU, sum", "embedding", "embedding, average loss"),
+    *("masked GRU", "regularized layer", "regularized layer, scaled", "mixed_float16", "mixed_bfloat16"),
+    *("clipped", "clips", "two optimizers"),
+)
 
 
 def unlike_workers(ctx: Any, *, kind: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,16 +38,17 @@ WAYS = (
     *(("reduce_retracing", "ctx.fit"), ("input_signature", "fit")),
 )
 # They call what parameter servers have not: eager steps, train_on_batch, `fit` of Keras 3, or several steps
-# in a call of Keras's.
+# in a call of Keras's. A variable that a step makes is refused there.
 NOT_ON_SERVERS = (
-    *("eager_step", "eager_loss", "step_of_super", "function_of_two_models"),
-    "several_steps_in_a_call",
+    *("eager_step", "eager_loss", "step_of_super", "function_of_two_models", "several_steps_in_a_call"),
+    "helper_that_makes_a_variable",
 )
 # A tf.function takes no variable of Keras 3, and add_loss no tensor of another graph. On one device, where
 # XLA compiles the function, it is called as in plain Keras, which fails too.
+# tf_keras's optimizer of the second model makes its variables in the second call of the function.
 NOT_COMPILED = (
     *("call_of_layer", "schedule", "regularizer", "update_of_optimizer"),
-    "apply_of_optimizer",
+    *("apply_of_optimizer", "function_of_two_models"),
 )
 
 
@@ -56,9 +58,19 @@ def cells_of(name: str, keras: str) -> list[tuple[str, str, str]]:
         return [(place, "function", "ctx.fit") for place in PLACES if place not in NOT_ON_SERVERS]
     turn = list(CLUSTERS).index(name) + 2 * (keras == "3")
     cells = [(place, *WAYS[(turn + index) % len(WAYS)]) for index, place in enumerate(PLACES)]
-    return [
-        one for one in cells if name != "one device" or one[1] != "jit_compile" or one[0] not in NOT_COMPILED
-    ]
+    return [one for one in cells if not _is_left_out(name, keras, *one)]
+
+
+def _is_left_out(name: str, keras: str, place: str, decorator: str, way: str) -> bool:
+    """Whether TensorFlow alone fails too."""
+    is_compiled = decorator == "jit_compile"
+    if name == "one device":
+        return is_compiled and place in NOT_COMPILED
+    # On several devices of a task XLA reads no metric, and tf_keras cannot make a variable in a step.
+    return name == "mirrored" and (
+        (is_compiled and place == "update_of_metric")
+        or (keras == "legacy" and place == "helper_that_makes_a_variable")
+    )
 
 
 CELLS = [
@@ -71,7 +83,11 @@ def run(name: str, keras: str) -> dict[str, list[TaskProcess]]:
     cluster = Cluster(keras=keras, **CLUSTERS[name])
     options = {"job_options": {"virtual_replicas": "4"}} if name == "virtual" else {}
     calls: dict[str, tuple[str, dict[str, object]]] = {
-        "cells": (f"{FUNCTIONS}:train_cells", {"cells": cells_of(name, keras)})
+        # What plain Keras trains is the same everywhere.
+        "cells": (
+            f"{FUNCTIONS}:train_cells",
+            {"cells": cells_of(name, keras), "plain": PLACES if name == "one device" else ()},
+        )
     }
     if name != "servers":
         calls["loop"] = (f"{FUNCTIONS}:loop_of_decorated_steps", {})
@@ -83,20 +99,19 @@ def run(name: str, keras: str) -> dict[str, list[TaskProcess]]:
 def test_decorated_code_trains_as_plain_code_of_one_device(
     name: str, keras: str, place: str, decorator: str, way: str
 ) -> None:
+    [plain_task] = run("one device", keras)["cells"]
+    plain = _results(plain_task, f"{place}/none/plain/")
     for task in run(name, keras)["cells"]:
-        prefixes = f"{place}/none/plain/", f"{place}/{decorator}/{way}/"
-        plain, found = (
-            {
-                key.removeprefix(prefix): one
-                for key, one in {**task.arrays, **task.values}.items()
-                if key.startswith(prefix)
-            }
-            for prefix in prefixes
-        )
+        found = _results(task, f"{place}/{decorator}/{way}/")
         assert "error" not in found, found["error"]
         assert "weights" in plain
         for key in found:
             np.testing.assert_allclose(found[key], plain[key], rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+def _results(task: TaskProcess, prefix: str) -> dict[str, Any]:
+    results = {**task.arrays, **task.values}
+    return {key.removeprefix(prefix): one for key, one in results.items() if key.startswith(prefix)}
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])

@@ -20,7 +20,7 @@ def run(keras: str, workers: int) -> dict[str, list[TaskProcess]]:
     way = "fit" if workers == 2 else "ctx.fit"
     cells = [(place, "function", way) for place in PLACES]
     calls: dict[str, tuple[str, dict[str, object]]] = {
-        "cells": (f"{FUNCTIONS}:train_cells", {"cells": cells})
+        "cells": (f"{FUNCTIONS}:train_cells", {"cells": cells, "plain": PLACES})
     }
     if workers == 2:
         calls["loop"] = (f"{FUNCTIONS}:loop_of_decorated_steps", {})

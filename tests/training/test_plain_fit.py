@@ -63,6 +63,13 @@ def test_a_job_is_told_that_plain_fit_stores_no_checkpoints(keras: str) -> None:
     assert task.values["steps"] == 4  # the model outside of the scope is the run's, too
 
 
+def test_model_of_tf_keras_that_its_first_step_builds_trains_alike_on_two_workers() -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
+    first, second = run_function(f"{FUNCTIONS}:fit_of_an_unbuilt_model", cluster)
+    assert len(first.arrays["weights"]) > 0
+    np.testing.assert_array_equal(first.arrays["weights"], second.arrays["weights"])
+
+
 def test_job_that_trains_nothing_tells_so() -> None:
     [task] = run_function(f"{FUNCTIONS}:evaluates_only", Cluster())
     assert "raydist: the train function ended without reporting a step, so the run has no" in task.printed

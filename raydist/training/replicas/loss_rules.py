@@ -29,13 +29,7 @@ from raydist.training.replicas import (
     step_check,
 )
 from raydist.training.replicas.code_names import is_keras
-from raydist.training.replicas.loss_verdict import (
-    TOLERANCE,
-    TOLERANCE_OF_DOUBLES,
-    UNKNOWN,
-    LossRule,
-    LossVerdict,
-)
+from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
 from raydist.training.replicas.step_check import MOST_MEANS, MOST_RETURNED, Division
 from raydist.training.reporting import reporter
 
@@ -163,12 +157,16 @@ def decide(
         _rules[model] = _rule_without_check(model)
     if has_losses:
         source = next(code_names.own_sources(model))
+        numbers = outside_numbers.found_in(model.train_step, _sizes(strategy))
+        number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0], batch)
         _rules[model], _ = _find_rule(
             source,
             check,
             batch,
             strategy=strategy,
             num_batches=num_batches,
+            number=number,
+            division=division,
             has_own_losses=code_names.are_losses_own(model),
             sums_itself=code_names.sums_by_itself(model.optimizer),
         )
@@ -290,21 +288,19 @@ def rule_of_loop(
     if num_replicas == 1 or not _CheckSettings.checks:
         return LoopRule()
 
-    def on_rows(function: Callable[[Any], Any]) -> tuple[Callable[[Any], Any], Any]:
-        status = tf.__internal__.autograph.control_status_ctx()
-        converted = tf.__internal__.autograph.tf_convert(function, status)
-        return slices.on_own_rows(strategy, converted, element)
-
-    step, batch = on_rows(step_fn)
+    step, batch = _on_rows(step_fn, strategy, element)
     returned = loop_scalars.StepScalars(step_fn)
-    sizes = {float(one) for one in (num_replicas, num_workers) if one > 1}
-    numbers = outside_numbers.found_in(step_fn, [*sizes, *(1 / one for one in sizes)])
+    numbers = outside_numbers.found_in(step_fn, _sizes(strategy, num_workers))
     # Those that are known to be it are asked for, as that of the strategy is.
     asked = [one for one in numbers if one.is_of_context and one.value == num_replicas]
     numbers = [one for one in numbers if one not in asked]
-    variants = {count: on_rows(_with_replicas(step_fn, asked, count))[0] for count in (1, 2) if asked}
+    variants = {
+        count: _on_rows(_with_replicas(step_fn, asked, count), strategy, element)[0]
+        for count in (1, 2)
+        if asked
+    }
     check = _checked(step, batch, name=step_fn, strategy=strategy, shown=returned, variants=variants)
-    number, division = _divider(check, numbers, lambda function: on_rows(function)[0], batch)
+    number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0], batch)
     rule, found = _find_rule(
         step_fn, check, batch, strategy=strategy, is_loop=True, number=number, division=division
     )
@@ -316,8 +312,24 @@ def rule_of_loop(
             reporter.note(layer_notes.describe_norms(layers))
         if drifting := _drifting_in_loop(check):
             reporter.note(loss_verdict.describe_assignments(step_fn, drifting, is_note=True))
+        if summed := _summed_in_loop(check):
+            reporter.note(loss_verdict.describe_summed_assignments(step_fn, summed))
     sums = _sums_returned(step_fn, returned.names, found, rule, parts=parts)
     return LoopRule(rule=rule, sums=frozenset(sums))
+
+
+def _on_rows(
+    function: Callable[[Any], Any], strategy: tf.distribute.Strategy, element: Any
+) -> tuple[Callable[[Any], Any], Any]:
+    """Returns a step for one replica's batch, as AutoGraph converts it, and that batch."""
+    status = tf.__internal__.autograph.control_status_ctx()
+    return slices.on_own_rows(strategy, tf.__internal__.autograph.tf_convert(function, status), element)
+
+
+def _sizes(strategy: tf.distribute.Strategy, num_workers: int = 1) -> list[float]:
+    """Returns the numbers of replicas and of workers, and what divides by them as a factor."""
+    sizes = {float(one) for one in (strategy.num_replicas_in_sync, num_workers) if one > 1}
+    return [*sizes, *(1 / one for one in sizes)]
 
 
 def _with_replicas(
@@ -384,19 +396,32 @@ def _sums_returned(
 def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
     """Returns the variables to which each replica assigns a value of its own, on which results depend."""
     none = tf.VariableAggregation.NONE
-    # Moving statistics, which another note names, or which are the same on all replicas.
-    moving = tf_private.ids_of([variable for layer in check.normalising for variable in layer.variables])
     return [
         one
-        for one in check.fed
-        if not one.trainable
-        and id(one) not in moving
-        and (
+        for one in _assigned_in_loop(check)
+        if (
             check.gradients_depend_on(one)
             if tf_private.is_synchronized_on_read(one)
             else one.aggregation == none  # TensorFlow has two enums of them
         )
     ]
+
+
+def _summed_in_loop(check: step_check.StepCheck) -> list[Any]:
+    """Returns the variables that become the sum of what replicas assign, on which gradients depend."""
+    return [
+        one
+        for one in _assigned_in_loop(check)
+        if one.aggregation == tf.VariableAggregation.SUM
+        and not tf_private.is_synchronized_on_read(one)
+        and check.gradients_depend_on(one)
+    ]
+
+
+def _assigned_in_loop(check: step_check.StepCheck) -> list[Any]:
+    # Without moving statistics, which another note names, or which are the same on all replicas.
+    moving = tf_private.ids_of([variable for layer in check.normalising for variable in layer.variables])
+    return [one for one in check.fed if not one.trainable and id(one) not in moving]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,7 +434,7 @@ class _Findings:
       is_known: `[2, rules]`.
       takes_sums, shows_batch: See `StepCheck`; `[rules, MOST_MEANS]` and `[rules]`.
       has_compared: Whether those two are known.
-      is_coarse: Whether the gradients are of types with few digits.
+      tolerance: See `StepCheck`; 0 where there is none. `is_checked`: whether there is one.
       returned: Of the numbers that a loop's step returns, by rule, whether each is a sum, a mean, or neither,
         `[rules, 3, MOST_RETURNED]`. None of them where it is 0, which may be both.
       returned_varies: Whether it may be something else for other batches. `returned_fixed`: whether it does
@@ -429,9 +454,11 @@ class _Findings:
     reduces_itself: float = 0.0
     reduces_twice: float = 0.0
     is_without_updates: float = 0.0
+    trains_by_hand: float = 0.0
     processes_gradients: float = 0.0
     processes_sums: float = 0.0
-    is_coarse: float = 0.0
+    tolerance: float = 0.0
+    is_checked: float = 0.0
     is_for_this_batch: float = 0.0
     has_effects: float = 0.0
     may_divide: float = 0.0
@@ -478,9 +505,11 @@ class _Findings:
             reduces_itself=check.reduces_itself,
             reduces_twice=check.reduces_twice,
             is_without_updates=check.is_without_updates,
+            trains_by_hand=any(one.trainable for one in check.fed),
             processes_gradients=check.processes_gradients,
             processes_sums=check.processes_sums,
-            is_coarse=check.tolerance > TOLERANCE_OF_DOUBLES,
+            tolerance=check.tolerance,
+            is_checked=True,
             is_for_this_batch=not check.is_additive,
             has_effects=bool(check.effects),
             may_divide=division is Division.WHOLE,
@@ -541,7 +570,7 @@ def _find_rule(
     def decide_by(errors: Sequence[float]) -> loss_verdict.LossFinding:
         return loss_verdict.decide(
             errors,
-            tolerance=TOLERANCE if found.is_coarse else TOLERANCE_OF_DOUBLES,
+            tolerance=found.tolerance / max(found.is_checked, 1e-9),
             is_random=bool(found.is_random),
             asks_for_replicas=bool(found.asks_for_replicas),
             reduces_itself=sums_itself or bool(found.reduces_itself),
@@ -552,6 +581,8 @@ def _find_rule(
 
     if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
         set_takers_of_sums(LossRule.SCALED)
+        if found.trains_by_hand:
+            reporter.note(loss_verdict.describe_training_by_hand(source))
         return LossRule.SCALED, found
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     if not has_own_losses:

@@ -16,6 +16,8 @@ from typing import Any
 TOLERANCE = 1e-3
 # In float64, where Keras's epsilons are what is left.
 TOLERANCE_OF_DOUBLES = 1e-5
+# In types with few digits, in which a batch and its parts are rounded differently.
+TOLERANCE_OF_HALVES = {"float16": 4e-3, "bfloat16": 3e-2}
 # Below it the nearer one of two rules is surely right: the other one's error is about 1.
 _CLEAR = 0.3
 # Stands for "could not be computed" where workers exchange their errors as numbers.
@@ -212,6 +214,15 @@ def _done(finding: LossFinding) -> str:
     return "averaged over" if finding.rule is LossRule.LOCAL_MEAN else "summed over"
 
 
+def describe_training_by_hand(function: Any) -> str:
+    """Returns the sentence for a loop's step that assigns to weights, and gives nothing to an optimizer."""
+    return (
+        f"{_unknown(described(function))}, because it gives them to no optimizer; the aggregation of its "
+        "variables says what is done with the values of the replicas: MEAN is right for losses that are "
+        "means over a replica's part, and SUM for those that are divided by the global batch size"
+    )
+
+
 def describe_evaluation(function: Any, *, num_replicas: int, is_known: bool) -> str:
     """Returns the sentence for losses of a test step that may not be those of one device.
 
@@ -304,6 +315,15 @@ def describe_assignments(function: Any, variables: Sequence[Any], *, is_note: bo
         f"{described(function)} assigns to {names} on each replica, from its own part of the batch, so "
         f"{effect}; make them with aggregation=tf.VariableAggregation.MEAN or SUM. To add up the gradients "
         "of several batches, use ctx.fit(..., accumulate=K) in their place"
+    )
+
+
+def describe_summed_assignments(function: Any, variables: Sequence[Any]) -> str:
+    """Returns the sentence for a step whose gradients depend on what it assigns, summed over replicas."""
+    names = ", ".join(str(variable.name) for variable in variables)
+    return (
+        f"{_unknown(described(function))}, because they depend on {names}, to which it assigns, and the "
+        "values that the replicas assign are added up; use aggregation=tf.VariableAggregation.MEAN for a mean"
     )
 
 

@@ -128,6 +128,7 @@ def _name_of(path: tuple[_Place, ...]) -> str:
 
 
 def _names_in(value: Any) -> frozenset[str]:
+    value = getattr(value, "__func__", value)  # of a method
     if not isinstance(value, types.FunctionType):
         return frozenset()
     return frozenset(name for code in _codes(value.__code__) for name in code.co_names)
@@ -166,13 +167,13 @@ def _held_by(value: Any, names: Collection[str]) -> Iterator[tuple[_Place, Any]]
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Whether it is an object of a class of the user's, of which a copy is as good."""
+    """Whether it is an object of a class of the user's, of which a copy is as good, such as a model."""
     if isinstance(value, types.SimpleNamespace) or _is_context(value):
         return True
     is_type = isinstance(value, (type, types.ModuleType))
     installed = ("tensorflow", "keras", "tf_keras", "numpy", "raydist", "builtins", "ray", "functools")
-    bases = {base.__module__.partition(".")[0] for base in type(value).__mro__[:-1]}
-    return not is_type and hasattr(value, "__dict__") and bases.isdisjoint(installed)
+    is_installed = type(value).__module__.partition(".")[0] in installed
+    return not is_type and hasattr(value, "__dict__") and not is_installed
 
 
 def _is_context(value: Any) -> bool:

@@ -24,7 +24,12 @@ from raydist.training import tf_private
 from raydist.training.replicas import dependence, linearity, slices
 from raydist.training.replicas.gradient_probe import Probe, Statistics, Update, is_processed
 from raydist.training.replicas.gradients import with_unique_rows
-from raydist.training.replicas.loss_verdict import TOLERANCE, TOLERANCE_OF_DOUBLES, UNKNOWN
+from raydist.training.replicas.loss_verdict import (
+    TOLERANCE,
+    TOLERANCE_OF_DOUBLES,
+    TOLERANCE_OF_HALVES,
+    UNKNOWN,
+)
 from raydist.training.replicas.replica_share import use_share
 
 # By rule, scaled, local mean and sum: what losses are scaled by on each of two parts, and their gradients.
@@ -246,7 +251,7 @@ class StepCheck:
             updates = []
             for step in steps:
                 self._probe = Probe(self._probe.strategy)
-                with tf_private.changed(self, _step=step, _variants={}):
+                with tf_private.changed(self, _step=step, _variants={}, _shown=None):
                     updates.append(self._updates(given, num_replicas=1, share=None))
             weights = ((1.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, -3.0, 2.0), (1.0, -2.0, 0.0))
             return [_squared_norm_of(list(zip(updates, one, strict=True))) for one in weights]
@@ -493,7 +498,10 @@ def _scalars(shown: Sequence[tuple[Any, Any]]) -> tf.Tensor:
 
 
 def _tolerance_of(value: Any) -> float:
-    return TOLERANCE_OF_DOUBLES if value.dtype == tf.float64 else TOLERANCE
+    tensor = value.values if isinstance(value, tf.IndexedSlices) else value
+    behind = {one.dtype.name for op in tf_private.ops_behind(tensor) for one in op.outputs}
+    of_type = TOLERANCE_OF_DOUBLES if tensor.dtype == tf.float64 else TOLERANCE
+    return max([of_type, *(TOLERANCE_OF_HALVES[one] for one in behind & {*TOLERANCE_OF_HALVES})])
 
 
 def _zero() -> tf.Tensor:
