@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from raydist.data.pipeline import Part, in_turn
 from raydist.training import tf_private
+from raydist.training.cluster import equal_workers
 from raydist.training.cluster.strategy import only_cpu_replica
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input import walk, worker_order
@@ -135,9 +136,9 @@ def cut_for_replicas(
     copy to devices, and agrees with the other workers where an end may come.
 
     Args:
-      endless: Promise that no more elements are taken than there are. TensorFlow then saves the
-        all-reduce per step by which the workers agree that all still have data (input_lib.py,
-        `get_next_as_optional`).
+      endless: Promise that no more elements are taken than there are, as it is of data without an end.
+        TensorFlow then saves the all-reduce per step by which the workers agree that all still have data
+        (input_lib.py, `get_next_as_optional`).
       begin: Takes a dataset with an element for each global batch, and returns it from where to begin.
       is_compared: As of `worker_order.check`.
     """
@@ -147,6 +148,8 @@ def cut_for_replicas(
     for sentence in walk.notes_on_parallel_draws(dataset):
         reporter.note(sentence)
     num_replicas = strategy.num_replicas_in_sync
+    # TensorFlow would not see it in workers of several replicas, and these alone would ask the others.
+    endless = endless or equal_workers.size_of(dataset) == tf.data.INFINITE_CARDINALITY
     if endless and isinstance(strategy, VirtualReplicasStrategy) and strategy.is_on_cpu:
         # The iterator of a distributed dataset may take seconds to be deleted.
         own = strategy.own_replicas
