@@ -29,6 +29,7 @@ QUICK = (
     Cell("fit", "static", 64, "8"),
     *(Cell("predict", kind, 65, "6", virtual=3) for kind in ("array", "static")),
     Cell("predict", "infinite", 1, "6", virtual=3),
+    Cell("ctx.fit", "batches", 65, "6", virtual=3),
     Cell("predict_on_batch", "array", 7, "6", virtual=3),
     Cell("evaluate", "unknown", 7, "6", virtual=3),
 )
