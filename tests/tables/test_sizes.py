@@ -27,6 +27,7 @@ QUICK = (
     Cell("predict_on_batch", "array", 8, "8"),
     Cell("evaluate", "array", 320, "32"),
     Cell("fit", "static", 64, "8"),
+    Cell("ctx.fit", "py_dataset", 7, "8"),
     *(Cell("predict", kind, 65, "6", virtual=3) for kind in ("array", "static")),
     Cell("predict", "infinite", 1, "6", virtual=3),
     Cell("ctx.fit", "batches", 65, "6", virtual=3),
@@ -39,6 +40,10 @@ TRUE_NOTES = (
     "ctx.restore was given nothing to save",
     "the length of the data is not known: Keras 3 by itself counts one step too many",
 )
+
+
+# It is told too of the step of a loop whose first batch gives a replica one row alone.
+OF_ONE_ROW = "could not be shown, because it could not be run on a part of a batch"
 
 
 @functools.cache
@@ -80,7 +85,9 @@ def differences(cell: Cell, cells: tuple[Cell, ...]) -> list[str]:
                 wrong.append(f"worker/{index}: {name} has shape {own.shape} in place of {np.shape(one)}")
             elif not np.allclose(own, one, rtol=1e-4, atol=1e-5):
                 wrong.append(f"worker/{index}: {name} is {own.ravel()[:4]} in place of {np.ravel(one)[:4]}")
-        notes = [one for one in task["notes"] if not any(words in one for words in TRUE_NOTES)]
+        is_unknown = cell.call == "ctx.train_steps" and cell.has_one_row
+        true = (*TRUE_NOTES, OF_ONE_ROW) if is_unknown else TRUE_NOTES
+        notes = [one for one in task["notes"] if not any(words in one for words in true)]
         wrong += [f"worker/{index} notes: {one}" for one in notes]
     return wrong
 
