@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
 from tests.support.processes import Cluster
@@ -47,6 +48,11 @@ class Cell:
         return {"more": self.rows + 5, "default": 32}.get(self.batch) or int(self.batch)
 
     @property
+    def has_one_row(self) -> bool:
+        """Whether no replica has more than one row of a batch."""
+        return min(self.rows, self.size) <= (self.virtual or self.workers)
+
+    @property
     def name(self) -> str:
         """Names it among those of its cluster."""
         return f"{self.call} {self.kind} {self.rows}/{self.batch}"
@@ -72,8 +78,10 @@ class Cell:
         has_size = self.call not in ("ctx.predict", "ctx.evaluate") or self.kind not in IN_MEMORY
         if not has_size and self.batch != "default":
             return "they have no batch_size"
-        if self.kind in ("static", "drop_remainder") and self.size > self.rows:
-            return "the data have no batches, which plain Keras refuses"
+        if self.batch == "default" and self.kind not in IN_MEMORY:
+            return "they are batched already"
+        if self.kind in ("static", "drop_remainder", "batches") and self.size > self.rows:
+            return "the data have no whole batch, which plain Keras or raydist.data refuses"
         return None
 
 
@@ -115,9 +123,11 @@ def chosen() -> tuple[Cell, ...]:
     left = dict.fromkeys(all_pairs())
     for pair in (pair for cell in cells for pair in pairs_of(cell)):
         left.pop(pair, None)
+    uses = Counter(value for cell in cells for value in enumerate(astuple(cell)))
     while left:
-        cell = _best(next(iter(left)), left)
+        cell = _best(next(iter(left)), left, uses)
         cells.append(cell)
+        uses.update(enumerate(astuple(cell)))
         for pair in pairs_of(cell):
             left.pop(pair, None)
     return tuple(dict.fromkeys(cells))
@@ -133,11 +143,18 @@ def _everywhere() -> Iterator[Cell]:
             yield replace(cell, workers=workers, keras=keras, virtual=virtual)
 
 
-def _best(pair: Pair, left: dict[Pair, None]) -> Cell:
-    """Returns a cell with a pair of values, and as many others of `left` as choosing one by one finds."""
+def _best(pair: Pair, left: Mapping[Pair, None], uses: Mapping[tuple[int, object], int]) -> Cell:
+    """Returns a cell with a pair of values, and as many others of `left` as choosing one by one finds.
+
+    Of equal ones it is one whose values are used least: not always one row on one worker.
+    """
     dimensions: list[Sequence[object]] = [CALLS, KINDS, ROWS, BATCHES, WORKERS, KERASES, VIRTUAL]
     for place, value in pair:
         dimensions[place] = (value,)
     candidates = (Cell(*values) for values in itertools.product(*dimensions))  # type: ignore[arg-type]
     usable = [cell for cell in candidates if cell.impossible is None]
-    return max(usable, key=lambda cell: sum(one in left for one in pairs_of(cell)))
+
+    def worth(cell: Cell) -> tuple[int, int]:
+        return sum(one in left for one in pairs_of(cell)), -sum(uses[one] for one in enumerate(astuple(cell)))
+
+    return max(usable, key=worth)

@@ -174,7 +174,8 @@ def _fit(ctx: Any, model: Any, cell: Cell, *, of_context: bool = False) -> dict[
     data = _data(cell, with_labels=True, is_plain=not of_context or not hasattr(ctx, "_run"))
     given = data if cell.kind in IN_MEMORY else (data,)
     options: dict[str, Any] = {"epochs": 1 if cell.kind == "generator" else 2, **_options(cell)}
-    if cell.kind in IN_MEMORY:
+    # Keras shuffles batches of Python too, and ctx.fit in another order, which it notes.
+    if cell.kind in IN_MEMORY or (cell.kind == "py_dataset" and cell.rows > cell.size):
         options["shuffle"] = False
     if "steps" in options:
         options["steps_per_epoch"] = options.pop("steps")

@@ -5,13 +5,14 @@ Where it can, a worker maps the examples of its own replicas alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.data.pipeline import Part, in_turn
 from raydist.training import tf_private
+from raydist.training.cluster import equal_workers
 from raydist.training.cluster.strategy import only_cpu_replica
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input import walk, worker_order
@@ -20,9 +21,12 @@ from raydist.training.replicas import slices
 from raydist.training.reporting import reporter
 from raydist.training.tf_private import Transformation
 
+# Makes an element of the slices that the local replicas have of a global batch.
+_ElementOf = Callable[[Sequence[slices.Slice]], Any]
 
-def slices_of(place: Place, part: Part) -> tf.data.Dataset:
-    """Returns a dataset with a tuple of `Slice`s, one for each local replica, for each global batch."""
+
+def slices_of(place: Place, part: Part, element_of: _ElementOf) -> tf.data.Dataset:
+    """Returns what `_elements` does."""
     batch = place.batch
     size = tf_private.parameter(batch, "_batch_size")
     drops = tf_private.parameter(batch, "_drop_remainder")
@@ -43,11 +47,13 @@ def slices_of(place: Place, part: Part) -> tf.data.Dataset:
         dataset = _mapped(dataset, node, of_rows=True) if is_map else tf_private.moved(node, dataset)
 
     @tf.autograph.experimental.do_not_convert
-    def cut(num_global: tf.Tensor, rows: Any) -> tuple[slices.Slice, ...]:
+    def cut(num_global: tf.Tensor, rows: Any) -> Any:
         total = size if drops else num_global[0]
-        return tuple(
-            slices.slice_of_part(rows, replica, part.num_replicas, first=part.first, num_global=total)
-            for replica in _replicas_of(part)
+        return element_of(
+            [
+                slices.slice_of_part(rows, replica, part.num_replicas, first=part.first, num_global=total)
+                for replica in _replicas_of(part)
+            ]
         )
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -135,9 +141,9 @@ def cut_for_replicas(
     copy to devices, and agrees with the other workers where an end may come.
 
     Args:
-      endless: Promise that no more elements are taken than there are. TensorFlow then saves the
-        all-reduce per step by which the workers agree that all still have data (input_lib.py,
-        `get_next_as_optional`).
+      endless: Promise that no more elements are taken than there are, as it is of data without an end.
+        TensorFlow then saves the all-reduce per step by which the workers agree that all still have data
+        (input_lib.py, `get_next_as_optional`).
       begin: Takes a dataset with an element for each global batch, and returns it from where to begin.
       is_compared: As of `worker_order.check`.
     """
@@ -150,6 +156,8 @@ def cut_for_replicas(
     for sentence in walk.notes_on_parallel_draws(dataset):
         reporter.note(sentence)
     num_replicas = strategy.num_replicas_in_sync
+    # TensorFlow would not see it in workers of several replicas, and these alone would ask the others.
+    endless = endless or equal_workers.size_of(dataset) == tf.data.INFINITE_CARDINALITY
     if endless and isinstance(strategy, VirtualReplicasStrategy) and strategy.is_on_cpu:
         # The iterator of a distributed dataset may take seconds to be deleted.
         local = strategy.own_replicas
@@ -180,17 +188,15 @@ def part_of(
     """
     is_even = slices.is_even(dataset.element_spec, part.num_replicas)
 
-    def elements(*ones: slices.Slice) -> list[Any]:
-        return [slices.EvenSlice(one.batch) if is_even else one for one in ones]
+    def element(ones: Sequence[slices.Slice]) -> Any:
+        parts = tuple(slices.EvenSlice(one.batch) if is_even else one for one in ones)
+        if is_joined:
+            return tf_private.regroup(parts, always_wrap=True)
+        return parts[0] if part.num_local == 1 else parts
 
-    whole = begin(_slices(dataset, part))
-    plain = tf.autograph.experimental.do_not_convert
-    if is_joined:
-        local = whole.map(plain(lambda *ones: tf_private.regroup(elements(*ones), always_wrap=True)))
-    elif part.num_local == 1:
-        local = whole.map(plain(lambda one: elements(one)[0]))
-    else:  # one by one, in the order in which TensorFlow hands them out
-        local = whole.flat_map(plain(lambda *ones: in_turn(*elements(*ones))))
+    local = begin(_elements(dataset, part, element))
+    if part.num_local > 1 and not is_joined:  # one by one, in the order in which TensorFlow hands them out
+        local = local.flat_map(tf.autograph.experimental.do_not_convert(in_turn))
     local = local.with_options(dataset.options())
     if dataset.options().deterministic is False:
         # Each worker would read in an order of its own, and take other examples than its own.
@@ -202,10 +208,10 @@ def part_of(
     return local.prefetch(tf.data.AUTOTUNE)
 
 
-def _slices(dataset: tf.data.Dataset, part: Part) -> tf.data.Dataset:
-    """Returns a tuple of `Slice`s, one for each local replica, for each global batch."""
+def _elements(dataset: tf.data.Dataset, part: Part, element_of: _ElementOf) -> tf.data.Dataset:
+    """Returns, for each global batch, `element_of` the local replicas' slices of it."""
     if part.num_local == part.num_replicas:  # no other worker could share the maps
-        return _cut_at_end(dataset, part)
+        return _cut_at_end(dataset, part, element_of)
     found = walk.find_place(dataset)
     if found.obstacle is not None:
         reporter.note(
@@ -213,16 +219,20 @@ def _slices(dataset: tf.data.Dataset, part: Part) -> tf.data.Dataset:
             f"{found.obstacle}; raydist.data, --auto-shard file and --data-workers divide this work too "
             "(raydist guide input-data)"
         )
-    return _cut_at_end(dataset, part) if found.place is None else slices_of(found.place, part)
+    if found.place is None:
+        return _cut_at_end(dataset, part, element_of)
+    return slices_of(found.place, part, element_of)
 
 
-def _cut_at_end(dataset: tf.data.Dataset, part: Part) -> tf.data.Dataset:
+def _cut_at_end(dataset: tf.data.Dataset, part: Part, element_of: _ElementOf) -> tf.data.Dataset:
     is_tuple = type(dataset.element_spec) is tuple  # tf.data passes a namedtuple as one argument
 
     @tf.autograph.experimental.do_not_convert  # which would wrap what is raised
-    def cut(*elements: Any) -> tuple[slices.Slice, ...]:
+    def cut(*elements: Any) -> Any:
         batch = elements if is_tuple else elements[0]
-        return tuple(slices.slice_of(batch, replica, part.num_replicas) for replica in _replicas_of(part))
+        return element_of(
+            [slices.slice_of(batch, replica, part.num_replicas) for replica in _replicas_of(part)]
+        )
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 

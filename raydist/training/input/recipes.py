@@ -141,7 +141,7 @@ _FILES_AT_ONCE = 4096
 
 
 def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
-    """Returns the batches from a step of the run on, as a distributed dataset.
+    """Returns the batches from a step of the run on, as a distributed dataset, of which no more may be taken.
 
     Elements are `Slice`s, or `EvenSlice`s where every replica has as many examples in every step. A
     collective.
@@ -156,7 +156,10 @@ def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start
         part = pipeline.Part.of(input_context)
         read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, pads=True))
         finish = _even_slice if is_even else Slice
-        return pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)
+        found = pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)
+        # In workers of several replicas TensorFlow would not know, and they alone would ask in each step
+        # whether all still have data.
+        return found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
     return strategy.distribute_datasets_from_function(own)
 

@@ -189,7 +189,8 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
         raise UnsupportedError("train_data is a PyDataset without an end; give steps_per_epoch")
     steps = adapter.steps_taken(request.model, steps) if steps != num_batches else steps
     is_endless = adapter.continues_py_datasets and steps is not None and steps != num_batches
-    seed = position.run.data_seed_of(position.number) if request.shuffle and num_batches else None
+    is_shuffled = request.shuffle and (num_batches or 0) > 1
+    seed = position.run.data_seed_of(position.number) if is_shuffled else None
     if seed is not None:
         fit_data.note_order("the batches of a PyDataset")
     if is_endless and num_batches:

@@ -65,6 +65,7 @@ def epoch_iterator_init(
     recipes.refuse_in_keras(*args, kwargs.get("x"))
     if not is_distributed(distribute_strategy):
         original(self, distribute_strategy, *args, **kwargs)
+        self.raydist_element_spec = resume.element_spec(self._distributed_dataset)
         return
     super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
     self._distribute_strategy = distribute_strategy
@@ -83,11 +84,11 @@ def epoch_iterator_init(
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.data_adapter.num_batches))
     if not isinstance(dataset, tf.distribute.DistributedDataset):
         self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
-    self.element_spec = resume.element_spec(dataset)
+    self.raydist_element_spec = resume.element_spec(dataset)
     if session is not None:
         if batches:
             worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
-        session.element_spec = self.element_spec
+        session.element_spec = self.raydist_element_spec
     check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
     agree = functools.partial(means_over_workers, distribute_strategy)
     self._packer = fit_session.packer_of(session, self.steps_per_execution, agree)

@@ -18,7 +18,6 @@ from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
-from raydist.training.input import resume
 from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics
 from raydist.training.replicas import code_names, layer_notes, own_logs
@@ -64,8 +63,7 @@ def symbolic_build(
             return
     if iterator is not None:
         # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
-        spec = getattr(iterator, "element_spec", None)  # of ours
-        data_batch = spec or resume.element_spec(iterator.data_adapter.get_tf_dataset())
+        data_batch = iterator.raydist_element_spec
     if not is_stock:
         build(self, data_batch)
         return

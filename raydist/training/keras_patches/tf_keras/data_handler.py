@@ -91,9 +91,9 @@ def configure_dataset(
         model_steps.refuse_own_functions(self._model)
         check_sizes(strategy, dataset, num_steps=at.steps)
     if distribute and not data_adapter._is_distributed_dataset(dataset):
-        # Only a new iterator for each epoch surely takes no more than there is.
         is_made_again = self._adapter.should_recreate_iterator()
-        endless = at.steps is not None and is_made_again
+        # Steps that the user gives may be more than there are in one pass through all epochs.
+        endless = at.steps is not None and (is_made_again or steps_per_epoch is None)
         at.unread = dataset if is_made_again else None
         resumption.prepare(
             dataset, steps_per_epoch=None if is_made_again else steps_per_epoch, unread=resume.Unread.AT_FIRST
