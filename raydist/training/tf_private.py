@@ -1063,6 +1063,7 @@ class WithoutEffects:
         self.graph: tf.Graph = traced.graph
         # Behind them come variables and other tensors from outside.
         self.inputs: list[tf.Tensor] = traced.inputs[: len(flat_specs)]
+        self._traced = traced
         self._run = traced.prune(self.inputs, traced.outputs)
         self.needed: tf.Graph = self._run.graph
         self.effects = sorted(_effects_in(self.needed.get_operations(), set()))
@@ -1076,6 +1077,28 @@ class WithoutEffects:
         if self.effects:
             raise ValueError(f"what is computed needs {', '.join(self.effects)}, which have effects")
         return list(self._run(*tf.nest.flatten(args, expand_composites=True)))
+
+    def with_other_scalars(self, *args: Any) -> list[tf.Tensor] | None:
+        """Returns the outputs that there would be if scalar variables that are 0 were not; None if none is.
+
+        Real ones are then 1, and whole numbers 1000, as a count of steps is when training has begun.
+        """
+        reads = [
+            op.outputs[0]
+            for op in self.needed.get_operations()
+            if op.type == "ReadVariableOp" and op.outputs[0].shape.rank == 0
+        ]
+        reads = [self.graph.get_tensor_by_name(one.name) for one in reads if one.dtype in _COUNTED]
+        values = self._traced.prune([], reads)() if reads else []
+        zeros = [one for one, value in zip(reads, values, strict=True) if value == 0]
+        if not zeros:
+            return None
+        run = self._traced.prune([*self.inputs, *zeros], self._traced.outputs)
+        others = [tf.constant(1.0 if one.dtype.is_floating else 1000, one.dtype) for one in zeros]
+        return list(run(*tf.nest.flatten(args, expand_composites=True), *others))
+
+
+_COUNTED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 def _effects_in(operations: Iterable[tf.Operation], seen: set[int]) -> set[str]:

@@ -641,6 +641,17 @@ def _warm_up_of(loss_of: Any) -> Any:
     return lambda bench: _warm_up(bench, loss_of)
 
 
+def _late_part(bench: Bench) -> Any:
+    """Of a mean, and of another kind of loss that has no weight before the first update."""
+    tf = bench.tf
+
+    def loss(batch: Any) -> Any:
+        weight = tf.cast(bench.optimizer.iterations > 0, tf.float64)
+        return _mean(bench, batch) + weight * _average(bench, batch)
+
+    return bench.step(loss)
+
+
 def _text_shown(bench: Bench) -> Any:
     return bench.step(functools.partial(_mean, bench), text=lambda batch, gradients: "text")
 
@@ -765,6 +776,7 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "two kinds of losses": lambda bench: _two_optimizers(bench, _average),
     "warm-up of a sum": _warm_up_of(_sum),
     "warm-up, average loss": _warm_up_of(_average),
+    "late part": _late_part,
     "calls Python": _calls_python,
     "fails in Python": _fails_in_python,
     "shown": _shown,

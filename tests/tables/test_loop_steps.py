@@ -37,6 +37,7 @@ TOLD = {
                 "by hand, sum",
                 "reduces",
                 "two kinds of losses",
+                "late part",
             ),
         ),
         UNKNOWN,

@@ -16,6 +16,7 @@ FUNCTIONS = "tests.support.loop_functions"
 KINDS = (
     *("classes", "partial", "divided outside", "multiplied outside", "masked mean", "masked sum", "branch"),
     *("shown", "kinds shown", "text shown", "calls Python", "fails in Python", "assigns", "warm-up"),
+    "late part",
     *("counts", "assigns a sum", "by hand, sum", "mixed_bfloat16", "divided by self", "fit, divided outside"),
 )
 ON_ONE_DEVICE = ("branch", "kinds shown", "shown")
@@ -77,6 +78,11 @@ def test_mean_over_a_mask_is_told_although_the_first_batch_has_no_padding(replic
     [note] = notes_of(replicas, "masked mean", UNKNOWN)
     assert note.startswith("whether ")
     assert "such as the sum of a mask" in note
+
+
+def test_part_of_a_loss_that_has_no_weight_in_the_first_step_is_told(replicas: TaskProcess) -> None:
+    [note] = notes_of(replicas, "late part", UNKNOWN)
+    assert "because its losses depend on how a batch is divided" in note
 
 
 def test_python_condition_on_a_tensor_works(replicas: TaskProcess, one_device: TaskProcess) -> None:

@@ -239,6 +239,25 @@ class StepCheck:
             errors.append(_error(found.differences, found.references))
             tape_errors.append(_error(found.tape_differences, found.tape_references))
         self.errors, self.tape_errors = errors, tape_errors
+        if max(errors) < UNKNOWN:
+            self._measure_with_other_scalars(batch)
+
+    def _measure_with_other_scalars(self, batch: Any) -> None:
+        """Takes the larger errors: a term may have a weight that is 0 before training, and not later."""
+        errors, tape_errors = [], []
+        try:
+            for scale, weight in _WEIGHTS:
+                run = self._run.with_other_scalars(tf.constant(scale), tf.constant(weight), batch)
+                if run is None:
+                    return
+                found = _Outputs(*(value.numpy() for value in run))
+                errors.append(_error(found.differences, found.references))
+                tape_errors.append(_error(found.tape_differences, found.tape_references))
+        except tf.errors.OpError:  # another number of steps may be out of range
+            return
+        if max(errors) < UNKNOWN:
+            self.errors = [max(pair) for pair in zip(self.errors, errors, strict=True)]
+            self.tape_errors = [max(pair) for pair in zip(self.tape_errors, tape_errors, strict=True)]
 
     def divides_by(self, steps: Sequence[Callable[[Any], Any]], batch: Any) -> Division:
         """Returns what a number does to the gradients, by steps that have it once, twice and four times.
