@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
+pytestmark = pytest.mark.timeout(900)  # one run has the steps of all tests
+
 FUNCTIONS = "tests.support.loop_functions"
 KINDS = (
     *("classes", "partial", "divided outside", "multiplied outside", "masked mean", "masked sum", "branch"),
@@ -27,7 +29,7 @@ UNKNOWN = "gives the gradients of one device could not be shown"
 def run(strategy: str) -> TaskProcess:
     cluster = Cluster(strategy=strategy, devices=2 if strategy == "mirrored" else None)
     kinds = KINDS if strategy == "mirrored" else ON_ONE_DEVICE
-    [task] = run_function(f"{FUNCTIONS}:loops", cluster, kinds=kinds)
+    [task] = run_function(f"{FUNCTIONS}:loops", cluster, kinds=kinds, timeout_s=600)
     return task
 
 
