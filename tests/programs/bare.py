@@ -62,7 +62,7 @@ def run_bare(names: tuple[str, ...], keras: str, find: str) -> dict[str, Done]:
         done = subprocess.run(
             [sys.executable, "-m", "tests.programs.bare", find, folder, *names],
             cwd=ROOT,
-            env={**environ, "CUDA_VISIBLE_DEVICES": "-1"},
+            env={**environ, "CUDA_VISIBLE_DEVICES": "-1", "TMPDIR": folder},
             capture_output=True,
             text=True,
             check=False,

@@ -135,3 +135,37 @@ def assigning_when_built(ctx: Any) -> dict[str, Any]:
     ways = {"built": stacked, "outside": stacked, "in scope": stacked, "loop": stacked}
     found = {way: trained(make, way) for way, make in ways.items()}
     return {**found, "own outside": trained(Own, "outside"), "own in scope": trained(Own, "in scope")}
+
+
+def first_step_outside(ctx: Any) -> dict[str, Any]:
+    """Returns what steps outside of every scope leave, by who has built the model and how the steps ran."""
+    import contextlib
+
+    import tensorflow as tf
+
+    keras = tf.keras
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+
+    def trained(*, is_built: bool, is_compiled: bool, is_of_scope: bool = True) -> np.ndarray:
+        keras.utils.set_random_seed(5)
+        with ctx.strategy.scope() if is_of_scope else contextlib.nullcontext():
+            layers = [keras.layers.Input((3,))] if is_built else []
+            model = keras.Sequential([*layers, keras.layers.Dense(2)])
+            optimizer = keras.optimizers.Adam(0.1, epsilon=1e-4)
+
+        def step(inputs: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(inputs) ** 2)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+        step = tf.function(step) if is_compiled else step
+        for _ in range(3):
+            step(x)
+        return np.concatenate([np.ravel(one) for one in (*model.get_weights(), *optimizer.variables)])
+
+    cases = {
+        f"{built}, {compiled}": (built, compiled) for built in (True, False) for compiled in (True, False)
+    }
+    found = {name: trained(is_built=case[0], is_compiled=case[1]) for name, case in cases.items()}
+    return {**found, "plain": trained(is_built=True, is_compiled=True, is_of_scope=False)}

@@ -62,3 +62,11 @@ def test_model_that_holds_unbuilt_parts_trains_in_a_plain_fit_of_tf_keras() -> N
     [expected] = run_function(target, Cluster(keras="legacy"))
     for task in run_function(target, Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")):
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_optimizer_of_a_scope_takes_its_first_step_outside_of_it(devices: int) -> None:
+    cluster = Cluster() if devices == 1 else Cluster(strategy="mirrored", devices=devices)
+    [task] = run_function("tests.support.optimizer_functions:first_step_outside", cluster)
+    for way, values in task.arrays.items():
+        np.testing.assert_allclose(values, task.arrays["plain"], rtol=1e-5, atol=1e-6, err_msg=way)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras import ops
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
@@ -108,13 +110,22 @@ def _build_outside(optimizer: Any, variables: Sequence[Any]) -> None:
     """Builds an optimizer outside of the function that is being traced, if its `build` assigns values.
 
     In the function they would be assigned again in each step. Variables that the function itself has made
-    have no values yet.
+    have no values yet. Outside of every scope, an optimizer of a scope is built too, in that scope: Keras
+    requires it.
     """
-    if optimizer.built or tf.executing_eagerly() or not assigns_when_built(optimizer):
+    if optimizer.built:
         return
-    with tf.init_scope():
-        if all(bool(one.value.is_initialized()) for one in variables):
-            build(optimizer, variables)
+    held = [one.value if isinstance(one, keras.Variable) else one for one in variables]
+    own = optimizer._distribution_strategy
+    is_outside = not tf_private.is_default(own) and not tf.distribute.has_strategy()
+    if is_outside and not all(own.extended.variable_created_in_scope(one) for one in held):
+        # Its variables go with those of the model, which no scope has made.
+        optimizer._distribution_strategy = tf.distribute.get_strategy()
+        is_outside = False
+    if is_outside or (not tf.executing_eagerly() and assigns_when_built(optimizer)):
+        with tf.init_scope(), own.scope() if is_outside else nullcontext():
+            if all(bool(one.is_initialized()) for one in held):
+                build(optimizer, variables)
 
 
 def _apply_gradients(
