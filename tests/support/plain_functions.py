@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import forget_notes, notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
 
 
@@ -204,3 +204,21 @@ def layers_of_the_users_own(ctx: Any) -> dict[str, Any]:
     noted = len(progress_of(ctx).status().notes)
     model.fit(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
     return {"notes": list(progress_of(ctx).status().notes[noted:])}
+
+
+def shuffled_on(ctx: Any) -> dict[str, Any]:
+    """Returns what is noted of two fits, on data of their own and on the same endless data."""
+    import tensorflow as tf
+
+    told = {}
+    for way in ("their own", "the same"):
+        forget_notes(ctx)
+        rows = tf.data.Dataset.from_tensor_slices(examples(32))
+        shared = rows.shuffle(32, seed=1).repeat().batch(8)
+        for _ in range(2):
+            data = shared if way == "the same" else rows.shuffle(32, seed=1).repeat().batch(8)
+            with ctx.strategy.scope():
+                model = dense_model(tf.keras, "sgd")
+            model.fit(data, steps_per_epoch=4, epochs=1, verbose=0)
+        told[way] = [note for note in notes_of(ctx) if "make a dataset for each training" in note]
+    return told

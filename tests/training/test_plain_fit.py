@@ -70,6 +70,14 @@ def test_model_of_tf_keras_that_its_first_step_builds_trains_alike_on_two_worker
     np.testing.assert_array_equal(first.arrays["weights"], second.arrays["weights"])
 
 
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+def test_data_that_an_earlier_fit_has_shuffled_on_are_noted(keras: str) -> None:
+    cluster = Cluster(strategy="mirrored", devices=2, keras=keras)
+    [task] = run_function(f"{FUNCTIONS}:shuffled_on", cluster)
+    assert task.values["their own"] == []
+    assert len(task.values["the same"]) == 1
+
+
 def test_job_that_trains_nothing_tells_so() -> None:
     [task] = run_function(f"{FUNCTIONS}:evaluates_only", Cluster())
     assert "raydist: the train function ended without reporting a step, so the run has no" in task.printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,19 @@ def seeds_of_loop(dataset: tf.data.Dataset, *, num_steps: int) -> Callable[[], N
     if size == tf.data.INFINITE_CARDINALITY:
         return (lambda: begin_passes(dataset, 1)) if _is_begun_at_once(dataset) else None
     return lambda: _read(dataset.repeat().take(num_steps))
+
+
+_read_ahead: weakref.WeakSet[tf.data.Dataset] = weakref.WeakSet()
+
+
+def note_read_ahead(dataset: Any) -> None:
+    """Notes a `fit` of the user's own on data that an earlier one has read on, nobody knows how far."""
+    shuffles = shuffles_of(dataset)
+    if not shuffles or seeds_of_loop(dataset, num_steps=1) is not None:
+        return
+    if any(one in _read_ahead for one in shuffles):
+        reporter.note(DEPENDS_ON_TIMING)
+    _read_ahead.update(shuffles)
 
 
 def _read(dataset: tf.data.Dataset) -> None:

@@ -25,6 +25,7 @@ class FitSession:
       is_nested: Whether it was called inside of another `fit`, by a callback.
       first: Where `fit` begins, once a callback of raydist's knows; None leaves it to Keras.
       resumption: Where the training data begin.
+      is_plain: Whether no callback of raydist's keeps that: a `fit` of the user's own.
       groups: Which batches make up each step.
       element_spec: The structure of a batch of the training data, once Keras has them.
       pauses: What may have to happen between two calls; None for nothing.
@@ -44,6 +45,7 @@ class FitSession:
         self.is_nested = _current.get() is not None
         self.first: Start | None = None
         self.resumption = _of_any(known, "resumption") or Resumption(Start())
+        self.is_plain = _of_any(known, "resumption") is None
         self.element_spec: Any = None
         self.groups: BatchGroups = _of_any(known, "groups") or BatchGroups()
         pauses = _of_any(known, "pauses")

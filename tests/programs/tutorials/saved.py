@@ -66,7 +66,6 @@ def overfit(ctx: Any, callbacks: Any, folder: Path) -> tuple[dict[str, Any], lis
     rows = (rng.normal(size=(80, 7)).astype("float32"), rng.integers(0, 2, (80, 1)).astype("float32"))
     packed = tf.data.Dataset.from_tensor_slices(rows)
     validate_ds = packed.take(16).cache().batch(16)
-    train_ds = packed.skip(16).take(64).cache().shuffle(64, seed=21).repeat().batch(16)
     schedule = keras.optimizers.schedules.InverseTimeDecay(
         0.01, decay_steps=4 * 10, decay_rate=1, staircase=False
     )
@@ -74,6 +73,8 @@ def overfit(ctx: Any, callbacks: Any, folder: Path) -> tuple[dict[str, Any], lis
     models = []
     for regularizer in (None, "l2"):
         keras.utils.set_random_seed(21)
+        # Another shuffle for each model: how far the first `fit` read ahead decides the next order of one.
+        train_ds = packed.skip(16).take(64).cache().shuffle(64, seed=21).repeat().batch(16)
         with ctx.strategy.scope():
             model = keras.Sequential(
                 [layers.Dense(6, activation="elu", kernel_regularizer=regularizer), layers.Dense(1)]

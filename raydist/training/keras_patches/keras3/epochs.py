@@ -99,6 +99,8 @@ def epoch_iterator_init(
     self._given_dataset = None
     if not is_whole:
         self._given_dataset, self._resumption = dataset, resumption
+        if session is not None and session.is_plain and distribute_strategy.num_replicas_in_sync > 1:
+            resume.note_read_ahead(dataset)
         resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch, unread=resume.Unread.AFTER_PASS)
         dataset = cut.cut_for_replicas(
             dataset,

@@ -95,6 +95,8 @@ def configure_dataset(
         # Steps that the user gives may be more than there are in one pass through all epochs.
         endless = at.steps is not None and (is_made_again or steps_per_epoch is None)
         at.unread = dataset if is_made_again else None
+        if session is not None and session.is_plain and strategy.num_replicas_in_sync > 1:
+            resume.note_read_ahead(dataset)
         resumption.prepare(
             dataset, steps_per_epoch=None if is_made_again else steps_per_epoch, unread=resume.Unread.AT_FIRST
         )
