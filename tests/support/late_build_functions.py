@@ -196,7 +196,7 @@ def unbuilt_inside(ctx: Any) -> dict[str, Any]:
     class Autoencoder(keras.Model):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.encoder = keras.Sequential([layers.Flatten(), layers.Dense(4, "tanh")])
+            self.encoder = keras.Sequential([layers.GRU(3), layers.Dense(4, "tanh")])
             self.decoder = keras.Sequential([layers.Dense(4), layers.Reshape((2, 2))])
 
         def call(self, inputs: Any) -> Any:

@@ -73,6 +73,20 @@ def build(model: Any, element_spec: Any) -> None:
         _traced_losses[model] = weakref.ref(model.compiled_loss)
 
 
+def build_ahead(model: Any) -> None:
+    """Builds a model that `fit` would build in its first step: the check of that step needs its weights.
+
+    One with a `train_step` of its own is left to that, which may be what builds it.
+    """
+    has_own_step = type(model).train_step is not tf_keras.Model.train_step
+    if has_own_step or model not in _specs or all(layer.built for layer in model._flatten_layers()):
+        return
+    try:
+        build(model, None)
+    except Exception as error:  # of the user's layers; the first step shows it where it belongs
+        logger.info("%s is built by its first step: %s", model.name, error)
+
+
 def _is_traced(model: Any) -> bool:
     """Whether the step was traced since the model was compiled; `fit` makes its function before it builds."""
     of_losses = _traced_losses.get(model)
