@@ -129,9 +129,13 @@ BARE = {
             Program(name=f"tutorials.{name}", expected=BOTH)
             for name in (
                 *("actor_critic", "autoencoder", "images", "loops", "saved", "segmentation"),
-                *("structured_data", "text_classification", "text_generation", "time_series"),
-                "word2vec",
+                *("text_generation", "time_series", "word2vec"),
             )
+        ),
+        # tf_keras refuses models in a scope with layers that were adapted outside of it.
+        *(
+            Program(name=f"tutorials.{name}", expected=ONLY_KERAS_3)
+            for name in ("structured_data", "text_classification")
         ),
         Program(
             name="tutorials.translation",

@@ -162,7 +162,8 @@ def first_step_outside(ctx: Any) -> dict[str, Any]:
         step = tf.function(step) if is_compiled else step
         for _ in range(3):
             step(x)
-        return np.concatenate([np.ravel(one) for one in (*model.get_weights(), *optimizer.variables)])
+        state = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        return np.concatenate([np.ravel(one) for one in (*model.get_weights(), *state)])
 
     cases = {
         f"{built}, {compiled}": (built, compiled) for built in (True, False) for compiled in (True, False)

@@ -64,9 +64,15 @@ def test_model_that_holds_unbuilt_parts_trains_in_a_plain_fit_of_tf_keras() -> N
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_optimizer_of_a_scope_takes_its_first_step_outside_of_it(devices: int) -> None:
-    cluster = Cluster() if devices == 1 else Cluster(strategy="mirrored", devices=devices)
+@pytest.mark.parametrize(
+    ("devices", "keras"),
+    [(1, "3"), *(pytest.param(2, keras, marks=pytest.mark.slow) for keras in ("3", "legacy"))],
+)
+def test_optimizer_of_a_scope_takes_its_first_step_outside_of_it(devices: int, keras: str) -> None:
+    strategy = "one_device" if devices == 1 else "mirrored"
+    cluster = Cluster(strategy=strategy, devices=None if devices == 1 else devices, keras=keras)
     [task] = run_function("tests.support.optimizer_functions:first_step_outside", cluster)
-    for way, values in task.arrays.items():
-        np.testing.assert_allclose(values, task.arrays["plain"], rtol=1e-5, atol=1e-6, err_msg=way)
+    # With weights of the scope, tf_keras's own updates outside of it are others on several devices.
+    ways = task.arrays if keras == "3" else ("False, True",)
+    for way in ways:
+        np.testing.assert_allclose(task.arrays[way], task.arrays["plain"], rtol=1e-5, atol=1e-6, err_msg=way)

@@ -239,7 +239,12 @@ def _supports_loss_scaling(original: Callable[..., Any]) -> Any:
 
 
 def _internal_apply_gradients(original: Callable[..., Any], self: Any, grads_and_vars: Any) -> Any:
-    return original(self, joined_gradients(grads_and_vars))
+    pairs, own = list(grads_and_vars), self._distribution_strategy
+    is_outside = own is not None and not tf_private.is_default(own) and not tf.distribute.has_strategy()
+    if is_outside and not all(own.extended.variable_created_in_scope(one) for _, one in pairs):
+        # It goes with a model whose variables no scope has made.
+        self._distribution_strategy = tf.distribute.get_strategy()
+    return original(self, joined_gradients(pairs))
 
 
 def _all_reduce(original: Callable[..., Any], grads_and_vars: Any) -> Any:
