@@ -74,12 +74,8 @@ def build(model: Any, element_spec: Any) -> None:
 
 
 def build_ahead(model: Any) -> None:
-    """Builds a model that `fit` would build in its first step: the check of that step needs its weights.
-
-    One with a `train_step` of its own is left to that, which may be what builds it.
-    """
-    has_own_step = type(model).train_step is not tf_keras.Model.train_step
-    if has_own_step or model not in _specs or all(layer.built for layer in model._flatten_layers()):
+    """Builds a model that `fit` would build in its first step: the check of that step needs its weights."""
+    if model not in _specs or all(layer.built for layer in model._flatten_layers()):
         return
     try:
         build(model, None)
