@@ -132,8 +132,8 @@ BARE = {
                 "word2vec",
             )
         ),
-        # tf_keras refuses models in a scope with layers that were adapted outside of it, and a step outside of it
-        # cannot use its optimizers and metrics.
+        # tf_keras refuses models in a scope with layers that were adapted outside. Steps outside of the
+        # scope cannot use its optimizers and metrics.
         *(
             Program(name=f"tutorials.{name}", expected=ONLY_KERAS_3)
             for name in ("structured_data", "text_classification", "actor_critic", "loops")
