@@ -191,8 +191,8 @@ class ScriptContext(TaskContext):
 def _bound(name: str, *args: Any, **options: Any) -> dict[str, Any]:
     """Returns the arguments of a method by name; raises TypeError where its signature does not take them."""
     signature = inspect.signature(getattr(TrainContext, name))
-    for unknown in options.keys() - signature.parameters.keys():
-        names = [one for one in signature.parameters if one != "self"]
+    names = [one for one in signature.parameters if one != "self"]
+    if unknown := next((one for one in options if one not in names), None):
         raise TypeError(f"ctx.{name}() has no argument {unknown!r}; {suggest(unknown, names)}")
     try:
         bound = signature.bind(None, *args, **options)

@@ -156,17 +156,6 @@ def fit_of_the_users_own(ctx: Any) -> dict[str, Any]:
     return {"before": before, "notes": told(), "steps": status().step - step}
 
 
-def fit_of_an_unbuilt_model(ctx: Any) -> dict[str, Any]:
-    """Returns the weights of a Sequential without an Input, whose first step builds it."""
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    model.fit(tf.data.Dataset.from_tensor_slices(examples(32)).batch(16), verbose=0)
-    return {"weights": _flat(model)}
-
-
 def evaluates_only(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
 

@@ -44,6 +44,7 @@ def test_deterministic_operations_that_are_asked_for_between_two_fits_do_not_end
     assert expected.values["refused"]  # or TensorFlow's timestamp needs no care any more
     for task in run_function(target, Cluster(**CLUSTERS["2 workers"])):
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+        assert task.values["waited"] is None  # not measured any more
 
 
 def test_layers_of_tf_keras_that_draw_take_no_seeds_of_weights_and_have_different_ones() -> None:

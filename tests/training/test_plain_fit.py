@@ -63,13 +63,6 @@ def test_a_job_is_told_that_plain_fit_stores_no_checkpoints(keras: str) -> None:
     assert task.values["steps"] == 4  # the model outside of the scope is the run's, too
 
 
-def test_model_of_tf_keras_that_its_first_step_builds_trains_alike_on_two_workers() -> None:
-    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
-    first, second = run_function(f"{FUNCTIONS}:fit_of_an_unbuilt_model", cluster)
-    assert len(first.arrays["weights"]) > 0
-    np.testing.assert_array_equal(first.arrays["weights"], second.arrays["weights"])
-
-
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_data_that_an_earlier_fit_has_shuffled_on_are_noted(keras: str) -> None:
     cluster = Cluster(strategy="mirrored", devices=2, keras=keras)

@@ -92,9 +92,10 @@ class InputClock:
 
     def read(self) -> Reading:
         waited_s, num_examples = self._totals.numpy().tolist()
+        is_timed = self._is_timed and not tf_private.is_op_determinism_enabled()
         return Reading(
             at_s=time.perf_counter(),
-            waited_s=waited_s + self._waited_s if self._is_timed else None,
+            waited_s=waited_s + self._waited_s if is_timed else None,
             num_examples=num_examples + self._num_examples,
         )
 
