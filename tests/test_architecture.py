@@ -49,7 +49,9 @@ ROOMS: dict[str, set[str]] = {
     "training.lazy_imports": set(),
     "training.tf_private": {"errors", "known_versions", "spec"},
     "training.reporting": {"errors", "spec", "outcome", "planning", "storage", "metrics"},
-    "training.cluster": {"errors", "spec", "planning", "data.order", "data", "training.tf_private"},
+    "training.cluster": {
+        *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private"),
+    },
     "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
     "training.input": {
         *("errors", "data", "data.sources", "training.tf_private", "training.reporting", "training.cluster"),

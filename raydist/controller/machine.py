@@ -32,6 +32,7 @@ from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
 from raydist.controller.revival import Reached, Revival
 from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive, standstill_cause
 from raydist.controller.task_group import GroupUpdate
+from raydist.controller.unequal_calls import unequal_calls
 from raydist.controller.watchdog import Watchdog
 from raydist.errors import ClusterError, RaydistError, TaskFailedError, TrainingError
 from raydist.outcome.result import RunError
@@ -200,6 +201,9 @@ class RunMachine:
         replacements = [] if self.state is RunState.STOPPING else self._replace_dead()
         if self.attempt.failures:
             return self._take_failures()
+        unequal = unequal_calls(self.attempt, news)
+        if unequal is not None and self.state is not RunState.STOPPING:
+            return self._judge(unequal)
         # Also out of STOPPING, where a server's failure was looked into and the chief has returned since.
         if self.state is not RunState.STARTING or self.attempt.all_started:
             self.state = RunState.RUNNING

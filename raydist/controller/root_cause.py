@@ -62,6 +62,7 @@ _RANKS = {
     FailureKind.MISTAKE: 0,
     FailureKind.STORAGE: 0,
     FailureKind.DEVICE: 0,
+    FailureKind.UNEQUAL: 0,
     FailureKind.LOST: 1,
     FailureKind.STALLED: 2,
     FailureKind.START: 3,

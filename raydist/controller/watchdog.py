@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from raydist.controller.attempt import Attempt
-from raydist.outcome.status import FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.outcome.status import CallState, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
 # A task sends a heartbeat twice a second, from a thread of its own. None comes for this many seconds only if
@@ -79,7 +79,7 @@ class Watchdog:
             self.heartbeat_at_s.move_to_end(task)
         (self.awaiting.add if _awaits_steps(status) else self.awaiting.discard)(task)
         known = self.progress.get(task)
-        if known is not None and known.step == status.step and known.beats == status.beats:
+        if known is not None and _place(known) == _place(status):
             return False
         self.progress[task] = status
         return True
@@ -112,8 +112,21 @@ class Watchdog:
         )
 
 
+def _place(status: TaskStatus) -> tuple[int, ...]:
+    """Returns what changes where a task makes progress."""
+    return status.step, status.beats, 0 if status.collective is None else status.collective.number
+
+
 def _awaits_steps(status: TaskStatus) -> bool:
-    """Whether the task has reported that steps follow: what users do outside of them may take long."""
+    """Whether the task has reported that steps follow, or waits for others to make a call that it makes.
+
+    What users do outside of that may take long. Before the first step, nobody may know how many follow.
+    """
+    call = status.collective
+    if call is not None:
+        is_before_steps = call.state is CallState.INSIDE and status.first_step_at_s is None
+        if call.state is CallState.MEETING or is_before_steps:
+            return True
     if status.num_steps is not None:
         return status.step < status.num_steps
     return status.num_epochs is not None and (status.epoch or 0) < status.num_epochs

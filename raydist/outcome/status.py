@@ -73,11 +73,13 @@ class FailureKind(enum.Enum):
     DEVICE = "DEVICE"  # a DeviceError: TensorFlow does not see the task's GPUs
     START = "START"  # it did not start in time
     STALLED = "STALLED"  # no task made progress for too long
+    UNEQUAL = "UNEQUAL"  # the workers did not make the same calls
 
     @property
     def is_incurable(self) -> bool:
         """Whether another attempt would end the same way. The message is then a sentence of raydist's."""
-        return self in (FailureKind.MISTAKE, FailureKind.STORAGE, FailureKind.DEVICE)
+        incurable = (FailureKind.MISTAKE, FailureKind.STORAGE, FailureKind.DEVICE, FailureKind.UNEQUAL)
+        return self in incurable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,33 @@ class CodePlace:
     stack: str = ""
 
 
+class CallState(enum.Enum):
+    """Where a worker is among the calls that all workers make together, such as `model.fit`."""
+
+    BETWEEN = "BETWEEN"  # in code of the user's that calls none of them
+    MEETING = "MEETING"  # waits until all workers make the call
+    INSIDE = "INSIDE"  # all have made it
+    LEFT = "LEFT"  # the train function has returned
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collective:
+    """The newest call, step or exchange of values that a worker has begun and that needs all workers.
+
+    Attributes:
+      number: Of those that its process has begun, from 1: all workers begin the same ones in one order.
+      call: While it waits for the others to make it, such as `model.fit`; None otherwise.
+      is_running: Whether a step or an exchange has not ended yet.
+      where: The user's line, such as `job.py:21 (train)`, once the worker has stood there for a second.
+    """
+
+    number: int = 0
+    state: CallState = CallState.BETWEEN
+    call: str | None = None
+    is_running: bool = False
+    where: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """The beginning of one call that trains.
@@ -255,6 +284,7 @@ class TaskStatus:
       memory_limit_bytes: The memory of its host, or of its container if that has less; None as above.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       place: Where it is in its code, once it was asked to dump its stacks and has not gone on since.
+      collective: What it has begun together with all other workers; None where there are none.
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
       trainings: Those that this process has begun at their first step, up to a limit.
@@ -290,6 +320,7 @@ class TaskStatus:
     memory_limit_bytes: int | None = None
     leaving: str | None = None
     place: CodePlace | None = None
+    collective: Collective | None = None
     incarnation: int = 0
     notes: tuple[str, ...] = ()
     trainings: tuple[Training, ...] = ()

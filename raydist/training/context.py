@@ -17,6 +17,7 @@ from raydist.spec.tasks import TaskType
 from raydist.spec.text import suggest
 from raydist.train_context import TrainContext
 from raydist.training.cluster import data_service
+from raydist.training.cluster.collective_calls import made_by_all
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
 from raydist.training.reporting.logs import by_element
@@ -61,15 +62,15 @@ class TaskContext(TrainContext):
         return self._run.assignment.files.output_dir
 
     def fit(self, *args: Any, **options: Any) -> Any:
-        with naming_mistakes():
+        with naming_mistakes(), made_by_all("ctx.fit", self.strategy):
             return self._trainer.fit(base.FitRequest(**_bound("fit", *args, **options)))
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, Any]:
-        with naming_mistakes():
+        with naming_mistakes(), made_by_all("ctx.evaluate", self.strategy):
             return self._trainer.evaluate(base.EvaluateRequest(**_bound("evaluate", *args, **options)))
 
     def predict(self, *args: Any, **options: Any) -> Any:
-        with naming_mistakes():
+        with naming_mistakes(), made_by_all("ctx.predict", self.strategy):
             return self._trainer.predict(base.PredictRequest(**_bound("predict", *args, **options)))
 
     def callbacks(self) -> list[Any]:
@@ -78,7 +79,7 @@ class TaskContext(TrainContext):
         return callbacks_of(self._run)
 
     def train_steps(self, *args: Any, **options: Any) -> Mapping[str, float]:
-        with naming_mistakes():
+        with naming_mistakes(), made_by_all("ctx.train_steps", self.strategy):
             return self._trainer.train_steps(base.LoopRequest(**_bound("train_steps", *args, **options)))
 
     def dataset(self, name: str) -> Any:
@@ -125,11 +126,16 @@ class TaskContext(TrainContext):
         self._run.reporter.hand_in(values, step=self.step if step is None else step)
 
     def save(self, *, step: int, **trackables: Any) -> None:
-        self._run.register(trackables)
-        self._run.reporter.step = max(self.step, step)
-        self._run.save(trackables, step=step)
+        with made_by_all("ctx.save", self.strategy):
+            self._run.register(trackables)
+            self._run.reporter.step = max(self.step, step)
+            self._run.save(trackables, step=step)
 
     def restore(self, **trackables: Any) -> int | None:
+        with made_by_all("ctx.restore", self.strategy):
+            return self._restore(trackables)
+
+    def _restore(self, trackables: Mapping[str, Any]) -> int | None:
         run = self._run
         run.register(trackables)
         state = run.checkpoints.newest()

@@ -33,7 +33,13 @@ from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.checkpointing.variables import Exchange
-from raydist.training.cluster import cache_files, collective_clock, collectives, strategy
+from raydist.training.cluster import (
+    cache_files,
+    collective_calls,
+    collective_clock,
+    collectives,
+    strategy,
+)
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
     TaskStrategy,
@@ -206,6 +212,7 @@ def _opened(
         )
         try:
             yield run
+            collective_calls.leave()
             if assignment.is_chief and not progress.has_trained():
                 entry_point = assignment.job.entry_point
                 who = str(entry_point) if entry_point.is_script else "the train function"
@@ -353,6 +360,7 @@ def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
     elif _sums_replicas(strategy):
         exchange = Exchange(sums=functools.partial(collectives.sums_over_replicas, strategy=strategy))
     run.checkpoints.exchange_by(gather, exchange)
+    collective_calls.begin(strategy, functools.partial(setattr, run.reporter.progress, "collective"))
     reporting.note(all_reduce.note_on(strategy))
     reporting.note(note_on_processors(strategy))
 

@@ -13,6 +13,7 @@ import functools
 import inspect
 import itertools
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -339,6 +340,16 @@ def launcher_of(extended: Any) -> Any:
     return extended._host_cross_device_ops._launchers[0]
 
 
+def num_workers_of(strategy: tf.distribute.Strategy) -> int:
+    """Returns of how many workers each has a part of a synchronous strategy's replicas."""
+    return int(strategy.extended._num_workers)
+
+
+def host_of(strategy: tf.distribute.Strategy) -> str:
+    """Returns the name of this worker's CPU in such a strategy."""
+    return f"{strategy.extended._worker_device}/device:CPU:0"
+
+
 def all_gather(launcher: Any, tensor: tf.Tensor, options: Any) -> tf.Tensor:
     """Returns the workers' tensors of one shape, joined in the order of the workers along axis 0."""
     return launcher._all_gather(tensor, options)
@@ -392,6 +403,87 @@ def _observed(
 
     launch.original = original  # type: ignore[attr-defined]
     return launch
+
+
+class CollectiveCalls:
+    """Tells of each call from Python that runs collectives of a strategy, before and after it.
+
+    TensorFlow has no such hook: a function that was traced once runs without any Python of a strategy. So it
+    notes in which function a collective was traced, and tells of each later call of that. Functions that are
+    called as `get_concrete_function(...)` returns them are not seen.
+    """
+
+    _tell: Callable[[bool], None] = staticmethod(lambda begins: None)
+    _keys: Any = None  # of the strategy's collectives
+    _device = ""  # of this task's first replica, which tells for all of them
+    _called: Any = None  # the function that the main thread has called
+    _functions: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()  # those with collectives
+
+    @classmethod
+    def begin(cls, strategy: tf.distribute.Strategy, tell: Callable[[bool], None]) -> None:
+        """Tells of those of `strategy` from now on: with True as a call begins, with False as it ends."""
+        extended = strategy.extended
+        cls._keys, cls._device, cls._tell = extended._collective_keys, extended.worker_devices[0], tell
+        owner, launcher = polymorphic_function.Function, cross_device_utils.CollectiveReplicaLauncher
+        if not getattr(owner.__call__, "tells_of_collectives", False):
+            owner.__call__ = cls._told_call(owner.__call__)
+            for name in ("all_reduce", "_all_gather"):  # all of the launcher's methods end in these two
+                setattr(launcher, name, cls._told_collective(getattr(launcher, name)))
+            for name in ("broadcast_send", "broadcast_recv"):  # of a variable's first value
+                setattr(collective_ops, name, cls._told_broadcast(getattr(collective_ops, name)))
+
+    @classmethod
+    def _told_call(cls, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            is_inner = cls._called is not None or not tf.executing_eagerly()
+            if is_inner or threading.get_ident() != threading.main_thread().ident:
+                return original(self, *args, **kwargs)
+            cls._called = self
+            try:
+                if self in cls._functions:
+                    cls._tell(True)
+                return original(self, *args, **kwargs)
+            finally:
+                cls._called = None
+                if self in cls._functions:
+                    cls._tell(False)
+
+        __call__.tells_of_collectives = True  # type: ignore[attr-defined]
+        return __call__
+
+    @classmethod
+    def _told_collective(cls, original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+        @functools.wraps(original)
+        def launch(self: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+            is_told = self._collective_keys is cls._keys and self._device == cls._device
+            with cls.told() if is_told else contextlib.nullcontext():
+                return original(self, *args, **kwargs)
+
+        return launch
+
+    @classmethod
+    def _told_broadcast(cls, original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+        @functools.wraps(original)
+        def exchange(*args: Any, **kwargs: Any) -> tf.Tensor:
+            with cls.told():
+                return original(*args, **kwargs)
+
+        return exchange
+
+    @classmethod
+    @contextlib.contextmanager
+    def told(cls) -> Iterator[None]:
+        """Tells of a collective in the block: of one that is traced, when its function runs."""
+        if tf.executing_eagerly():
+            cls._tell(True)
+            yield
+            cls._tell(False)
+            return
+        if cls._called is not None and cls._called not in cls._functions:
+            cls._functions.add(cls._called)
+            cls._tell(True)
+        yield
 
 
 class inlined_functions:

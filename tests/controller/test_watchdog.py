@@ -8,7 +8,7 @@ import pytest
 from raydist.controller.attempt import Attempt
 from raydist.controller.task_group import GroupUpdate
 from raydist.controller.watchdog import SILENCE_S, SUSPICIOUS_S, Watchdog
-from raydist.outcome.status import FailureKind, TaskState, TaskStatus
+from raydist.outcome.status import CallState, Collective, FailureKind, TaskState, TaskStatus
 from tests.support.fakes import make_status, task
 
 
@@ -102,6 +102,7 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
 
 
 BOTH = ("worker/0", "worker/1")
+TRAINED = {"first_step_at_s": 1.0}
 
 
 def test_training_that_stands_still_is_found() -> None:
@@ -112,8 +113,8 @@ def test_training_that_stands_still_is_found() -> None:
     assert watch.is_stalled
 
 
-@pytest.mark.parametrize("sign", [{"step": 1}, {"beats": 1}])
-def test_any_sign_of_one_task_is_progress(sign: dict[str, int]) -> None:
+@pytest.mark.parametrize("sign", [{"step": 1}, {"beats": 1}, {"collective": Collective(number=1)}])
+def test_any_sign_of_one_task_is_progress(sign: dict[str, Any]) -> None:
     watch = begun()
     watch.pass_time(99, speaking=BOTH)
     watch.look(training("worker/1", **sign))
@@ -132,6 +133,12 @@ def test_any_sign_of_one_task_is_progress(sign: dict[str, int]) -> None:
         ({"num_steps": None, "num_epochs": 2, "epoch": 2}, False),
         ({"num_steps": None, "num_epochs": 2}, True),
         ({"num_steps": None}, False),  # a loop of the user's, of which nothing is known
+        # Before the first step nobody may know how many follow.
+        ({"num_steps": None, "collective": Collective(state=CallState.INSIDE)}, True),
+        ({"num_steps": None, "collective": Collective(state=CallState.MEETING, call="model.fit")}, True),
+        ({"num_steps": None, "collective": Collective(state=CallState.BETWEEN)}, False),
+        ({"num_steps": 10, "step": 10, "collective": Collective(state=CallState.INSIDE), **TRAINED}, False),
+        ({"num_steps": 10, "step": 10, "collective": Collective(state=CallState.MEETING), **TRAINED}, True),
     ],
 )
 def test_only_steps_that_are_to_come_are_missed(fields: dict[str, Any], is_stalled: bool) -> None:

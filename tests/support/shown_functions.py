@@ -43,7 +43,7 @@ def made(ctx: Any, make: Any = keras.Model, *, layers: Any = (), **compiled: Any
             hidden = layer()(hidden)
         model = make(inputs, keras.layers.Dense(1)(hidden))
         if not compiled.pop("outside", False):
-            model.compile(keras.optimizers.SGD(0.05), loss="mse", **compiled)
+            model.compile(keras.optimizers.SGD(0.05), **{"loss": "mse", **compiled})
     return model
 
 
@@ -177,6 +177,17 @@ def evaluated(ctx: Any) -> Any:
     return {"small": [float(small["squares"])], "large": [float(large["squares"])]}
 
 
+def summed(y_true: Any, y_pred: Any) -> Any:
+    return tf.reduce_sum(tf.square(tf.cast(y_true, tf.float32) - y_pred))
+
+
+def loss_of_sums(ctx: Any) -> Any:
+    """A loss that is a sum over the batch, evaluated before any training, and with uneven parts."""
+    model = made(ctx, loss=summed)
+    first = model.evaluate(batches(size=3), verbose=0)
+    return {**fitted(model), "first": [float(np.ravel(first)[0])]}
+
+
 def metric_from_outside(ctx: Any) -> Any:
     outside = keras.metrics.MeanAbsoluteError(name="outside")
     return fitted(made(ctx, metrics=[outside]))
@@ -187,6 +198,7 @@ PROGRAMS = {
     "sum in compute_loss": lambda ctx: fitted(made(ctx, SumInLoss)),
     "evaluated": evaluated,
     "zero": zero_metric,
+    "loss of sums": loss_of_sums,
     "sum in a layer": lambda ctx: fitted(made(ctx, layers=[SumInLayer])),
     "normed": lambda ctx: fitted(made(ctx, layers=[keras.layers.BatchNormalization])),
     "normed, mean in a layer": lambda ctx: fitted(

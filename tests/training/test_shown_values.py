@@ -10,7 +10,15 @@ import pytest
 from tests.support.processes import Cluster, TaskProcess, run_function
 from tests.support.selected import selected
 
-EQUAL = ("compiled outside", "sum in compute_loss", "evaluated", "sum in a layer", "renamed", "zero")
+EQUAL = (
+    "compiled outside",
+    "sum in compute_loss",
+    "evaluated",
+    "sum in a layer",
+    "renamed",
+    "zero",
+    "loss of sums",
+)
 # By program the value that cannot be put together from the replicas'.
 NOTED = {"own step": ("root", "largest"), "returned": ("sum_of_errors",)}
 KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]

@@ -32,7 +32,7 @@ from raydist.runtime.host.hardware import peak_memory_bytes
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.task_files import TaskFiles
 from raydist.runtime.task.runner import TaskRunner, describe_failure, load_runner
-from raydist.runtime.task.stacks import dump_stacks, place_in_code
+from raydist.runtime.task.stacks import Standing, dump_stacks, place_in_code
 from raydist.spec.secrecy import Secrets, secrets_of
 from raydist.spec.tasks import TaskId
 from raydist.storage.kept_state import HandedState
@@ -145,6 +145,7 @@ class _Task:
         self._is_profile_asked = False
         self._place: CodePlace | None = None
         self._placed_after = (0, 0)
+        self._standing = Standing()
         self._has_ended = False
         self._early: list[Command] | None = []  # commands that came before there was anything to do
         self._commanding = threading.Lock()
@@ -268,7 +269,11 @@ class _Task:
         """Returns a status with what is known here."""
         place = self._place if self._placed_after == (status.step, status.beats) else None
         return dataclasses.replace(
-            status, place=place, leaving=self._leaving, peak_memory_bytes=peak_memory_bytes()
+            status,
+            place=place,
+            collective=self._standing.located(status.collective),
+            leaving=self._leaving,
+            peak_memory_bytes=peak_memory_bytes(),
         )
 
     def _dump_stacks(self) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import sysconfig
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from raydist.outcome.status import CodePlace
+from raydist.outcome.status import CodePlace, Collective
 from raydist.spec.text import as_submitted
 
 # What calls the user's code, and where a task is that waits for others.
@@ -30,6 +32,31 @@ def place_in_code() -> CodePlace:
     stacks = _stacks()
     main = stacks.pop(threading.main_thread().ident, [])
     return place_of(main, list(stacks.values()))
+
+
+class Standing:
+    """In which line of the user's this process stands, once it has been in one collective for a second."""
+
+    _AFTER_S = 1.0
+
+    def __init__(self) -> None:
+        self._last: Collective | None = None  # with the line
+        self._since_s = 0.0
+
+    def located(self, newest: Collective | None) -> Collective | None:
+        """Returns `newest` with the line, where it has been the newest for that long."""
+        last, now_s = self._last, time.monotonic()
+        if newest is None or last is None or dataclasses.replace(last, where=None) != newest:
+            self._last, self._since_s = newest, now_s
+        elif last.where is None and now_s - self._since_s >= self._AFTER_S:
+            self._last = dataclasses.replace(newest, where=_line_of_user())
+        return self._last
+
+
+def _line_of_user() -> str | None:
+    """Returns the innermost line of the user's in which the main thread is, such as `job.py:21 (train)`."""
+    frame = next(filter(_is_users, _stacks().get(threading.main_thread().ident, [])), None)
+    return None if frame is None else as_submitted(_line(frame))
 
 
 def dump_stacks() -> str:
@@ -68,8 +95,13 @@ def place_of(main: Stack, others: Sequence[Stack]) -> CodePlace:
 def _place(frame: traceback.FrameSummary, stack: Stack, *, is_waiting: bool) -> CodePlace:
     told = [one for one in stack[1:] if _is_code(one) and _package(one.filename) not in _ENGINES]
     lines = traceback.StackSummary.from_list([*told[::-1], stack[0]]).format()
-    where = f"{_short(frame.filename)}:{frame.lineno} ({frame.name})"
-    return CodePlace(where=as_submitted(where), stack=as_submitted("".join(lines)), is_waiting=is_waiting)
+    return CodePlace(
+        where=as_submitted(_line(frame)), stack=as_submitted("".join(lines)), is_waiting=is_waiting
+    )
+
+
+def _line(frame: traceback.FrameSummary) -> str:
+    return f"{_short(frame.filename)}:{frame.lineno} ({frame.name})"
 
 
 def _called_by_engine(stack: Stack) -> Iterator[traceback.FrameSummary]:

@@ -59,11 +59,6 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
         return self.extended.own_replicas
 
     @property
-    def first_replicas(self) -> list[int]:
-        """The first replica of each worker."""
-        return [own.start for own in self.extended.replicas_of_workers]
-
-    @property
     def is_on_cpu(self) -> bool:
         """Whether all of this worker's replicas are computed by its CPU."""
         return len(set(self.extended.worker_devices)) == 1 and "CPU" in self.extended.worker_devices[0]

@@ -218,6 +218,11 @@ def is_local_mean() -> bool:
     return _replica.step.rule is LossRule.LOCAL_MEAN
 
 
+def is_sum() -> bool:
+    """Whether they are sums over the replica's own examples."""
+    return _replica.step.rule is LossRule.SUM
+
+
 def local_mean_weight() -> tf.Tensor | None:
     """Returns what a local mean weighs in the global one, a scalar; None for a loss that is scaled."""
     if is_whole() or _replica.step.rule is not LossRule.LOCAL_MEAN:

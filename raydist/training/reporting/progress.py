@@ -15,7 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raydist.outcome.status import Command, Report, TaskFailure, TaskPace, TaskState, TaskStatus, Training
+from raydist.outcome.status import (
+    Collective,
+    Command,
+    Report,
+    TaskFailure,
+    TaskPace,
+    TaskState,
+    TaskStatus,
+    Training,
+)
 from raydist.outcome.value import MAX_BYTES, NotKeptError, encode_value
 from raydist.spec.best import Best, best_of
 from raydist.spec.quantities import write_bytes
@@ -63,7 +72,12 @@ _MAX_REPORTS = 32
 
 
 class TaskProgress:
-    """Holds one task's status. Every method may be called from any thread."""
+    """Holds one task's status. Every method may be called from any thread.
+
+    Attributes:
+      collective: What the task has begun together with all other workers. It is set for each call of steps,
+        so without a lock.
+    """
 
     def __init__(
         self, task: TaskId, *, host: str | None = None, clock: Callable[[], float] = time.time
@@ -82,6 +96,7 @@ class TaskProgress:
         self._rate_step = 0
         self._rate_at_s: float | None = None
         self._resumable_step = 0
+        self.collective: Collective | None = None
 
     def settle_first(self, settle: Callable[[], None]) -> None:
         """Takes what `settle` calls, which may call the other methods."""
@@ -108,7 +123,8 @@ class TaskProgress:
                 rate = (status.step - self._rate_step) / (now - self._rate_at_s)
                 self._status = status = replace(status, steps_per_s=rate)
                 self._rate_step, self._rate_at_s = status.step, now
-            return replace(status, at_s=now, reports=tuple(self._reports))
+            reports = tuple(self._reports)
+            return replace(status, at_s=now, reports=reports, collective=self.collective)
 
     def _change(self, **fields: Any) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from keras.src.random import seed_generator
 from keras.src.trainers import trainer as base_trainer
 
 from raydist.training import tf_private
+from raydist.training.cluster import collective_calls
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.keras3 import (
     epochs,
@@ -101,6 +102,16 @@ def replacements() -> tuple[Replacement, ...]:
                 reason="BatchNormalization's moving statistics drift apart per replica",
             )
             for name in ("evaluate", "predict", "test_on_batch", "predict_on_batch")
+        ),
+        *(
+            Replacement(
+                owner=model,
+                name=name,
+                parameters="self ...",
+                make=around(collective_calls.method_of_all(name)),
+                reason=collective_calls.REASON,
+            )
+            for name in collective_calls.METHODS
         ),
         Replacement(
             owner=epoch_iterator,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tf_keras.src import losses
-from tf_keras.src.engine import base_layer_utils
+from tf_keras.src.engine import base_layer_utils, compile_utils
 from tf_keras.src.layers.normalization import batch_normalization
 from tf_keras.src.metrics import base_metric
 from tf_keras.src.mixed_precision import loss_scale_optimizer
@@ -100,6 +101,13 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self grads_and_vars",
             make=around(_internal_apply_gradients),
             reason="under ParameterServer each gradient is a message of its own",
+        ),
+        Replacement(
+            owner=compile_utils.LossesContainer,
+            name="__call__",
+            parameters="self ...",
+            make=around(_losses_of_model),
+            reason="it shows a loss of the user's that is a sum over the batch as a mean over the replicas",
         ),
         Replacement(
             owner=loss_scale_optimizer,
@@ -290,7 +298,23 @@ def _get_reduction(original: Callable[..., Any], self: Any) -> Any:
     return original(self)
 
 
+class _Container(threading.local):
+    """Whether the losses that `compile` was given are being computed, in the thread that traces a step."""
+
+    is_called = False
+
+
+_container = _Container()
+
+
+def _losses_of_model(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    with tf_private.changed(_container, is_called=True):
+        return original(self, *args, **kwargs)
+
+
 def _update_state(original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None) -> Any:
     if getattr(values, "shape", None) == ():
+        if _container.is_called and replica_share.is_sum():  # and weighted by the replica's examples
+            values = replica_share.unscale_by_share(values)
         values, sample_weight = replica_share.of_step(self, values, sample_weight)
     return original(self, values, sample_weight=sample_weight)

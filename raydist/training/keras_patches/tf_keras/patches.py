@@ -17,6 +17,7 @@ from tf_keras.src.engine.sequential import Sequential
 from tf_keras.src.utils import metrics_utils
 
 from raydist.training import tf_private
+from raydist.training.cluster import collective_calls
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.keras_patches.tf_keras import data_handler, model_training, optimizers, random_layers
@@ -121,6 +122,16 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self callbacks initial_epoch ...",
             make=around(model_training.packed_fit),
             reason="several steps may go into one call where no callback watches batches",
+        ),
+        *(
+            Replacement(
+                owner=training.Model,
+                name=name,
+                parameters="self ...",
+                make=around(collective_calls.method_of_all(name)),
+                reason=collective_calls.REASON,
+            )
+            for name in collective_calls.METHODS
         ),
         *optimizers.replacements(),
         *(

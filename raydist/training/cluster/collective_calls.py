@@ -1,0 +1,120 @@
+"""Calls that all workers make together: each meets the others' before it does anything.
+
+TensorFlow pairs what workers exchange by counting. A call that one worker makes alone would wait for ever, or
+meet what the others exchange for something else. So each worker numbers what it begins together with the
+others, and says where it is. The controller compares that (controller/unequal_calls.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.outcome.status import CallState, Collective
+from raydist.training import tf_private
+from raydist.training.cluster import collectives
+
+
+class _Calls:
+    """Those of this process.
+
+    Attributes:
+      tell: Takes where this worker is.
+      num_begun: Collectives that have begun.
+      depth: How many calls are inside of each other.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, tell: Callable[[Collective], None]) -> None:
+        self.strategy, self.tell = strategy, tell
+        self.num_begun = self.depth = 0
+        self.is_meeting = False
+
+    def begins(self, state: CallState, **options: Any) -> None:
+        """Tells that another collective begins."""
+        self.num_begun += 1
+        self.tell(Collective(number=self.num_begun, state=state, **options))
+
+    def exchanges(self, is_running: bool) -> None:
+        """Tells that a step, or an exchange of values, begins or has ended."""
+        if self.is_meeting:
+            return
+        self.num_begun += is_running
+        state = CallState.INSIDE if self.depth else CallState.BETWEEN
+        self.tell(Collective(number=self.num_begun, state=state, is_running=is_running))
+
+    def meet(self, name: str) -> None:
+        """Waits until all workers make the call `name`."""
+        self.begins(CallState.MEETING, call=name)
+        checksum = zlib.crc32(name.encode())
+        with tf_private.changed(self, is_meeting=True):
+            rows = collectives.gather_over_workers(self.strategy, [checksum], is_meeting=True)
+        while any(row != rows[0] for row in rows):
+            threading.Event().wait()  # the controller, which sees each worker's line, ends the attempt
+        self.depth += 1
+        # With another number: a worker of which no news has come yet still seems to wait at this one.
+        self.begins(CallState.INSIDE)
+
+    def ends(self) -> None:
+        """Tells that a call has returned."""
+        self.depth -= 1
+        self.exchanges(False)
+
+
+# Of the process, as the hooks in TensorFlow are.
+_calls: _Calls | None = None
+
+
+def begin(strategy: tf.distribute.Strategy, tell: Callable[[Collective], None]) -> None:
+    """Follows the calls of this worker, if there are others.
+
+    Args:
+      tell: Called with where this worker stands, before each collective.
+    """
+    global _calls
+    _calls = None
+    if not collectives.is_alone(strategy):
+        _calls = _Calls(strategy, tell)
+        tf_private.CollectiveCalls.begin(strategy, _calls.exchanges)
+
+
+@contextlib.contextmanager
+def made_by_all(name: str, strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Around a call that all workers make, such as `model.fit`: waits until they do.
+
+    Does nothing for a strategy that this worker has alone.
+    """
+    calls = _calls
+    if calls is None or strategy is not calls.strategy:
+        yield
+        return
+    calls.meet(name)
+    try:
+        yield
+    finally:
+        calls.ends()
+
+
+# The methods of Keras's models that all workers call, whose owner and Keras the callers know.
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+REASON = "a call that one worker makes alone would wait for ever, or meet what others exchange"
+
+
+def method_of_all(name: str) -> Callable[..., Any]:
+    """Returns what replaces the method `name` of Keras's models, see `replacement.around`."""
+
+    def method(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        with made_by_all(f"model.{name}", self.distribute_strategy):
+            return original(self, *args, **kwargs)
+
+    return method
+
+
+def leave() -> None:
+    """Says that the train function has returned."""
+    if _calls is not None:
+        _calls.begins(CallState.LEFT)

@@ -1,0 +1,144 @@
+"""Calls that one worker makes alone, and what all workers do together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.runtime.task.stacks import Standing
+from tests.support.inside import progress_of
+
+PLACES = (
+    *("before", "on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end"),
+    *("on_test_begin", "on_test_end", "on_epoch_end", "on_train_end", "after"),
+)
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    return x, (x[:, 0] > 0).astype("int64")
+
+
+def made_model(ctx: Any) -> Any:
+    keras = tf.keras
+    with ctx.strategy.scope():
+        model = keras.Sequential(
+            [keras.layers.Input((4,)), keras.layers.BatchNormalization(), keras.layers.Dense(2)]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    return model
+
+
+def calls_of(ctx: Any, model: Any) -> Mapping[str, Callable[[], object]]:
+    """Returns the calls that all workers make together, by name."""
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    def step(batch: Any) -> Any:
+        return {"mean": tf.reduce_mean(batch[0])}
+
+    return {
+        "model.fit": lambda: model.fit(x, y, batch_size=8, verbose=0),
+        "model.evaluate": lambda: model.evaluate(x, y, batch_size=8, verbose=0),
+        "model.predict": lambda: model.predict(x, batch_size=8, verbose=0),
+        "model.train_on_batch": lambda: model.train_on_batch(x[:8], y[:8]),
+        "model.test_on_batch": lambda: model.test_on_batch(x[:8], y[:8]),
+        "model.predict_on_batch": lambda: model.predict_on_batch(x[:8]),
+        "ctx.fit": lambda: ctx.fit(model, dataset, epochs=1, verbose=0),
+        "ctx.evaluate": lambda: ctx.evaluate(model, dataset, verbose=0),
+        "ctx.predict": lambda: ctx.predict(model, x),
+        "ctx.train_steps": lambda: ctx.train_steps(step, dataset.repeat(), num_steps=2),
+        "ctx.save": lambda: ctx.save(step=1, model=model),
+        "ctx.restore": lambda: ctx.restore(model=model),
+    }
+
+
+def alone(ctx: Any, *, call: str, place: str, folder: str) -> dict[str, Any]:
+    """Has the chief make a call in one place of a training; each worker writes where it stands."""
+    threading.Thread(target=_write_standing, args=(ctx, Path(folder)), daemon=True).start()
+    model, (x, y) = made_model(ctx), data()
+    calls = calls_of(ctx, model)
+
+    def make(at: str) -> None:
+        if ctx.is_chief and at == place:
+            calls[call]()
+
+    hooks = {name: lambda self, *_, at=name, **__: make(at) for name in PLACES if name.startswith("on_")}
+    callback = type("Alone", (tf.keras.callbacks.Callback,), hooks)()
+    make("before")
+    ctx.fit(
+        model,
+        tf.data.Dataset.from_tensor_slices((x, y)).batch(8),
+        validation_data=(x, y),
+        epochs=2,
+        verbose=0,
+        callbacks=[callback],
+    )
+    make("after")
+    return {}
+
+
+def _write_standing(ctx: Any, folder: Path) -> None:
+    """Writes what the status thread of a task would tell."""
+    standing, file = Standing(), folder / f"{ctx.task.path_name}.json"
+    while True:
+        found = standing.located(progress_of(ctx).collective)
+        if found is not None:
+            text = json.dumps({**dataclasses.asdict(found), "state": found.state.name})
+            part = file.with_suffix(".part")
+            part.write_text(text)
+            os.replace(part, file)
+        time.sleep(0.1)
+
+
+def counted(ctx: Any) -> dict[str, Any]:
+    """Returns how many collectives have begun after each of many things that all workers do."""
+    progress, counts = progress_of(ctx), {}
+
+    def begun() -> int:
+        return 0 if progress.collective is None else progress.collective.number
+
+    model, (x, y) = made_model(ctx), data()
+    counts["model"] = begun()
+    for name, call in calls_of(ctx, model).items():
+        call()
+        counts[name] = begun()
+    strategy = ctx.strategy
+    with strategy.scope():
+        variable = tf.Variable(0.0)
+
+    @tf.function
+    def own_step(batch: Any) -> Any:
+        def step(part: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = variable * tf.reduce_sum(part[0])
+            total = tf.distribute.get_replica_context().all_reduce("sum", tape.gradient(loss, variable))
+            variable.assign_sub(0.01 * total)
+            return loss
+
+        return strategy.reduce("SUM", strategy.run(step, args=(batch,)), axis=None)
+
+    for batch in strategy.experimental_distribute_dataset(
+        tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    ):
+        own_step(batch)
+    counts["own loop"] = begun()
+    values = strategy.run(lambda: tf.constant(1.0))
+    strategy.reduce("SUM", values, axis=None)
+    counts["reduce"] = begun()
+    strategy.gather(strategy.run(lambda: tf.constant([1.0])), axis=0)
+    counts["gather"] = begun()
+    local = tf.function(lambda: tf.constant(1.0))
+    local()
+    counts["local function"] = begun()
+    return counts

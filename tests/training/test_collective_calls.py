@@ -1,0 +1,107 @@
+"""Calls that all workers make together, and what is told of one that a worker makes alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from raydist.controller.unequal_calls import unequal_calls
+from raydist.outcome.status import CallState, Collective
+from tests.support.fakes import attempt_of, make_status, task
+from tests.support.processes import Cluster, run_function, started
+
+FUNCTIONS = "tests.support.alone_functions"
+WORKERS = ("worker/0", "worker/1")
+PLACES = (
+    *("before", "on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end"),
+    *("on_test_begin", "on_test_end", "on_epoch_end", "on_train_end", "after"),
+)
+CALLS = (
+    *("model.fit", "model.evaluate", "model.predict", "model.train_on_batch", "model.test_on_batch"),
+    *("model.predict_on_batch", "ctx.fit", "ctx.evaluate", "ctx.predict", "ctx.train_steps", "ctx.save"),
+    "ctx.restore",
+)
+# Each call in two places, each place in two calls at least, and other pairs with the other Keras.
+CELLS = [
+    (keras, call, PLACES[(index + shift + (keras == "3")) % len(PLACES)])
+    for keras in ("3", "legacy")
+    for index, call in enumerate(CALLS)
+    for shift in (0, 4)
+]
+QUICK = [("3", "model.evaluate", "on_epoch_end"), ("legacy", "model.predict", "after")]
+
+
+def sentence_of(keras: str, call: str, place: str, folder: Path) -> str:
+    """Returns what the controller says of two workers of which the chief makes a call alone."""
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    deadline_s = time.monotonic() + 120
+    with started(f"{FUNCTIONS}:alone", cluster, call=call, place=place, folder=str(folder)) as tasks:
+        while time.monotonic() < deadline_s and tasks[0].process.poll() is None:
+            statuses = [make_status(name, collective=standing(name, folder)) for name in WORKERS]
+            cause = unequal_calls(attempt_of(map(task, WORKERS), *statuses), statuses)
+            if cause is not None:
+                return cause.failure.message
+            time.sleep(0.1)
+        raise AssertionError("nothing was told\n" + "\n".join(one.text() for one in tasks))
+
+
+def standing(name: str, folder: Path) -> Collective | None:
+    file = folder / f"{task(name).path_name}.json"
+    if not file.exists():
+        return None
+    fields = json.loads(file.read_text())
+    return Collective(**{**fields, "state": CallState[fields["state"]]})
+
+
+@pytest.mark.parametrize(("keras", "call", "place"), QUICK)
+def test_call_of_one_worker_is_told_with_both_lines(
+    keras: str, call: str, place: str, tmp_path: Path
+) -> None:
+    check(sentence_of(keras, call, place, tmp_path), call, place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("keras", "call", "place"), CELLS)
+def test_each_call_of_one_worker_is_told_with_both_lines(
+    keras: str, call: str, place: str, tmp_path: Path
+) -> None:
+    check(sentence_of(keras, call, place, tmp_path), call, place)
+
+
+def check(sentence: str, call: str, place: str) -> None:
+    one, other = sentence.partition(": all workers make this call, or none")[0].split(", ")
+    assert one.startswith(f"worker/0 calls {call} in ")
+    assert "alone_functions.py:" in one
+    if place == "after":
+        assert other == "worker/1 has returned from the train function"
+    else:
+        assert other.startswith(("worker/1 calls ctx.fit in", "worker/1 waits for the other workers in"))
+        assert "alone_functions.py:" in other
+
+
+@pytest.mark.parametrize(
+    ("keras", "workers", "devices", "options"),
+    [
+        pytest.param("3", 2, None, {}, id="3"),
+        pytest.param("legacy", 2, None, {}, id="legacy"),
+        pytest.param("3", 2, 2, {}, id="2-devices", marks=pytest.mark.slow),
+        pytest.param("3", 3, None, {"virtual_replicas": "4"}, id="virtual", marks=pytest.mark.slow),
+        pytest.param(
+            "legacy", 3, None, {"virtual_replicas": "4"}, id="legacy-virtual", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_workers_count_what_they_do_together_alike(
+    keras: str, workers: int, devices: int | None, options: dict[str, str]
+) -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=workers, devices=devices, keras=keras)
+    first, *others = run_function(f"{FUNCTIONS}:counted", cluster, job_options=options)
+    assert all(one.values == first.values for one in others)
+    counts = list(first.values.values())
+    together = counts[:-1]  # the last is of a function without collectives
+    assert all(after > before for before, after in itertools.pairwise(together))
+    assert counts[-1] == counts[-2]
