@@ -62,16 +62,22 @@ class TaskContext(TrainContext):
         return self._run.assignment.files.output_dir
 
     def fit(self, *args: Any, **options: Any) -> Any:
-        with naming_mistakes(), made_by_all("ctx.fit", self.strategy):
-            return self._trainer.fit(base.FitRequest(**_bound("fit", *args, **options)))
+        with naming_mistakes():
+            request = base.FitRequest(**_bound("fit", *args, **options))
+            with made_by_all("ctx.fit", self.strategy, request.model):
+                return self._trainer.fit(request)
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, Any]:
-        with naming_mistakes(), made_by_all("ctx.evaluate", self.strategy):
-            return self._trainer.evaluate(base.EvaluateRequest(**_bound("evaluate", *args, **options)))
+        with naming_mistakes():
+            request = base.EvaluateRequest(**_bound("evaluate", *args, **options))
+            with made_by_all("ctx.evaluate", self.strategy, request.model):
+                return self._trainer.evaluate(request)
 
     def predict(self, *args: Any, **options: Any) -> Any:
-        with naming_mistakes(), made_by_all("ctx.predict", self.strategy):
-            return self._trainer.predict(base.PredictRequest(**_bound("predict", *args, **options)))
+        with naming_mistakes():
+            request = base.PredictRequest(**_bound("predict", *args, **options))
+            with made_by_all("ctx.predict", self.strategy, request.model):
+                return self._trainer.predict(request)
 
     def callbacks(self) -> list[Any]:
         if self._is_evaluator:

@@ -322,6 +322,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
         from_known=collectives.from_known,
     )
     tf_private.gather_sizes_in_loops()
+    tf_private.count_saves_alone()
     tf_private.key_traces_by_replica()
     tf_private.inline_functions(on_compiled=compilation.note_inlined)
     check_keras(assignment.keras)

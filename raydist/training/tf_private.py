@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx as autograph_ctx
 from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.data.experimental.ops import cardinality as cardinality_op
 from tensorflow.python.data.ops import (
     batch_op,
@@ -66,6 +67,7 @@ from tensorflow.python.framework import (
     config,
     func_graph,
     op_def_registry,
+    ops,
     random_seed,
 )
 from tensorflow.python.ops import (
@@ -646,6 +648,45 @@ def _as_returned(value: Any) -> Any:
 def is_in_xla() -> bool:
     """Whether what is traced now is compiled by XLA."""
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def follow_synchronized(
+    read: Callable[[Any, Callable[[Any], Any]], Any], assigned: Callable[[Any, Any], None]
+) -> None:
+    """Follows reads outside of replicas, and changes, of variables that are synchronized on read.
+
+    TensorFlow reduces one over all replicas whenever it is read there (values.py, `_get_cross_replica`).
+
+    Args:
+      read: Called with the variable and a function of it that reduces it; returns its value.
+      assigned: Called with the variable and the value that was assigned; None where it is added to, or where
+        a checkpoint is read into it.
+    """
+    owner, util = distributed_values.SyncOnReadVariable, distributed_values.values_util
+    reduce_, restore = owner._get_cross_replica, util.get_on_read_restore_ops
+    if getattr(reduce_, "is_followed", False):
+        return
+
+    def _get_cross_replica(self: Any) -> Any:
+        return read(self, reduce_)
+
+    def restored(variable: Any, *args: Any, **kwargs: Any) -> Any:
+        assigned(variable, None)
+        return restore(variable, *args, **kwargs)
+
+    def followed(original: Callable[..., Any], *, is_whole: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, value, *args, **kwargs)
+            assigned(self, value if is_whole else None)
+            return result
+
+        return assign
+
+    _get_cross_replica.is_followed = True  # type: ignore[attr-defined]
+    owner._get_cross_replica, util.get_on_read_restore_ops = _get_cross_replica, restored
+    for name in ("assign", "assign_add", "assign_sub"):
+        setattr(owner, name, followed(getattr(owner, name), is_whole=name == "assign"))
 
 
 def is_synchronized_on_read(variable: object) -> bool:
@@ -1719,6 +1760,24 @@ def generator_of(dataset: tf.data.Dataset) -> PythonGenerator | None:
 def plain_variable(value: int, dtype: tf.DType) -> tf.Variable:
     """Returns a variable that no strategy mirrors, also in a strategy's scope."""
     return resource_variable_ops.ResourceVariable(value, dtype=dtype)
+
+
+def count_saves_alone() -> None:
+    """Has a `tf.train.Checkpoint` make its count of saves in each worker for itself, also in a scope.
+
+    A variable of the strategy would get its value from the chief, so that all workers would have to save.
+    """
+    original = checkpoint.add_variable
+    if getattr(original, "is_alone", False):
+        return
+
+    @functools.wraps(original)
+    def add_variable(*args: Any, **kwargs: Any) -> Any:
+        with changed(ops.get_default_graph(), _variable_creator_stack=[]):
+            return original(*args, **kwargs)
+
+    add_variable.is_alone = True  # type: ignore[attr-defined]
+    checkpoint.add_variable = add_variable
 
 
 def reshuffles(dataset: tf.data.Dataset) -> bool:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
+import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import tensorflow as tf
 
 from raydist.runtime.task.stacks import Standing
+from raydist.training.cluster import collective_calls
 from tests.support.inside import progress_of
 
 PLACES = (
@@ -63,7 +68,7 @@ def calls_of(ctx: Any, model: Any) -> Mapping[str, Callable[[], object]]:
     }
 
 
-def alone(ctx: Any, *, call: str, place: str, folder: str) -> dict[str, Any]:
+def alone(ctx: Any, *, call: str, place: str, folder: str) -> None:
     """Has the chief make a call in one place of a training; each worker writes where it stands."""
     threading.Thread(target=_write_standing, args=(ctx, Path(folder)), daemon=True).start()
     model, (x, y) = made_model(ctx), data()
@@ -85,7 +90,10 @@ def alone(ctx: Any, *, call: str, place: str, folder: str) -> dict[str, Any]:
         callbacks=[callback],
     )
     make("after")
-    return {}
+    # As a session does; the process stays, as a run's do until all have ended.
+    collective_calls.leave()
+    while True:
+        time.sleep(1.0)
 
 
 def _write_standing(ctx: Any, folder: Path) -> None:
@@ -142,3 +150,76 @@ def counted(ctx: Any) -> dict[str, Any]:
     local()
     counts["local function"] = begun()
     return counts
+
+
+def read_alone(ctx: Any) -> dict[str, Any]:
+    """Has the chief read a model alone after each epoch and at the end; returns what both read last."""
+    model, (x, y) = made_model(ctx), data()
+    alone: dict[str, list[Any]] = {}
+    begun: list[str] = []
+
+    def read() -> None:
+        for name, function in readings(ctx, model).items():
+            before = progress_of(ctx).collective
+            alone.setdefault(name, []).append(function())
+            if progress_of(ctx).collective != before:
+                begun.append(name)
+
+    def at_end(self: Any, *_: Any, **__: Any) -> None:
+        if ctx.is_chief:
+            read()
+
+    reader = type("Reader", (tf.keras.callbacks.Callback,), {"on_epoch_end": at_end})()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    model.fit(dataset, validation_data=(x, y), epochs=2, verbose=0, callbacks=[reader])
+    model.evaluate(x[:5], y[:5], verbose=0)
+    model.train_on_batch(x[:7], y[:7])
+    if ctx.is_chief:
+        read()
+    after = {name: function() for name, function in readings(ctx, model).items()}
+    return {"alone": alone, "after": after, "begun": begun}
+
+
+def readings(ctx: Any, model: Any) -> Mapping[str, Callable[[], Any]]:
+    """Returns what reads a model in many ways, by name; each shows numbers."""
+    folder = Path(tempfile.mkdtemp())
+
+    def numbers(values: Any) -> list[float]:
+        return [float(one) for value in values for one in np.ravel(value)]
+
+    def arrays_in(content: bytes) -> list[float]:
+        found: list[Any] = []
+        with h5py.File(io.BytesIO(content)) as file:
+            file.visititems(lambda _, one: found.append(one[()]) if isinstance(one, h5py.Dataset) else None)
+        return numbers(found)
+
+    def saved() -> list[float]:
+        model.save(folder / "model.keras")  # in `fit` a model that is loaded would be one of all workers
+        with zipfile.ZipFile(folder / "model.keras") as file:
+            return arrays_in(file.read("model.weights.h5"))
+
+    def saved_weights() -> list[float]:
+        model.save_weights(folder / "model.weights.h5")
+        return arrays_in((folder / "model.weights.h5").read_bytes())
+
+    def checkpoint() -> list[float]:
+        path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(folder / "checkpoint"))
+        values = [tf.train.load_variable(path, name) for name, _ in sorted(tf.train.list_variables(path))]
+        return numbers(one for one in values if isinstance(one, np.ndarray) and one.dtype.kind == "f")
+
+    def results() -> list[float]:
+        found = [metric.result() for metric in model.metrics]
+        return numbers(one for result in found for one in tf.nest.flatten(result))
+
+    optimizer = model.optimizer.variables
+    return {
+        "weights": lambda: numbers(model.get_weights()),
+        "metrics": results,
+        "optimizer": lambda: numbers(
+            one.numpy() for one in (optimizer() if callable(optimizer) else optimizer)
+        ),
+        "saved": saved,
+        "saved_weights": saved_weights,
+        "checkpoint": checkpoint,
+        "shown": lambda: [float(bool(repr(model.metrics) + repr(model.variables)))],
+    }

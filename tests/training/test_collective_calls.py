@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raydist.controller.unequal_calls import unequal_calls
@@ -73,14 +75,35 @@ def test_each_call_of_one_worker_is_told_with_both_lines(
 
 
 def check(sentence: str, call: str, place: str) -> None:
-    one, other = sentence.partition(": all workers make this call, or none")[0].split(", ")
-    assert one.startswith(f"worker/0 calls {call} in ")
-    assert "alone_functions.py:" in one
-    if place == "after":
-        assert other == "worker/1 has returned from the train function"
-    else:
-        assert other.startswith(("worker/1 calls ctx.fit in", "worker/1 waits for the other workers in"))
-        assert "alone_functions.py:" in other
+    line = r"in \S*alone_functions\.py:\d+ \(\S+\)"
+    elsewhere = rf"(calls ctx\.fit|waits for the other workers) {line}"
+    if place in ("on_train_end", "after"):
+        elsewhere = "has returned from the train function"
+    rule = r"make (this call, or none|the same calls, in one order)"
+    assert re.fullmatch(
+        rf"worker/0 calls {re.escape(call)} {line}, worker/1 {elsewhere}: all workers {rule}", sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("keras", "options"),
+    [
+        pytest.param("3", {}, id="3"),
+        pytest.param("legacy", {}, id="legacy"),
+        pytest.param("3", {"virtual_replicas": "3"}, id="virtual", marks=pytest.mark.slow),
+        pytest.param("legacy", {"virtual_replicas": "3"}, id="legacy-virtual", marks=pytest.mark.slow),
+    ],
+)
+def test_one_worker_reads_alone_what_all_have_trained(keras: str, options: dict[str, str]) -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    chief, other = run_function(f"{FUNCTIONS}:read_alone", cluster, job_options=options)
+    assert chief.values["begun"] == []
+    shown = set(chief.values["alone"])
+    assert {"weights", "metrics", "saved", "checkpoint"} <= shown
+    for name, values in other.values["after"].items():
+        for of_epoch in chief.values["alone"][name]:
+            assert np.shape(of_epoch) == np.shape(values)
+        np.testing.assert_allclose(chief.values["alone"][name][-1], values, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(

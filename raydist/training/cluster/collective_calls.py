@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from raydist.outcome.status import CallState, Collective
 from raydist.training import tf_private
-from raydist.training.cluster import collectives
+from raydist.training.cluster import collectives, kept_totals
 
 
 class _Calls:
@@ -77,16 +77,21 @@ def begin(strategy: tf.distribute.Strategy, tell: Callable[[Collective], None]) 
     """
     global _calls
     _calls = None
+    kept_totals.begin(None)
     if not collectives.is_alone(strategy):
         _calls = _Calls(strategy, tell)
+        kept_totals.begin(strategy)
         tf_private.CollectiveCalls.begin(strategy, _calls.exchanges)
 
 
 @contextlib.contextmanager
-def made_by_all(name: str, strategy: tf.distribute.Strategy) -> Iterator[None]:
+def made_by_all(name: str, strategy: tf.distribute.Strategy, model: Any = None) -> Iterator[None]:
     """Around a call that all workers make, such as `model.fit`: waits until they do.
 
     Does nothing for a strategy that this worker has alone.
+
+    Args:
+      model: What the call changes, of which each worker can read everything alone after it.
     """
     calls = _calls
     if calls is None or strategy is not calls.strategy:
@@ -95,6 +100,7 @@ def made_by_all(name: str, strategy: tf.distribute.Strategy) -> Iterator[None]:
     calls.meet(name)
     try:
         yield
+        keep_totals(model)
     finally:
         calls.ends()
 
@@ -108,10 +114,17 @@ def method_of_all(name: str) -> Callable[..., Any]:
     """Returns what replaces the method `name` of Keras's models, see `replacement.around`."""
 
     def method(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        with made_by_all(f"model.{name}", self.distribute_strategy):
+        with made_by_all(f"model.{name}", self.distribute_strategy, self):
             return original(self, *args, **kwargs)
 
     return method
+
+
+def keep_totals(model: Any) -> None:
+    """Adds up what all replicas hold of a model, so that one worker can read it alone: a collective."""
+    variables = [] if model is None or _calls is None else kept_totals.missing(model)
+    if variables and _calls is not None:
+        collectives.sums_over_replicas(variables, _calls.strategy)
 
 
 def leave() -> None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.cluster import replica_tree
+from raydist.training.cluster import kept_totals, replica_tree
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 
 # What all of TensorFlow's collectives take (ops/collective_ops.cc).
@@ -36,8 +36,8 @@ _SAME_BITS = {
 }
 
 
-# The group of all workers' CPUs, far from the numbers that TensorFlow counts for groups.
-_WORKERS = 1 << 30
+# The groups of all workers' CPUs, far from the numbers that TensorFlow counts for groups.
+_WORKERS, _SUMS = 1 << 30, (1 << 30) + 1
 
 
 def known_spec(spec: tf.TensorSpec) -> tf.TensorSpec:
@@ -88,8 +88,25 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
     """Returns the means of some numbers over all workers, the same in each. A collective."""
     if is_alone(strategy):
         return values
-    reduced = _traced_means(strategy)(tf.constant(values, tf.float32))
-    return strategy.experimental_local_results(reduced)[0].numpy().tolist()
+    means = _sums_over_workers(strategy, np.asarray(values)) / tf_private.num_workers_of(strategy)
+    found: list[float] = means.astype(np.float32).tolist()
+    return found
+
+
+def _sums_over_workers(strategy: tf.distribute.Strategy, values: np.ndarray) -> np.ndarray:
+    """Returns the sums of a vector over all workers: a collective of their CPUs."""
+    with tf_private.CollectiveCalls.told(), tf.device(tf_private.host_of(strategy)):
+        summed = tf.raw_ops.CollectiveReduceV2(
+            input=tf.constant(values, tf.float64),
+            group_size=tf_private.num_workers_of(strategy),
+            group_key=_SUMS,
+            instance_key=len(values),  # see `gather_over_workers`
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+        )
+    found: np.ndarray = summed.numpy()
+    return found
 
 
 def findings_of_workers(strategy: tf.distribute.Strategy, values: Sequence[float]) -> Sequence[float]:
@@ -107,18 +124,18 @@ def findings_of_workers(strategy: tf.distribute.Strategy, values: Sequence[float
 def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strategy) -> list[np.ndarray]:
     """Returns what variables that are summed on read hold in all replicas. One collective for all of them."""
     if isinstance(strategy, VirtualReplicasStrategy):
-        return [summed_by_tree(one) for one in copies_of_replicas(variables, strategy)]
-    own = [np.sum([copy.numpy() for copy in one.values], axis=0, dtype="float64") for one in variables]
-    flat = np.concatenate([np.reshape(one, -1) for one in own])
-    # One replica of each worker has it all: counts stay whole numbers.
-    num_local = len(strategy.extended.worker_devices)
-    none = np.zeros_like(flat)
-    values = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.constant(none if context.replica_id_in_sync_group % num_local else flat)
-    )
-    total = strategy.experimental_local_results(_traced_sums(strategy)(values))[0].numpy()
-    parts = np.split(total, np.cumsum([one.size for one in own])[:-1])
-    return [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
+        sums = [summed_by_tree(one) for one in copies_of_replicas(variables, strategy)]
+    else:
+        own = [np.sum([copy.numpy() for copy in one.values], axis=0, dtype="float64") for one in variables]
+        flat = np.concatenate([np.reshape(one, -1) for one in own])
+        total = flat if is_alone(strategy) else _sums_over_workers(strategy, flat)
+        parts = np.split(total, np.cumsum([one.size for one in own])[:-1])
+        sums = [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
+    for variable, total in zip(variables, sums, strict=True):
+        is_mean = variable.aggregation == tf.VariableAggregation.MEAN
+        held = total / strategy.num_replicas_in_sync if is_mean else total
+        kept_totals.keep(variable, tf.cast(held, variable.dtype))
+    return sums
 
 
 def copies_of_replicas(variables: Sequence[Any], strategy: VirtualReplicasStrategy) -> list[np.ndarray]:
@@ -213,23 +230,3 @@ def inconsistent_names(rows: Sequence[Sequence[int]]) -> str:
 def worker_names(indices: Iterable[int]) -> str:
     """Returns `worker/0, worker/2`."""
     return ", ".join(f"worker/{index}" for index in indices)
-
-
-@functools.cache  # a process has one such strategy; a trace costs more than many collectives
-def _traced_means(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
-    def one(own: tf.Tensor) -> tf.Tensor:
-        # In a step the value is made on the replica's device; a captured one has none to reduce to.
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + 0.0)
-
-    signature = [tf.TensorSpec([None], tf.float32)]
-    return tf.function(lambda local: strategy.run(one, args=(local,)), signature, autograph=False)
-
-
-@functools.cache
-def _traced_sums(strategy: tf.distribute.Strategy) -> Callable[[Any], Any]:
-    def one(own: tf.Tensor) -> tf.Tensor:
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own + 0.0)
-
-    return tf.function(
-        lambda values: strategy.run(one, args=(values,)), reduce_retracing=True, autograph=False
-    )

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.cluster import gathered_rows
+from raydist.training.cluster import gathered_rows, kept_totals
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import (
     accumulation,
@@ -247,7 +247,8 @@ def make_step_function(
 
     def call(elements: Any) -> Any:
         own_logs.set_shown(model, shown)
-        outputs = function(elements)
+        with kept_totals.changing():
+            outputs = function(elements)
         if isinstance(elements, step_calls.StepCall):
             outputs = own_logs.of_task(model, outputs, is_training=is_training)
         while unnoted:

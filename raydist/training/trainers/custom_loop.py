@@ -14,7 +14,7 @@ from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
 from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
-from raydist.training.cluster import collectives
+from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import compilation, layer_notes, loss_rules, side_effects, slices
 from raydist.training.replicas.loop_scalars import scalars_of
@@ -247,6 +247,7 @@ def _make_call(
         # One all-reduce a call, of all scalars at once.
         return over_replicas(total, votes)
 
+    @kept_totals.changing()
     def call(iterator: Any, count: int, votes: _Votes) -> tuple[Mapping[str, float], _Votes]:
         nonlocal rule
         left, before = count, None

@@ -19,10 +19,10 @@ from keras.src.trainers import compile_utils, trainer as base_trainer
 
 from raydist.known_versions import version_of
 from raydist.training import tf_private
-from raydist.training.cluster import collectives
+from raydist.training.cluster import collective_calls
 from raydist.training.keras_patches.keras3 import replica_threads
 from raydist.training.keras_patches.replacement import Replacement, around
-from raydist.training.replicas import code_names, gradient_probe, own_logs, replica_share
+from raydist.training.replicas import gradient_probe, own_logs, replica_share
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -208,24 +208,9 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _get_metrics_result(original: Callable[..., Any], self: Any) -> Any:
-    strategy = self.distribute_strategy
-    if collectives.is_alone(strategy) or not tf.executing_eagerly() or in_stateless_scope():
-        return original(self)
-    summed = [one for one in self.metrics_variables if _is_summed(one.value)]
-    # The user's metrics may assign variables when they are read.
-    is_keras = all(code_names.is_keras(type(one)) for one in own_logs.inner_metrics(self))
-    if not tf_private.is_in_replica() and summed and is_keras:
-        values = collectives.sums_over_replicas([one.value for one in summed], strategy)
-        mapping = [(one, tf.constant(value, one.dtype)) for one, value in zip(summed, values, strict=True)]
-        with keras.StatelessScope(state_mapping=mapping):
-            return original(self)
+    if tf.executing_eagerly() and not in_stateless_scope() and not tf_private.is_in_replica():
+        collective_calls.keep_totals(self)  # one collective in place of one for each variable that is read
     return original(self)
-
-
-def _is_summed(variable: Any) -> bool:
-    is_sum = getattr(variable, "aggregation", None) == tf.VariableAggregation.SUM
-    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
-    return is_sum and is_distributed and tf_private.is_synchronized_on_read(variable)
 
 
 def _logs_of_epoch(original: Callable[..., Any], self: Any, logs: Any) -> Any:

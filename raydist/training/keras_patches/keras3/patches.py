@@ -103,6 +103,13 @@ def replacements() -> tuple[Replacement, ...]:
             )
             for name in ("evaluate", "predict", "test_on_batch", "predict_on_batch")
         ),
+        Replacement(
+            owner=model,
+            name="train_on_batch",
+            parameters="self ...",
+            make=around(variables.then_equal_statistics),
+            reason="a worker that saves alone would have its own replicas' moving statistics",
+        ),
         *(
             Replacement(
                 owner=model,

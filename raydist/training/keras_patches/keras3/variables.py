@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers import BatchNormalization
 
+from raydist.training.cluster import kept_totals
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.equal_workers import statistics_of
 from raydist.training.cluster.strategy import (
@@ -87,6 +88,7 @@ def _assign_parts(variable: Any, value: Any) -> None:
     part = tf.cast(tf.convert_to_tensor(value) / num_replicas, variable.dtype)
     for copy in variable.values:
         copy.assign(part)
+    kept_totals.keep(variable, tf.cast(value, variable.dtype))
 
 
 def described(original: Callable[..., str], self: Any) -> str:
@@ -139,6 +141,13 @@ def with_equal_statistics(original: Callable[..., Any], self: Any, *args: Any, *
         model_steps.refuse_own_functions(self)
         equalize_statistics(self)
     return original(self, *args, **kwargs)
+
+
+def then_equal_statistics(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(self, *args, **kwargs)
+    if is_distributed(self.distribute_strategy):
+        equalize_statistics(self)
+    return result
 
 
 @contextlib.contextmanager

@@ -1,0 +1,125 @@
+"""Totals of variables that are synchronized on read, kept so that one worker can read them alone.
+
+TensorFlow adds up such a variable (a metric's, tf_keras's moving statistics) over all workers whenever it is
+read outside of a step, so all workers have to read it. Here its total is kept from the first time that all
+workers have added it up, until a step changes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+
+# Attributes of a variable: its total, with the number of changes before it; and whether functions of the
+# user's change it, which run without anybody's notice.
+_TOTAL, _IS_USERS = "_raydist_total", "_raydist_is_users"
+
+
+class _Totals:
+    """Those of one strategy's variables.
+
+    Attributes:
+      num_changes: Calls of steps so far.
+      num_traces: How many steps of raydist's are being traced.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy = strategy
+        self.num_changes = self.num_traces = 0
+
+    def read(self, variable: Any, reduce_: Callable[[Any], Any]) -> Any:
+        if self.is_kept(variable) and tf.executing_eagerly():
+            return vars(variable)[_TOTAL][1]
+        value = reduce_(variable)
+        if tf.executing_eagerly():
+            self.keep(variable, value)
+        return value
+
+    def is_kept(self, variable: Any) -> bool:
+        number, _ = vars(variable).get(_TOTAL, (None, None))
+        return number == self.num_changes and not vars(variable).get(_IS_USERS, False)
+
+    def keep(self, variable: Any, value: Any) -> None:
+        if variable.distribute_strategy is self.strategy:
+            vars(variable)[_TOTAL] = self.num_changes, value
+
+    def assigned(self, variable: Any, value: Any) -> None:
+        is_of_replica = tf_private.is_in_replica() or tf_private.is_in_update()
+        if is_of_replica or not tf.executing_eagerly():
+            if not self.num_traces:
+                vars(variable)[_IS_USERS] = True
+        elif value is None:
+            vars(variable).pop(_TOTAL, None)
+        else:
+            self.keep(variable, tf.cast(value, variable.dtype))
+
+
+_totals: _Totals | None = None
+
+
+def begin(strategy: tf.distribute.Strategy | None) -> None:
+    """Keeps the totals of a strategy's variables from now on; None where this worker has all replicas."""
+    global _totals
+    _totals = None if strategy is None else _Totals(strategy)
+    if _totals is not None:
+        tf_private.follow_synchronized(_read, _assigned)
+
+
+def _read(variable: Any, reduce_: Callable[[Any], Any]) -> Any:
+    return reduce_(variable) if _totals is None else _totals.read(variable, reduce_)
+
+
+def _assigned(variable: Any, value: Any) -> None:
+    if _totals is not None:
+        _totals.assigned(variable, value)
+
+
+@contextlib.contextmanager
+def changing() -> Iterator[None]:
+    """Around a call of steps, which may change any variable, and in which they are traced first."""
+    if _totals is None:
+        yield
+        return
+    _totals.num_changes += 1
+    with tracing():
+        yield
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Around a trace that is used in `changing` alone, or never."""
+    if _totals is None:
+        yield
+        return
+    with tf_private.changed(_totals, num_traces=_totals.num_traces + 1):
+        yield
+
+
+def keep(variable: Any, total: Any) -> None:
+    """Keeps what all workers have found that a variable holds."""
+    if _totals is not None:
+        _totals.keep(variable, total)
+
+
+def missing(model: Any) -> list[Any]:
+    """Returns the variables of a model and its metrics of which no total is kept."""
+    if _totals is None:
+        return []
+    found = {id(one): one for one in _variables_of(model) if tf_private.is_synchronized_on_read(one)}
+    sums = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
+    return [one for one in found.values() if one.aggregation in sums and not _totals.is_kept(one)]
+
+
+def _variables_of(model: Any) -> Iterator[Any]:
+    for owner in (model, *getattr(model, "metrics", ())):
+        try:
+            variables = list(owner.variables)
+        except (AttributeError, ValueError):  # what is not built has none
+            continue
+        for variable in variables:
+            yield from tf_private.parts_of(variable)
