@@ -88,6 +88,61 @@ def test_stop_on_nan_ends_the_run_at_that_step_without_another_attempt(
     assert "Traceback" not in ended.err
 
 
+_ALONE_JOB = """
+import time
+
+import keras
+import numpy as np
+
+import raydist
+
+
+@raydist.job(workers=2, params={"waits": False})
+def train(ctx: raydist.TrainContext):
+    x, y = np.ones([8, 2], "float32"), np.ones([8, 1], "float32")
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    if ctx.params["waits"] and not ctx.is_chief:
+        time.sleep(1000)  # such as a download
+    ctx.fit(model, x, y=y, batch_size=4, epochs=1)
+    if ctx.is_chief:
+        model.evaluate(x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "task", "said"),
+    [
+        pytest.param(
+            (),
+            "UnequalCalls",
+            "worker/0",
+            "worker/0 calls model.evaluate in alone.py:20 (train), worker/1 has returned from the train "
+            "function: all workers make this call, or none",
+            id="alone",
+        ),
+        pytest.param(
+            ("-p", "waits=true", "--stall-timeout", "5", "--max-failures", "0"),
+            "Stalled",
+            "worker/1",
+            "worker/1 is in alone.py:17 (train), the others wait for it",
+            id="before-the-first-step",
+        ),
+    ],
+)
+def test_worker_that_waits_for_others_in_vain_ends_the_run(
+    asked: tuple[str, ...], kind: str, task: str, said: str, raydist: Raydist, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "alone.py").write_text(_ALONE_JOB)
+    ended = raydist("submit", "code/alone.py", "--json", "--name", "alone", *asked)
+    assert ended.code == 1, ended.err
+    error = ended.json["error"]
+    assert (error["type"], error["task"], ended.json["attempts"]) == (kind, task, 1)
+    assert said in error["message"]
+
+
 _SAYING_JOB = """
 import raydist
 

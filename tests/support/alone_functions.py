@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.runtime.task.stacks import Standing
+from raydist.training import tf_private
 from raydist.training.cluster import collective_calls
 from tests.support.inside import progress_of
 
@@ -223,3 +224,38 @@ def readings(ctx: Any, model: Any) -> Mapping[str, Callable[[], Any]]:
         "checkpoint": checkpoint,
         "shown": lambda: [float(bool(repr(model.metrics) + repr(model.variables)))],
     }
+
+
+def changed_after(ctx: Any) -> dict[str, Any]:
+    """Returns what a metric shows after each of the ways in which it changes outside of raydist's calls."""
+    model, (x, y), strategy = made_model(ctx), data(), ctx.strategy
+    with strategy.scope():
+        added = tf.keras.metrics.Sum(name="added")
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=[])
+    model.added = added
+    shown = {}
+
+    @tf.function
+    def add(number: Any) -> None:
+        strategy.run(lambda: added.update_state(number))
+
+    def show(name: str) -> None:
+        shown[name] = float(added.result())
+
+    model.evaluate(x, y, verbose=0)
+    show("evaluated")  # kept from here on
+    add(tf.constant(2.0))
+    show("own function")
+    # Of the chief alone: the other worker's part stays what it was.
+    add(tf.constant(1.0 if ctx.is_chief else 0.0))
+    show("of one worker")
+    added.reset_state()
+    show("reset")
+    model.evaluate(x, y, verbose=0)
+    add(tf.constant(3.0))
+    [variable] = tf_private.parts_of(added.variables[0])
+    path = tf.train.Checkpoint(total=variable).write(f"{tempfile.mkdtemp()}/checkpoint")
+    added.reset_state()
+    tf.train.Checkpoint(total=variable).restore(path)
+    show("restored")
+    return shown

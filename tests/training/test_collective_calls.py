@@ -106,6 +106,14 @@ def test_one_worker_reads_alone_what_all_have_trained(keras: str, options: dict[
         np.testing.assert_allclose(chief.values["alone"][name][-1], values, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+def test_metric_that_changes_outside_of_calls_is_read_anew(keras: str) -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    for task_process in run_function(f"{FUNCTIONS}:changed_after", cluster):
+        shown = {"own function": 4.0, "of one worker": 5.0, "reset": 0.0, "restored": 6.0}
+        assert task_process.values == {"evaluated": 0.0, **shown}
+
+
 @pytest.mark.parametrize(
     ("keras", "workers", "devices", "options"),
     [
