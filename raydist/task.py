@@ -34,6 +34,8 @@ from raydist.training.reporting.tf_messages import with_advice
 logger = logging.getLogger(__name__)
 
 NO_SECRETS = Secrets()
+_HANDLER = os.path.join("tensorflow", "python", "distribute", "failure_handling", "failure_handling.py")
+_SIGNAL_INTERVAL_S = 0.5
 # By the class of the error; the first that fits counts.
 _KINDS = {
     errors.MistakeError: FailureKind.MISTAKE,
@@ -168,8 +170,9 @@ class ServerRunner(TrainingRunner):
         self._progress.set_state(TaskState.RUNNING)
         print(f"raydist: {self._task} serves at {assignment.address}", flush=True)  # in the task's log
         while server:
-            # The runtime ends the process once the chief is done; the server never returns by itself.
-            threading.Event().wait()
+            # The runtime ends the process once the chief is done, as the server never returns. In slices:
+            # Python looks at a signal, such as that of a host that is taken away, between two of them.
+            threading.Event().wait(_SIGNAL_INTERVAL_S)
         raise AssertionError("unreachable")
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
@@ -246,8 +249,17 @@ def _wants_retry(error: BaseException) -> bool | None:
         error = raised  # in a function that AutoGraph converted
     if isinstance(error, errors.FinalError):
         return False
-    is_retryable = isinstance(error, errors.RetryableError)
-    return True if is_retryable or (isinstance(error, SystemExit) and error.code == os.EX_TEMPFAIL) else None
+    is_exit = isinstance(error, SystemExit) and (error.code == os.EX_TEMPFAIL or _has_saved(error))
+    return True if is_exit or isinstance(error, errors.RetryableError) else None
+
+
+def _has_saved(error: BaseException) -> bool:
+    """Whether TensorFlow's PreemptionCheckpointHandler ends the program, which asks for another start.
+
+    With which code it does so depends on where it runs, and on its `TerminationConfig`.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_filename.endswith(_HANDLER) for frame, _ in frames)
 
 
 def _users_traceback(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -139,6 +140,23 @@ def test_death_of_what_holds_the_state_costs_one_attempt(
     assert result["attempts"] == 2
     assert result["checkpoint"].endswith(f"step-{LONG_STEPS}-a1")
     assert any(f"{task} failed" in note for note in result["notes"])
+
+
+@pytest.mark.slow
+def test_server_that_has_to_leave_is_saved_first(
+    raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    process = start(running_ray, tmp_path, job, "left")
+    wait_until(lambda: status_of(tmp_path, "left")["steps"] > STEPS, timeout_s=240)
+    os.kill(pid_of(tmp_path, "left", "ps/0"), signal.SIGTERM)
+    (tmp_path / "release").touch()
+    result = result_of(process)
+    [note] = [note for note in result["notes"] if "had to leave" in note]
+    found = re.fullmatch(
+        r"ps/0 had to leave \(SIGTERM\): training was restarted from the checkpoint of step (\d+) .*", note
+    )
+    assert found is not None, note
+    assert int(found[1]) > STEPS
 
 
 def test_mistake_in_the_train_function_is_one_sentence(raydist: Raydist, job: str) -> None:

@@ -196,6 +196,26 @@ def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
     ]
 
 
+def test_handler_of_preemptions_asks_for_another_attempt(tmp_path: Path) -> None:
+    source = f"""
+import tensorflow as tf
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+with strategy.scope():
+    count = tf.Variable(0.0)
+is_taken_away = tf.distribute.experimental.TerminationConfig(termination_watcher_fn=lambda: True)
+handler = tf.distribute.experimental.PreemptionCheckpointHandler(
+    resolver, tf.train.Checkpoint(count=count), {str(tmp_path / "saved")!r}, is_taken_away
+)
+step = tf.function(lambda: strategy.run(lambda: count.assign_add(1.0)))
+while True:
+    handler.run(step)
+"""
+    for status in ended(tmp_path, source, TWO_WORKERS):
+        failure = status["failure"]
+        assert (failure["message"], failure["wants_retry"]) == ("main.py ended with exit code 42", True)
+
+
 MISFITS = {
     "no strategy": (
         f"{MODEL}\nfitted()\n",

@@ -40,12 +40,19 @@ class _Totals:
             self.keep(variable, value)
         return value
 
+    def has_total(self, variable: Any) -> bool:
+        is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+        if not (is_distributed and tf_private.is_synchronized_on_read(variable)):
+            return False
+        is_ours = variable.distribute_strategy is self.strategy
+        return is_ours and variable.aggregation in (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
+
     def is_kept(self, variable: Any) -> bool:
         number, _ = vars(variable).get(_TOTAL, (None, None))
         return number == self.num_changes and not vars(variable).get(_IS_USERS, False)
 
     def keep(self, variable: Any, value: Any) -> None:
-        if variable.distribute_strategy is self.strategy:
+        if self.has_total(variable):
             vars(variable)[_TOTAL] = self.num_changes, value
 
     def assigned(self, variable: Any, value: Any) -> None:
@@ -110,9 +117,8 @@ def missing(model: Any) -> list[Any]:
     """Returns the variables of a model and its metrics of which no total is kept."""
     if _totals is None:
         return []
-    found = {id(one): one for one in _variables_of(model) if tf_private.is_synchronized_on_read(one)}
-    sums = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
-    return [one for one in found.values() if one.aggregation in sums and not _totals.is_kept(one)]
+    found = {id(one): one for one in _variables_of(model)}
+    return [one for one in found.values() if _totals.has_total(one) and not _totals.is_kept(one)]
 
 
 def _variables_of(model: Any) -> Iterator[Any]:
