@@ -139,7 +139,15 @@ class TrainContext(Protocol):
         """
 
     def evaluate(
-        self, model: Any, data: Any, *, steps: int | None = None, verbose: int | str | None = None
+        self,
+        model: Any,
+        data: Any,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        verbose: int | str | None = None,
     ) -> dict[str, Any]:
         """Returns the loss and metrics of a compiled model over all of `data`, each example counted once.
 
@@ -149,18 +157,21 @@ class TrainContext(Protocol):
         Values are floats, or NumPy arrays of metrics that return one number for each class.
 
         Every task calls it. `data` are as `train_data` of `fit`; arrays are `(x, y)` or
-        `(x, y, sample_weight)`. A `PyDataset` is read in order, and a generator until it ends. Under
-        parameter_server `data` are arrays, batches of raydist.data, or a function that returns a
-        `tf.data.Dataset`.
+        `(x, y, sample_weight)`, or `x` with `y` and `sample_weight` beside it, as Keras takes them. A
+        `PyDataset` is read in order, and a generator until it ends. Under parameter_server `data` are arrays,
+        batches of raydist.data, or a function that returns a `tf.data.Dataset`.
 
         Args:
+          batch_size: Of arrays: examples of a global batch, 32 by default.
           steps: Global batches to take; None for all. More than there are evaluate each example once.
 
         Raises:
-          UnsupportedError: The data are of another kind.
+          UnsupportedError: The data are of another kind, or have labels already.
         """
 
-    def predict(self, model: Any, data: Any, *, steps: int | None = None) -> Any:
+    def predict(
+        self, model: Any, data: Any, *, batch_size: int | None = None, steps: int | None = None
+    ) -> Any:
         """Returns the model's outputs for all of `data`, in their order, as NumPy arrays; in every task.
 
         Example:
@@ -171,6 +182,7 @@ class TrainContext(Protocol):
         tensors: one, or a list, tuple or dict of several.
 
         Args:
+          batch_size: Of arrays: examples of a global batch, 32 by default.
           steps: Global batches to take; None for all.
 
         Raises:

@@ -79,7 +79,21 @@ def evaluated(ctx: Any, *, way: str) -> dict[str, Any]:
     whole = ctx.evaluate(model, data_as(way))
     part = ctx.evaluate(model, data_as(way), steps=2)
     beyond = ctx.evaluate(model, data_as(way), steps=6)  # it has 4
-    return {"whole": whole, "part": part, "beyond": beyond, **_evaluated_by_keras(ctx, model)}
+    x, y = examples(COUNT)
+    return {
+        "whole": whole,
+        "part": part,
+        "beyond": beyond,
+        "labels beside": ctx.evaluate(model, x, y, sample_weight=np.ones(COUNT), batch_size=24),
+        "refused": [
+            _refusal(ctx.evaluate, model, data_as(way), y=y, batch_size=5),
+            _refusal(ctx.predict, model, data_as(way), batch_size=5),
+            _refusal(ctx.predict, model, x, batch_size=0),
+        ],
+        "predicted": ctx.predict(model, x),
+        "predicted in fives": ctx.predict(model, x, batch_size=5),
+        **_evaluated_by_keras(ctx, model),
+    }
 
 
 def evaluated_of_python(ctx: Any) -> dict[str, Any]:
@@ -200,9 +214,9 @@ def _of_two_inputs(ctx: Any) -> Any:
         return keras.Model(inputs, keras.layers.Add()(inputs))
 
 
-def _refusal(call: Any, model: Any, data: Any) -> str:
+def _refusal(call: Any, model: Any, data: Any, **options: Any) -> str:
     try:
-        call(model, data)
+        call(model, data, **options)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

@@ -93,6 +93,19 @@ class TestAsOnOneDevice:
                 assert task.values[name] == pytest.approx(expected.values[name], abs=1e-5)
 
     @pytest.mark.parametrize("way", ["function", "batches"])
+    def test_labels_and_sizes_are_taken_beside_arrays_alone(self, cluster: Cluster, way: str) -> None:
+        expected, tasks = both(f"evaluated, {way}", cluster)
+        for task in tasks:
+            assert task.values["labels beside"] == pytest.approx(expected.values["by_keras"], abs=1e-5)
+            np.testing.assert_allclose(
+                task.arrays["predicted in fives"], task.arrays["predicted"], rtol=1e-5, atol=1e-6
+            )
+            labels, size, empty = task.values["refused"]
+            assert "ctx.evaluate got y, batch_size beside data of " in labels
+            assert "ctx.predict got batch_size beside data of " in size
+            assert "batch_size is 0; give at least 1" in empty
+
+    @pytest.mark.parametrize("way", ["function", "batches"])
     def test_evaluation_of_more_steps_than_there_are_is_that_of_keras(
         self, cluster: Cluster, way: str
     ) -> None:

@@ -71,6 +71,9 @@ class EvaluateRequest:
 
     model: Any
     data: Any
+    y: Any = None
+    sample_weight: Any = None
+    batch_size: int | None = None
     steps: int | None = None
     verbose: int | str | None = None
 
@@ -81,6 +84,7 @@ class PredictRequest:
 
     model: Any
     data: Any
+    batch_size: int | None = None
     steps: int | None = None
 
 

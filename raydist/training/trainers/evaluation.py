@@ -56,7 +56,11 @@ def data_to_predict(request: PredictRequest) -> Any:
     Raises:
       UnsupportedError: They are arrays without rows.
     """
-    data = request.data
+    data, size = request.data, request.batch_size
+    fit_data.check_batch_size(size)
+    if not recipes.is_arrays(data):
+        described = f"data of {type(data).__name__}"
+        fit_data.refuse_beside_batches("ctx.predict", described, {"batch_size": size is not None})
     floatx = adapters.adapter_of(request.model).library.backend.floatx()
     if isinstance(data, Batches):
         if data.seed is not None:
@@ -65,7 +69,7 @@ def data_to_predict(request: PredictRequest) -> Any:
     if not recipes.is_arrays(data):
         return data
     rows = recipes.Rows.of(data, floatx=floatx)
-    return tf.data.Dataset.from_tensor_slices(rows.structure).batch(recipes.BATCH_SIZE)
+    return tf.data.Dataset.from_tensor_slices(rows.structure).batch(size or recipes.BATCH_SIZE)
 
 
 _SHUFFLED = (
@@ -93,11 +97,26 @@ def predicted(request: PredictRequest, dataset: Any) -> Any:
 
 
 def with_batches(request: EvaluateRequest) -> EvaluateRequest:
-    """Returns the request with arrays, `x` or `(x, y)` or `(x, y, sample_weight)`, as batches."""
+    """Returns the request with arrays, `x` or `(x, y)` or `(x, y, sample_weight)`, as batches.
+
+    Raises:
+      UnsupportedError: Labels, weights or a size are given beside data that have them.
+    """
+    size = request.batch_size
+    fit_data.check_batch_size(size)
+    parts = {"y": request.y, "sample_weight": request.sample_weight}
+    given = {name: one is not None for name, one in parts.items()}
     if not recipes.is_arrays(request.data):
+        described = f"data of {type(request.data).__name__}"
+        fit_data.refuse_beside_batches("ctx.evaluate", described, {**given, "batch_size": size is not None})
         return request
     floatx = adapters.adapter_of(request.model).library.backend.floatx()
-    return dataclasses.replace(request, data=recipes.batches_of(request.data, floatx=floatx))
+    if any(given.values()):
+        rows = recipes.Rows.of(request.data, *parts.values(), floatx=floatx)
+        data = rows.batches(size or recipes.BATCH_SIZE, shuffle=False)
+    else:
+        data = recipes.batches_of(request.data, batch_size=size, floatx=floatx)
+    return dataclasses.replace(request, data=data)
 
 
 def num_steps(data: Any, asked: int | None, *, names: tuple[str, str] = OF_EVALUATE) -> int | None:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +69,20 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
       UnsupportedError: An argument does not go with the data.
     """
     for name in ("batch_size", "validation_batch_size"):
-        if (size := getattr(request, name)) is not None and size < 1:
-            raise UnsupportedError(f"{name} is {size}; give at least 1, or leave it out")
+        check_batch_size(getattr(request, name), name=name)
     floatx = adapter_of(request.model).library.backend.floatx()
     validation = request.validation_data
     if validation is not None and recipes.is_arrays(validation):
         size = request.validation_batch_size or request.batch_size
         validation = recipes.batches_of(validation, batch_size=size, floatx=floatx)
     if not recipes.is_arrays(request.train_data):
-        _refuse_beside_batches(request)
+        given = {
+            "y": request.y is not None,
+            "sample_weight": request.sample_weight is not None,
+            "batch_size": request.batch_size is not None,
+            "validation_split": bool(request.validation_split),
+        }
+        refuse_beside_batches("ctx.fit", f"train_data of {type(request.train_data).__name__}", given)
         return dataclasses.replace(request, validation_data=validation)
     if isinstance(request.train_data, tuple) and request.y is None:
         raise UnsupportedError(
@@ -149,18 +154,24 @@ def note_order(what: str) -> None:
     )
 
 
-def _refuse_beside_batches(request: FitRequest) -> None:
-    """Refuses what only arrays can be given with; Keras ignores some of it."""
-    given = {
-        "y": request.y is not None,
-        "sample_weight": request.sample_weight is not None,
-        "batch_size": request.batch_size is not None,
-        "validation_split": bool(request.validation_split),
-    }
+def check_batch_size(size: int | None, *, name: str = "batch_size") -> None:
+    """Raises UnsupportedError for a size of batches that have no rows."""
+    if size is not None and size < 1:
+        raise UnsupportedError(f"{name} is {size}; give at least 1, or leave it out")
+
+
+def refuse_beside_batches(call: str, data: str, given: Mapping[str, bool]) -> None:
+    """Raises UnsupportedError for arguments that only arrays can be given with; Keras ignores some of them.
+
+    Args:
+      call: Such as `ctx.fit`.
+      data: The data, in words.
+      given: The arguments, and whether they are given.
+    """
     names = [name for name, is_given in given.items() if is_given]
     if names:
         raise UnsupportedError(
-            f"ctx.fit got {', '.join(names)} beside train_data of {type(request.train_data).__name__}, which "
+            f"{call} got {', '.join(names)} beside {data}, which "
             "only arrays can be given with; put labels and weights into its batches (x, y, sample_weight)"
         )
 
