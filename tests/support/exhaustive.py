@@ -27,9 +27,6 @@ RESUMED = "|".join(
 )
 
 EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
-    "tables/test_orders.py": {
-        r"-legacy\]|legacy-": "the same orders with Keras 3; it takes a quarter of an hour"
-    },
     "cli/commands/test_delete.py": {r"\[s3": S3},
     "cli/commands/test_kept_runs.py": {r"\[s3": S3},
     "cli/commands/test_list.py": {r"\[s3": S3},

@@ -170,3 +170,53 @@ def first_step_outside(ctx: Any) -> dict[str, Any]:
     }
     found = {name: trained(is_built=case[0], is_compiled=case[1]) for name, case in cases.items()}
     return {**found, "plain": trained(is_built=True, is_compiled=True, is_of_scope=False)}
+
+
+def made_outside(ctx: Any) -> dict[str, Any]:
+    """Returns what optimizers train that were made in the scope, and outside of it; and what is refused."""
+    import contextlib
+
+    import tensorflow as tf
+
+    keras = tf.keras
+    x, y = np.random.default_rng(0).normal(size=(24, 3)).astype("float32"), np.ones([24, 1], "float32")
+
+    class Mine(keras.optimizers.SGD):  # type: ignore[misc,name-defined]
+        def __init__(self, kept: int) -> None:  # get_config does not have it
+            super().__init__(0.1)
+            self.kept = kept
+
+    def fitted(make: Any, *, is_outside: bool) -> tuple[np.ndarray, Any]:
+        keras.utils.set_random_seed(5)
+        with contextlib.nullcontext() if is_outside else ctx.strategy.scope():
+            optimizer = make()
+        with ctx.strategy.scope():
+            model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        assert model.optimizer is optimizer
+        optimizer.learning_rate = 0.05
+        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        return np.concatenate([np.ravel(one) for one in model.get_weights()]), int(optimizer.iterations)
+
+    makers = {
+        "Adam": lambda: keras.optimizers.Adam(0.1),
+        "scaled": lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(0.1)),
+    }
+    found: dict[str, Any] = {}
+    for name, make in makers.items():
+        for is_outside in (False, True):
+            found[f"{name}, {is_outside}"], found[f"{name}, {is_outside}, steps"] = fitted(
+                make, is_outside=is_outside
+            )
+
+    def built() -> Any:
+        optimizer = keras.optimizers.Adam(0.1)
+        optimizer.build([keras.Variable([1.0])] if hasattr(keras, "Variable") else [tf.Variable([1.0])])
+        return optimizer
+
+    for name, make in {"built": built, "own": lambda: Mine(3)}.items():
+        try:
+            fitted(make, is_outside=True)
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found

@@ -14,7 +14,7 @@ from tests.support.processes import Cluster, run_function
 from tests.tables import sequences as table
 from tests.tables.plain import run_plain
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 TARGET = "tests.tables.orders:run_sequences"
 Case = tuple[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ def found(given: tuple[Case, ...], keras: str) -> list[dict[str, Any]]:
     """Returns what each of two workers shows in some cases, and last what plain Keras shows."""
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
     options = {"export": False}
-    tasks = run_function(TARGET, cluster, timeout_s=900, sequences=given, job_options=options)
+    tasks = run_function(TARGET, cluster, timeout_s=1800, sequences=given, job_options=options)
     plain = run_plain(TARGET, keras, json.dumps({"sequences": given}))
     return [*(task.values for task in tasks), plain]
 

@@ -76,3 +76,19 @@ def test_optimizer_of_a_scope_takes_its_first_step_outside_of_it(devices: int, k
     ways = task.arrays if keras == "3" else ("False, True",)
     for way in ways:
         np.testing.assert_allclose(task.arrays[way], task.arrays["plain"], rtol=1e-5, atol=1e-6, err_msg=way)
+
+
+@pytest.mark.parametrize(
+    ("workers", "keras"), [(1, "3"), (2, "3"), pytest.param(2, "legacy", marks=pytest.mark.slow)]
+)
+def test_optimizer_that_was_made_outside_of_the_scope_is_compiled_into_it(workers: int, keras: str) -> None:
+    strategy = "one_device" if workers == 1 else "multi_worker_mirrored"
+    cluster = Cluster(strategy=strategy, workers=workers, keras=keras)
+    for task in run_function("tests.support.optimizer_functions:made_outside", cluster):
+        for name in ("Adam", "scaled"):
+            np.testing.assert_array_equal(task.arrays[f"{name}, True"], task.arrays[f"{name}, False"])
+            assert task.values[f"{name}, True, steps"] == 6
+        if keras == "3":  # tf_keras makes an optimizer's variables in its first step
+            where = "make it inside of `with ctx.strategy.scope():`"
+            assert task.values["built"].endswith(f"has variables for a model already; {where}")
+            assert "its get_config() does not make another one" in task.values["own"]

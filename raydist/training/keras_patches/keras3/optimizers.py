@@ -14,6 +14,7 @@ from keras import ops
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import shares_variables
@@ -126,6 +127,34 @@ def _build_outside(optimizer: Any, variables: Sequence[Any]) -> None:
         with tf.init_scope(), own.scope() if is_outside else nullcontext():
             if all(bool(one.is_initialized()) for one in held):
                 build(optimizer, variables)
+
+
+def take_into_scope(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
+    """Makes the variables of an optimizer anew in a strategy's scope, if it was made outside of all.
+
+    Keras 3 makes its count of steps and its rate with it, and its first step fails in the strategy ("Mixing
+    different tf.distribute.Strategy objects"). tf_keras makes them in the first step.
+
+    Raises:
+      UnsupportedError: It has variables for a model already, or cannot be made from its configuration.
+    """
+    is_optimizer = isinstance(optimizer, base_optimizer.BaseOptimizer)
+    if not is_optimizer or not tf_private.is_default(optimizer._distribution_strategy):
+        return
+    remedy = f"optimizer {optimizer.name} was made outside of the strategy's scope, and"
+    where = "make it inside of `with ctx.strategy.scope():`"
+    if optimizer.built:
+        raise UnsupportedError(f"{remedy} has variables for a model already; {where}")
+    try:
+        with strategy.scope():
+            another = type(optimizer).from_config(optimizer.get_config())
+    except Exception as error:  # of a class of the user's
+        raise UnsupportedError(
+            f"{remedy} its get_config() does not make another one: {error}; {where}"
+        ) from error
+    count = int(optimizer.iterations)
+    vars(optimizer).update(vars(another))
+    optimizer.iterations.assign(count)
 
 
 def _apply_gradients(
