@@ -18,6 +18,7 @@ from raydist.entry.request import Config, JobLike, Request, read_request
 from raydist.errors import MistakeError, RaydistError, SpecError, StorageError
 from raydist.outcome.result import RunResult
 from raydist.outcome.status import RunState
+from raydist.planning.capacity import check_fits_beside
 from raydist.planning.fitting import with_data_room
 from raydist.planning.inventory import SIMULATED, simulated_inventory
 from raydist.planning.make_plan import make_plan
@@ -39,6 +40,7 @@ from raydist.spec.secrecy import redact
 from raydist.spec.settings.decorator import RunOptions, shows_options
 from raydist.spec.settings.options import find_option
 from raydist.storage.provenance import CodeRecord
+from raydist.train_context import context
 from raydist.watch.watcher import DrivenRun, watched
 
 if sys.version_info >= (3, 11):
@@ -480,7 +482,7 @@ def _connect(
     request: Request, early_plan: Plan | None, stack: contextlib.ExitStack, tell: EventHook
 ) -> tuple[Connection, Plan]:
     """Connects to Ray. A cluster is asked before it is planned for; an embedded Ray is made to fit."""
-    from raydist.runtime.cluster.inventory import probe_inventory
+    from raydist.runtime.cluster.inventory import probe_free, probe_inventory
     from raydist.runtime.cluster.placement import check_placeable
     from raydist.runtime.cluster.runtime_env import check_runtime_env
 
@@ -498,6 +500,8 @@ def _connect(
     if plan is None:  # it shares the Ray of another run, or has joined one
         tell({"event": "ray", "message": connection.source})
         plan = _plan_for(request, probe_inventory(connection))
+    if context() is not None:
+        check_fits_beside(probe_free(connection), plan.all_roles)
     return connection, plan
 
 

@@ -148,6 +148,7 @@ ROOMS: dict[str, set[str]] = {
     "api": {
         *("errors", "spec", "spec.settings", "entry", "outcome", "planning", "storage", "tracking"),
         "controller",
+        "train_context",
         *(
             "runtime.host",
             "runtime.cluster",

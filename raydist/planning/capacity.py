@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from raydist.errors import ClusterError
+from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.inventory import Host, Inventory
 from raydist.spec.quantities import write_bytes
 from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole, ExtraRole, Resources, Role, TaskType
@@ -151,6 +151,22 @@ def check_fits(inventory: Inventory, roles: Sequence[AnyRole]) -> None:
         f"{describe_roles(roles)} can never fit: {inventory.source} has "
         f"{_describe_hosts(inventory.hosts)}{limit}{_misfits(inventory, roles, cpus_per_core)}; "
         f"ask for fewer tasks, or for less with {_options(roles)}"
+    )
+
+
+def check_fits_beside(free: Inventory, roles: Sequence[AnyRole]) -> None:
+    """Raises UnsupportedError where a run that a task of another run starts would wait for that run's room.
+
+    Args:
+      free: What nobody has reserved.
+    """
+    if free.can_grow or fits(free, roles):
+        return
+    has = f"{_describe_hosts(free.hosts)} free{_misfits(free, roles, 1)}"
+    raise UnsupportedError(
+        f"{describe_roles(roles)} do not fit beside the run whose task starts them: {free.source} has {has}. "
+        "That run keeps its room until it ends, so this one would wait for ever; make the cluster larger, or "
+        f"ask for less, in either run, with {_options(roles)}"
     )
 
 

@@ -143,6 +143,35 @@ def test_worker_that_waits_for_others_in_vain_ends_the_run(
     assert said in error["message"]
 
 
+_NESTED_JOB = """
+import raydist
+
+
+@raydist.job(strategy="one_device")
+def inner(ctx: raydist.TrainContext):
+    ctx.report({"value": 1.0}, step=1)
+
+
+@raydist.job(strategy="one_device", params={"cpus": 1.0})
+def train(ctx: raydist.TrainContext):
+    inner_run = raydist.run(inner, storage=ctx.storage + "-inner", cpus_per_worker=ctx.params["cpus"])
+    ctx.report({"value": inner_run.metrics["value"]}, step=1)
+"""
+
+
+@pytest.mark.slow
+def test_run_inside_of_a_run_gets_room_or_is_refused_at_once(raydist: Raydist, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "nested.py").write_text(_NESTED_JOB)
+    ended = raydist("submit", "code/nested.py:train", "--json", "--name", "beside")
+    assert ended.code == 0, ended.err
+    assert ended.json["metrics"] == {"value": 1.0}
+    # All that Ray has, of which the run itself has one.
+    ended = raydist("submit", "code/nested.py:train", "--json", "--name", "full", "-p", "cpus=4.0")
+    assert (ended.code, ended.json["attempts"]) == (2, 1), ended.err
+    assert " do not fit beside the run whose task starts them: " in ended.json["error"]["message"]
+
+
 _SAYING_JOB = """
 import raydist
 

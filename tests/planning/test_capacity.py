@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.errors import ClusterError
-from raydist.planning.capacity import check_fits, describe_roles, fits, num_at_once
+from raydist.errors import ClusterError, UnsupportedError
+from raydist.planning.capacity import check_fits, check_fits_beside, describe_roles, fits, num_at_once
 from raydist.planning.inventory import Host, Inventory
 from raydist.spec.tasks import Resources, Role, TaskType
 from tests.planning.plans import LAPTOP, cluster
@@ -68,6 +68,17 @@ def test_error_names_what_each_role_was_asked_with() -> None:
         "never fit: Ray at h0:6379 has h0 (4 CPUs, 1 GPU), h1 (2 CPUs, no GPU); ask for fewer tasks, or for "
         "less with --cpus-per-chief, --cpus-per-worker, --cpus-per-ps, --cpus-per-evaluator or "
         "--gpus-per-worker"
+    )
+
+
+def test_run_inside_of_a_run_is_told_what_is_free() -> None:
+    check_fits_beside(cluster((2, 0)), [worker(2)])
+    with pytest.raises(UnsupportedError) as caught:
+        check_fits_beside(cluster((1, 0)), [worker(2)])
+    assert str(caught.value) == (
+        "2 workers (1 CPU each) do not fit beside the run whose task starts them: Ray at h0:6379 has "
+        "1 CPU, no GPU free. That run keeps its room until it ends, so this one would wait for ever; make the "
+        "cluster larger, or ask for less, in either run, with --cpus-per-worker"
     )
 
 

@@ -137,6 +137,7 @@ def make_step_function(
     shown: own_logs.Results | None,
     metric_variables: Callable[[], Sequence[tf.Variable]],
     finish: Callable[[Any], Any],
+    build: Callable[[], object] = lambda: None,
     check_graph: Callable[[tf.Graph], object] = lambda graph: None,
     after_step: Callable[[], object] = lambda: None,
 ) -> Callable[[Any], Any]:
@@ -147,6 +148,7 @@ def make_step_function(
       shown: What the logs of a step of the user's show, found when it is traced; None for Keras's own.
       metric_variables: Returns the variables that a padding example must not change.
       finish: Takes the logs of this task's replicas, and returns those of all: a collective.
+      build: Called before the first steps are looked at, which need the model's weights.
       check_graph: Called with the graph of the first training steps that have run, if they were traced.
       after_step: Called on each replica when the step has run.
     """
@@ -202,6 +204,7 @@ def make_step_function(
         return loss_rules.is_undecided(model, strategy, is_group=is_group)
 
     def look_at(element: Any) -> None:
+        build()
         with side_effects.undone(model):
             rehearse(element)
 
