@@ -77,8 +77,8 @@ def test_run_inside_of_a_run_is_told_what_is_free() -> None:
         check_fits_beside(cluster((1, 0)), [worker(2)])
     assert str(caught.value) == (
         "2 workers (1 CPU each) do not fit beside the run whose task starts them: Ray at h0:6379 has "
-        "1 CPU, no GPU free. That run keeps its room until it ends, so this one would wait for ever; make the "
-        "cluster larger, or ask for less, in either run, with --cpus-per-worker"
+        "1 CPU, no GPU free. That run keeps its room until it ends, so this one would wait for ever; make "
+        "the cluster larger, or ask for less, in either run, with --cpus-per-worker"
     )
 
 
