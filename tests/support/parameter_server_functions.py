@@ -228,6 +228,8 @@ def mistakes(ctx: Any) -> dict[str, Any]:
     with ctx.strategy.scope():
         model = embedding_model(keras)
         uncompiled = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+        averaging = embedding_model(keras)
+        averaging.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2), "mse")
     outside = embedding_model(keras)
     variable = tf.Variable(1.0, name="outside")
     x, y = rated(64)
@@ -250,6 +252,7 @@ def mistakes(ctx: Any) -> dict[str, Any]:
         "no dataset": fit(given=lambda: [1, 2]),
         "outside the scope": fit(outside),
         "not compiled": fit(uncompiled),
+        "averages that are written": fit(averaging),
         "endless validation": fit(validation_data=lambda: data().repeat()),
         "validation dataset": fit(validation_data=data()),
         "hook at test batches": fit(validation_data=data, callbacks=[AtTestBatches()]),
@@ -275,11 +278,15 @@ def failing_step(ctx: Any) -> dict[str, Any]:
     def step(batch: Any) -> dict[str, Any]:
         return {"loss": tf.debugging.check_numerics(batch / 0.0, "the user's own check")}
 
-    try:
-        ctx.train_steps(step, lambda: tf.data.Dataset.from_tensors(1.0), num_steps=1000)
-    except Exception as error:
-        return {"error": str(error)}
-    return {"error": ""}
+    messages = {"empty": "", "error": ""}
+    for name, number in (("empty", 0), ("error", 1)):
+        try:
+            ctx.train_steps(
+                step, lambda number=number: tf.data.Dataset.from_tensors(1.0).take(number), num_steps=1000
+            )
+        except Exception as error:
+            messages[name] = f"{type(error).__name__}: {error}"
+    return messages
 
 
 def sharded_keras_3(ctx: Any) -> dict[str, Any]:

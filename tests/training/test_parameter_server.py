@@ -302,6 +302,10 @@ def test_error_of_a_step_is_raised_in_the_chief() -> None:
     assert "the user's own check" in chiefs()["failing_step"].values["error"]
 
 
+def test_data_without_a_batch_are_named() -> None:
+    assert chiefs()["failing_step"].values["empty"].startswith("UnsupportedError: train_data has no batches:")
+
+
 def test_mistakes_are_answered_before_tensorflow_fails() -> None:
     values = chiefs()["mistakes"].values
     wanted = {
@@ -311,6 +315,7 @@ def test_mistakes_are_answered_before_tensorflow_fails() -> None:
         "no dataset": "the train_data function returned list; return a tf.data.Dataset",
         "outside the scope": "was made outside the strategy",
         "not compiled": "is not compiled; call model.compile",
+        "averages that are written": "ema_overwrite_frequency=2, which Keras 3 cannot do under",
         "endless validation": "validation_data never ends",
         "validation dataset": "validation_data is _BatchDataset; parameter_server needs a function",
         "variable outside": "variable outside:0 was made outside of the strategy",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,21 @@ class PackedSteps:
         return closure
 
 
+@contextlib.contextmanager
+def _naming_empty_data() -> Iterator[None]:
+    """Raises UnsupportedError where the data of closures in the block have no batch at all."""
+    try:
+        yield
+    except tf.errors.OutOfRangeError as error:
+        if "End of sequence" not in str(error):
+            raise
+        # They are read over and over, so only those end that have nothing.
+        raise UnsupportedError(
+            "train_data has no batches: the dataset that its function returns on the workers is empty; look "
+            "at the files that it reads there, and at its filters"
+        ) from error
+
+
 class StepScheduler:
     """Keeps all workers busy until a number of steps is done, and counts what is."""
 
@@ -168,6 +183,7 @@ class StepScheduler:
         """Steps that were applied once more because their worker died with the closure half done."""
         return int(self._steps.applied.numpy()) - self._done
 
+    @_naming_empty_data()
     def run(
         self,
         num_steps: int,

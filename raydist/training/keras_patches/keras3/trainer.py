@@ -75,11 +75,14 @@ def symbolic_build(
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError for what cannot work with several replicas."""
-    if strategy.num_replicas_in_sync == 1:
+    is_central_server = is_parameter_server(strategy)
+    if strategy.num_replicas_in_sync == 1 and not is_central_server:
         return
-    layer_notes.refuse_stateful(model, strategy)
+    where = "under parameter_server" if is_central_server else f"on {strategy.num_replicas_in_sync} replicas"
+    if not is_central_server:
+        layer_notes.refuse_stateful(model, strategy)
     for optimizer in {id(one): one for one in _optimizers_of(model)}.values():
-        _check_optimizer(optimizer, strategy)
+        _check_optimizer(optimizer, where)
 
 
 def _optimizers_of(model: Any) -> Iterator[Any]:
@@ -91,18 +94,17 @@ def _optimizers_of(model: Any) -> Iterator[Any]:
                 yield inner
 
 
-def _check_optimizer(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
+def _check_optimizer(optimizer: Any, where: str) -> None:
     if getattr(optimizer, "gradient_accumulation_steps", None):
         raise UnsupportedError(
             f"optimizer {optimizer.name} has gradient_accumulation_steps="
-            f"{optimizer.gradient_accumulation_steps}, which Keras 3 cannot do on "
-            f"{strategy.num_replicas_in_sync} replicas (keras#20582); "
+            f"{optimizer.gradient_accumulation_steps}, which Keras 3 cannot do {where} (keras#20582); "
             "give ctx.fit(..., accumulate=K) instead, which works with any optimizer"
         )
     if getattr(optimizer, "use_ema", False) and getattr(optimizer, "ema_overwrite_frequency", None):
         raise UnsupportedError(
             f"optimizer {optimizer.name} has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}, "
-            f"which Keras 3 cannot do on {strategy.num_replicas_in_sync} replicas (keras#20582); "
+            f"which Keras 3 cannot do {where} (keras#20582); "
             "set ema_overwrite_frequency=None: the averages are written over the weights at the end of fit"
         )
 
