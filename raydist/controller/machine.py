@@ -30,13 +30,27 @@ from raydist.controller.memory_growth import MemoryWatch
 from raydist.controller.replacement import Deaths, replace_dead
 from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
 from raydist.controller.revival import Reached, Revival
-from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive, standstill_cause
+from raydist.controller.root_cause import (
+    RootCause,
+    find_root_cause,
+    is_decisive,
+    kind_of,
+    standstill_cause,
+)
 from raydist.controller.task_group import GroupUpdate
 from raydist.controller.unequal_calls import unequal_calls
 from raydist.controller.watchdog import Watchdog
 from raydist.errors import ClusterError, RaydistError, TaskFailedError, TrainingError
 from raydist.outcome.result import RunError
-from raydist.outcome.status import AttemptEnd, Command, FailureKind, RunState, TaskState, TaskStatus
+from raydist.outcome.status import (
+    AttemptEnd,
+    Command,
+    FailureKind,
+    RunState,
+    TaskFailure,
+    TaskState,
+    TaskStatus,
+)
 from raydist.planning.fitting import describe_growth
 from raydist.planning.plan import Plan
 from raydist.spec.tasks import TaskId, TaskType, chief_of
@@ -319,12 +333,20 @@ class RunMachine:
 
     def _take_failures(self) -> list[Action]:
         if self.attempt.all_ended or any(map(is_decisive, self.attempt.failures)):
+            if self._watchdog.was_suspended and all(map(_is_death, self.attempt.failures)):
+                return self._restart(self._suspension())
             return self._judge(find_root_cause(self.attempt))
         if self.state is RunState.STOPPING:
             return []
         # A consequence can be reported before its cause, because a death is found by another path.
         self.state = RunState.STOPPING
         return [Await(Deadline.GRACE)]
+
+    def _suspension(self) -> Cause:
+        stood_s = self._watchdog.suspended_s
+        tasks = tuple(failure.task for failure in self.attempt.failures)
+        what = f"the process that drives the run stood still for {stood_s:.0f} s, so its tasks gave it up"
+        return Cause(tasks=tasks, what=what)
 
     def _collateral_cause(self) -> RootCause:
         """The root cause where no task reported it: one without heartbeats is a better cause than none."""
@@ -436,3 +458,8 @@ class RunMachine:
             f"the run did not end within {self.plan.job.timeout:g} s (--timeout); "
             f"it was at step {self.reached.steps}"
         )
+
+
+def _is_death(failure: TaskFailure) -> bool:
+    """Whether a task ended without an error of its own."""
+    return kind_of(failure) in (FailureKind.LOST, FailureKind.COLLATERAL)

@@ -17,6 +17,9 @@ SILENCE_S = 60.0
 SUSPICIOUS_S = 5.0
 # Of the time between two looks no more than this counts: who was suspended, has not watched.
 _LONGEST_LOOK_S = 5.0
+# Agents give up a run of which they hear nothing for 30 s. What they do then is heard within this time.
+_SUSPENDED_S = 20.0
+_HEARD_S = 30.0
 
 
 @dataclass(kw_only=True)
@@ -34,6 +37,7 @@ class Watchdog:
       progress: The training tasks, each with the status that told of its last step or beat.
       awaiting: The training tasks that have said that steps follow.
       num_dismissed: How many tasks of the attempt are not looked at.
+      suspended_s: How long nobody looked before `resumed_at_s`, where that was long enough to lose the tasks.
     """
 
     stall_timeout_s: float
@@ -44,6 +48,8 @@ class Watchdog:
     progress: dict[TaskId, TaskStatus] = field(default_factory=dict)
     awaiting: set[TaskId] = field(default_factory=set)
     num_dismissed: int = 0
+    suspended_s: float = 0.0
+    resumed_at_s: float = float("-inf")
 
     def look(self, attempt: Attempt, news: Sequence[TaskStatus], *, now_s: float) -> None:
         """Takes in what is new at `now_s` of a steady clock.
@@ -54,6 +60,8 @@ class Watchdog:
         since_s = 0.0 if self.looked_at_s is None else now_s - self.looked_at_s
         self.looked_at_s = now_s
         self.watched_s += min(since_s, _LONGEST_LOOK_S)
+        if since_s >= _SUSPENDED_S:
+            self.suspended_s, self.resumed_at_s = since_s, self.watched_s
         has_moved = False
         ended = list(attempt.dismissed) if len(attempt.dismissed) > self.num_dismissed else []
         self.num_dismissed = len(attempt.dismissed)
@@ -96,6 +104,11 @@ class Watchdog:
     def is_stalled(self) -> bool:
         """Whether no task has made progress for too long."""
         return self.watched_s - self.moved_at_s >= self.stall_timeout_s
+
+    @property
+    def was_suspended(self) -> bool:
+        """Whether the watcher itself stood still a moment ago, so that its tasks may have given it up."""
+        return self.watched_s - self.resumed_at_s < _HEARD_S
 
     def _silent_for(self, limit_s: float) -> TaskFailure | None:
         task = next(iter(self.heartbeat_at_s), None)

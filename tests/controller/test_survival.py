@@ -96,6 +96,32 @@ def test_silence_explains_what_peers_fail_of() -> None:
     assert run.machine.notes[0].startswith("worker/1 failed first (attempt 0): SilentTask")
 
 
+@pytest.mark.parametrize(
+    ("gap_s", "kind", "is_counted"),
+    [
+        pytest.param(42.0, FailureKind.LOST, False, id="tasks-gave-it-up"),
+        pytest.param(3.0, FailureKind.LOST, True, id="busy-driver"),
+        pytest.param(42.0, FailureKind.USER, True, id="own-error"),
+    ],
+)
+def test_tasks_that_die_while_the_driver_stands_still_are_not_counted(
+    gap_s: float, kind: FailureKind, is_counted: bool
+) -> None:
+    run = Run(make_plan(max_failures=0))
+    run.now_s += gap_s
+    failure = make_failure("worker/1", kind)
+    assert run.update(make_status("worker/1", TaskState.FAILED, failure=failure)) == [
+        StopGroup(for_another=not is_counted)
+    ]
+    run.handle(GroupStopped())
+    assert run.machine.state is (RunState.FAILED if is_counted else RunState.STARTING)
+    if not is_counted:
+        [restart] = run.machine.restarts
+        assert restart.sentence().startswith(
+            "the process that drives the run stood still for 43 s, so its tasks gave it up: training was"
+        )
+
+
 def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
     run = Run(make_plan(stall_timeout=30.0))
     dump = SendCommand(Command.DUMP_STACKS, run.plan.tasks)
