@@ -29,7 +29,7 @@ from raydist.spec.text import without_colours
 from raydist.training.cluster.gpus import check_gpus
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.progress import Commands, TaskProgress
-from raydist.training.reporting.tf_messages import with_advice
+from raydist.training.reporting.tf_messages import advice_on_place, with_advice
 
 logger = logging.getLogger(__name__)
 
@@ -228,6 +228,8 @@ def failure_of(
     users_traceback = wants_retry = None
     if kind is FailureKind.USER:
         message = with_advice(message)
+        if (place := advice_on_place(error, working_dir=os.getcwd())) is not None:
+            message = f"{message.rstrip()}\n{place}"
         if keras is KerasFlavour.KERAS_3 and (advice := advice_on(error)) is not None:
             message = f"{message.rstrip()}\n{advice}"
         users_traceback = without_colours(secrets.hide(_users_traceback(error)))

@@ -125,6 +125,31 @@ def check_params(params: object, *, where: str = "") -> Mapping[str, Any]:
     return params if isinstance(params, ParamTexts) else dict(params)
 
 
+class MissingParamError(KeyError):
+    """A train function asked for a param that its run does not have."""
+
+    def __init__(self, name: object, known: Iterable[str]) -> None:
+        super().__init__(name)
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        has = f"has {', '.join(self.known)}" if self.known else "has none"
+        return (
+            f"ctx.params has no {self.args[0]!r}: the run {has}. Give it with -p {self.args[0]}=VALUE, or a "
+            "default in @raydist.job(params={...})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.known)
+
+
+class RunParams(dict[str, Any]):
+    """The params of a run, which says those it has where another one is asked for."""
+
+    def __missing__(self, name: str) -> Any:
+        raise MissingParamError(name, self)
+
+
 class ParamTexts(dict[str, str]):
     """Params as the command line gives them: text, each to be read by the type of its default."""
 

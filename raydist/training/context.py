@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.planning.batch_sizes import ScaledRate
+from raydist.spec.params import RunParams
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import suggest
 from raydist.train_context import TrainContext
@@ -30,7 +31,7 @@ class TaskContext(TrainContext):
 
     def __init__(self, run: base.TaskRun, make_trainer: Callable[[base.TaskRun], base.Trainer]) -> None:
         assignment = run.assignment
-        self.params = assignment.job.params
+        self.params = RunParams(assignment.job.params)
         self.task = assignment.task
         self.is_chief = assignment.is_chief
         self.num_workers = assignment.num_workers

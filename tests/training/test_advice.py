@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 import raydist
+from raydist.spec.params import RunParams
 from raydist.spec.tasks import TaskId
 from raydist.task import failure_of
 from raydist.training.reporting.tf_messages import with_advice
@@ -84,6 +90,42 @@ def test_exception_says_by_its_class_whether_another_attempt_may_follow(
     assert (failure.kind.name, failure.wants_retry) == ("USER", wants_retry)
     assert failure.error_type == type(error).__name__
     assert failure.traceback is not None
+
+
+def test_code_and_files_that_are_elsewhere_say_where_they_were_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def told(attempt: Callable[[], object]) -> str:
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            attempt()
+        return failure_of(TaskId.parse("worker/0"), caught.value).message
+
+    message = told(lambda: importlib.import_module("no_such_package.part"))
+    assert (
+        "no_such_package is not installed where the task runs, and is not in the folder that travels"
+        in message
+    )
+    assert "--runtime-env" in message
+    message = told(lambda: Path("data/table.csv").read_text())
+    assert (
+        f"data/table.csv was looked for in {tmp_path}, where the task runs with a copy of the job's"
+        in message
+    )
+    assert "looked for" not in told(lambda: Path("/no/such/file").read_text())
+
+
+def test_param_that_the_run_has_not_names_those_it_has() -> None:
+    params = RunParams(rate=0.1, epochs=3)
+    assert params["rate"] == 0.1
+    assert params.get("size") is None
+    with pytest.raises(KeyError) as caught:
+        params["size"]
+    assert failure_of(TaskId.parse("worker/0"), pickle.loads(pickle.dumps(caught.value))).message == (
+        "ctx.params has no 'size': the run has rate, epochs. Give it with -p size=VALUE, or a default in "
+        "@raydist.job(params={...})"
+    )
 
 
 @pytest.mark.parametrize(("raised", "wants_retry"), [(BadLabels, False), (KeyError, None)])

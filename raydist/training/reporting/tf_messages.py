@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from raydist.spec.text import without_colours
 
 _ADVICE = {
@@ -31,6 +33,28 @@ def with_advice(message: str) -> str:
     """Returns an error's message, with a sentence of what to do where there is one."""
     found = [advice for text, advice in _ADVICE.items() if text in message]
     return "\n".join([message.rstrip(), *found]) if found else message
+
+
+def advice_on_place(error: BaseException, *, working_dir: str) -> str | None:
+    """Returns what to do about code or a file that is not where a task runs; None for other errors.
+
+    Args:
+      working_dir: Where the task looks for relative names.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return (
+            f"{package} is not installed where the task runs, and is not in the folder that travels with the "
+            "job. Install it on each host, name it in --runtime-env, or give --working-dir the folder that "
+            "has it."
+        )
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    if not isinstance(name, str) or os.path.isabs(name) or "://" in name:
+        return None
+    return (
+        f"{name} was looked for in {working_dir}, where the task runs with a copy of the job's folder. Put "
+        "it beside the job, or give an absolute path that each host has, or a URI."
+    )
 
 
 _OF_AUTOGRAPH = "in user code:"
