@@ -475,3 +475,23 @@ def two_models_with_state_outside(ctx: Any, *, epochs: int, second: bool) -> dic
         "outside": np.array([variable.numpy() for variable in outside]),
         "restored_step": progress_of(ctx).status().restored_step,
     }
+
+
+def keeps_best(ctx: Any) -> dict[str, Any]:
+    """Trains two epochs, of which the second one validates; returns the notes after each."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    x, y = np.eye(4, dtype="float32"), np.ones([4, 1], "float32")
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    notes: list[list[str]] = []
+
+    class Noted(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            notes.append([one for one in notes_of(ctx) if "--keep-best" in one])
+
+    options = {"validation_data": (x, y), "validation_freq": 2, "callbacks": [Noted()], "verbose": 0}
+    ctx.fit(model, x, y, epochs=2, shuffle=False, **options)
+    return {"notes": notes}

@@ -11,6 +11,7 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint
 from raydist.storage.checkpoints import CheckpointStore, EvaluationStore
 from raydist.storage.run_storage import open_run
+from tests.support.processes import Cluster, run_function
 
 CHIEF, EVALUATOR = TaskId.parse("worker/0"), TaskId.parse("evaluator/0")
 NOTHING: Mapping[str, float] = {}  # of a checkpoint that could not be read
@@ -119,3 +120,20 @@ def test_damaged_values_of_the_evaluator_count_as_none(tmp_path: Path) -> None:
     assert values.read() == {"step-10-a0": {"val_loss": float("inf")}}
     storage.write_bytes(storage.evaluations, b"[1")
     assert values.read() == {}
+
+
+@pytest.mark.parametrize(
+    ("keep_best", "told"),
+    [
+        ("mae", [None, None]),
+        ("mea:min", ["write one of loss, mae"] * 2),
+        # The second epoch is the first one that validates.
+        ("val_mea:min", [None, "did you mean val_mae?"]),
+    ],
+)
+def test_metric_to_keep_that_no_epoch_has_is_told_at_once(keep_best: str, told: list[str | None]) -> None:
+    options = {"keep_best": keep_best, "export": False}
+    [task] = run_function("tests.support.checkpoint_functions:keeps_best", Cluster(), job_options=options)
+    for sentence, notes in zip(told, task.values["notes"], strict=True):
+        assert len(notes) == (sentence is not None)
+        assert sentence is None or notes[0].endswith(f"so far, as the epochs do not report it; {sentence}")

@@ -14,7 +14,9 @@ from raydist.errors import NonFiniteError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.outcome.status import NOT_FINITE, MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.best import is_of_validation, parse_keep_best
 from raydist.spec.tasks import TaskType
+from raydist.spec.text import suggest
 from raydist.training.reporting.host_usage import TaskLinks
 from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import TaskProgress
@@ -63,7 +65,7 @@ class Reporter:
         self.links = TaskLinks(assignment.address, assignment.cluster_spec)
         self._run_name = assignment.job.name
         self._attempt = assignment.attempt
-        self._keep_best = assignment.job.keep_best
+        self._keep_best = self._keep_best_to_check = assignment.job.keep_best
         self._stops_on_nan = assignment.job.stop_on_nan
         self._non_finite: set[str] = set()
         self._histograms_every = assignment.job.tensorboard_histograms
@@ -164,6 +166,20 @@ class Reporter:
             )
         self.note(f"{sentence}. A lower learning rate or clipnorm may help; --stop-on-nan ends such a run")
 
+    def _check_keep_best(self, values: Mapping[str, float]) -> None:
+        """Notes that no epoch has the metric of --keep-best, unless a validation may bring it."""
+        keep_best, self._keep_best_to_check = self._keep_best_to_check, None
+        if keep_best is None:
+            return
+        name, _ = parse_keep_best(keep_best)
+        if is_of_validation(keep_best) and not any(map(is_of_validation, values)):
+            self._keep_best_to_check = keep_best
+        elif name not in values:
+            self.note(
+                f"--keep-best {keep_best} keeps no checkpoint so far, as the epochs do not report it; "
+                f"{suggest(name, values)}"
+            )
+
     def _record(
         self, values: Mapping[str, float], *, step: int, epoch: int | None, scope: Scope, at_s: float
     ) -> None:
@@ -172,6 +188,8 @@ class Reporter:
             self.progress.reported(values, step=step, epoch=epoch, keep_best=self._keep_best)
             if not self._writes_global:
                 return
+            if epoch is not None:
+                self._check_keep_best(values)
         self._metrics.append(
             MetricRow(
                 run=self._run_name,
