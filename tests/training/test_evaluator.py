@@ -43,6 +43,8 @@ def test_evaluator_evaluates_every_checkpoint_and_decides_which_is_best(
         with np.load(workers[1].folder / "arrays.npz") as arrays:
             np.testing.assert_allclose(arrays["weights"], expected.arrays["weights"], atol=1e-5)
     assert set(trained["history"]) == {"loss", "accuracy"}  # the evaluator's work is not done twice
+    for name in ("loss", "accuracy"):  # what stands after ctx.fit runs there too
+        assert followed["history"][name] == pytest.approx(trained["history"][name])
     for name in ("val_loss", "val_accuracy"):
         found = followed["history"][name][-1]
         assert found == pytest.approx(expected.values["history"][name][-1], abs=1e-5)

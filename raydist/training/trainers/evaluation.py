@@ -182,6 +182,8 @@ class EvaluatorTrainer(KerasEvaluation):
     def fit(self, request: FitRequest) -> Any:
         """Evaluates the checkpoints of this `fit` until training is done; returns a Keras `History`.
 
+        It has the values of the training beside its own: the code after `fit` runs here, too.
+
         Reports `val_` values at the checkpoint's step, with `evaluator_lag_steps`, by how many steps the
         newest checkpoint was ahead when the evaluation was done, and `evaluator_lag_s`, the seconds since
         the evaluated one was found.
@@ -203,6 +205,7 @@ class EvaluatorTrainer(KerasEvaluation):
         number = run.num_fits
         run.num_fits += 1
         seen: SavedState | None = None
+        last: SavedState | None = None  # of this fit
         while True:
             # Asked before the look at storage: what was committed by then is seen.
             is_last = run.commands.finish.is_set()
@@ -211,9 +214,10 @@ class EvaluatorTrainer(KerasEvaluation):
                 state = run.checkpoints.newest_after(0)  # evaluated by the process before this one
             seen = state or seen
             if state is not None and state.fit == number:
+                last = state
                 self._evaluate(model, dataset, state, history, num_steps=steps)
             elif is_last or (state is not None and state.fit > number):
-                return history
+                return _with_training(history, last)
             else:
                 run.commands.finish.wait(POLL_S)
 
@@ -235,3 +239,11 @@ class EvaluatorTrainer(KerasEvaluation):
         run.reporter.progress.evaluated(state.step, lag_steps=lag_steps)
         run.reporter.report({**by_element(metrics), **lag}, step=state.step, epoch=state.epoch)
         history.on_epoch_end(state.epoch - 1, metrics)
+
+
+def _with_training(history: Any, last: SavedState | None) -> Any:
+    """Returns an evaluator's history with the logs of each epoch that the last checkpoint has."""
+    for logs in () if last is None else last.history:
+        for name, value in logs.items():
+            history.history.setdefault(name, []).append(value)
+    return history
