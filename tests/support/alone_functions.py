@@ -69,11 +69,33 @@ def calls_of(ctx: Any, model: Any) -> Mapping[str, Callable[[], object]]:
     }
 
 
+def own_collectives_of(ctx: Any) -> Mapping[str, Callable[[], object]]:
+    """Returns collectives that are no calls of raydist's or Keras's, by name."""
+    strategy = ctx.strategy
+
+    @tf.function
+    def step() -> Any:
+        own = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+        return strategy.experimental_local_results(own)[0]
+
+    return {
+        "reduce": lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None),
+        "gather": lambda: strategy.gather(strategy.run(lambda: tf.constant([1.0])), axis=0),
+        "own step": step,
+        "variable": lambda: _variable_of(strategy),
+    }
+
+
+def _variable_of(strategy: Any) -> Any:
+    with strategy.scope():
+        return tf.Variable(1.0)
+
+
 def alone(ctx: Any, *, call: str, place: str, folder: str) -> None:
     """Has the chief make a call in one place of a training; each worker writes where it stands."""
     threading.Thread(target=_write_standing, args=(ctx, Path(folder)), daemon=True).start()
     model, (x, y) = made_model(ctx), data()
-    calls = calls_of(ctx, model)
+    calls = {**calls_of(ctx, model), **own_collectives_of(ctx)}
 
     def make(at: str) -> None:
         if ctx.is_chief and at == place:

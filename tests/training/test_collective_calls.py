@@ -76,6 +76,17 @@ def test_each_call_of_one_worker_is_told_with_both_lines(
     check(sentence_of(keras, call, place, tmp_path), call, place)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["reduce", "gather", "own step", "variable"])
+def test_collective_of_one_worker_alone_is_told(name: str, tmp_path: Path) -> None:
+    sentence = sentence_of("3", name, "after", tmp_path)
+    assert re.fullmatch(
+        r"worker/0 waits for the other workers in \S*alone_functions\.py:\d+ \(\S+\), worker/1 has "
+        "returned from the train function: all workers take part, or none",
+        sentence,
+    )
+
+
 def check(sentence: str, call: str, place: str) -> None:
     line = r"in \S*alone_functions\.py:\d+ \(\S+\)"
     elsewhere = rf"(calls ctx\.fit|waits for the other workers) {line}"
