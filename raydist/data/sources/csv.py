@@ -22,7 +22,8 @@ from raydist.errors import DataError
 from raydist.spec.text import suggest
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
-_ENDINGS = (".csv", ".tsv")
+# Of the files of a folder; what is compressed is refused when it is read, not left out.
+ENDINGS = tuple(f"{ending}{more}" for ending in (".csv", ".tsv") for more in ("", *_COMPRESSED))
 _MOST_ROW_BYTES = 64 << 20
 _GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -40,13 +41,14 @@ class CsvFiles:
 
         Args:
           what: The function that was called, for messages.
-          types: Of columns, in place of those that their first rows show; None where it cannot be given.
+          types: Of columns, in place of those that their first rows show; None where the user cannot give
+            them: then a column whose type differs between files is text.
         """
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
             raise DataError(f"delimiter is {delimiter!r}; give one character, such as ';' or '\\t'")
         self._delimiter = delimiter
         self._takes_types = types is not None
-        self.files = DataFiles(uris, what=what, is_wanted=is_csv)
+        self.files = DataFiles(uris, what=what, is_wanted=lambda key: key.lower().endswith(ENDINGS))
         found = self.files.of_each(
             f"csv {delimiter}",
             self._looked_at,
@@ -80,7 +82,7 @@ class CsvFiles:
         return index, pa.schema([(field.name, _kept_type(field.type)) for field in table.schema])
 
     def _common(self, schemas: Sequence[pa.Schema], types: Mapping[str, Any]) -> pa.Schema:
-        """Returns the columns with types for all files; raises DataError where there are none."""
+        """Returns the columns, with a type for all files; raises DataError where there is none."""
         names, where = schemas[0].names, self.files.uri(0)
         chosen = {name: _chosen_type(name, kind, names) for name, kind in types.items()}
         firsts: dict[pa.Schema, int] = {}
@@ -103,9 +105,11 @@ class CsvFiles:
                 pair = {kind, kinds[name]}
                 if pair in ({pa.int64(), pa.float64()}, {pa.null(), kind}):
                     kinds[name] = pa.float64() if pa.float64() in pair else kind
-                else:
+                elif self._takes_types:
                     told = f"column {name} is {kind} in {uri}, and {kinds[name]} in files before it"
                     raise DataError(f"{told}; {self._remedy(name)}")
+                else:
+                    kinds[name] = pa.string()
         return pa.schema({**kinds, **chosen})
 
     def _remedy(self, name: str) -> str:
@@ -251,12 +255,6 @@ def from_csv(
         defaults=dict(defaults or {}),
     )
     return CsvSource(CsvFiles(uri, what="from_csv", types=types or {}, delimiter=delimiter), selection)
-
-
-def is_csv(key: str) -> bool:
-    """Whether a file is CSV by its name; also if it is compressed, to be refused when it is read."""
-    name = key.lower()
-    return name.endswith(tuple(f"{ending}{more}" for ending in _ENDINGS for more in ("", *_COMPRESSED)))
 
 
 def _scan(files: DataFiles, number: int, *, delimiter: str) -> np.ndarray:
