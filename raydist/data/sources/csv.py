@@ -91,13 +91,10 @@ class CsvFiles:
         kinds = dict.fromkeys(names, pa.null())
         for schema, number in firsts.items():
             uri = self.files.uri(number)
-            if lacking := [name for name in names if name not in schema.names]:
+            for name in sorted({*names} ^ {*schema.names}):
+                lacking, other = (uri, where) if name in kinds else (where, uri)
                 raise DataError(
-                    f"{uri} has no column {lacking[0]}, as {where} has; write all with the same columns"
-                )
-            if more := [name for name in schema.names if name not in kinds]:
-                raise DataError(
-                    f"{uri} has a column {more[0]}, and {where} has none; write all with the same columns"
+                    f"{lacking} has no column {name}, as {other} has; write all with the same columns"
                 )
             for name, kind in zip(schema.names, schema.types, strict=True):
                 if name in chosen or kind in (pa.null(), kinds[name]):
@@ -117,10 +114,8 @@ class CsvFiles:
 
     def where(self, group: int) -> str:
         """Returns what errors call a group."""
-        number = int(self.file_of_group[group])
-        return (
-            f"the {self.group_sizes[group]} rows from line {self._lines[group]} of {self.files.uri(number)}"
-        )
+        uri = self.files.uri(int(self.file_of_group[group]))
+        return f"the {self.group_sizes[group]} rows from line {self._lines[group]} of {uri}"
 
     def table(self, group: int, kinds: Mapping[str, pa.DataType], *, full: Iterable[str]) -> pa.Table:
         """Returns the rows of a group with columns of these types; raises DataError for a null in `full`."""
@@ -180,6 +175,8 @@ class CsvSource(ArrowSource):
     def __init__(self, rows: CsvFiles, selection: Selection) -> None:
         self._rows, self.files = rows, rows.files
         uri = rows.files.uri(0)
+        if not len(rows.group_sizes):
+            raise DataError(f"{selection.what} found no rows in {len(rows.files)} files, {uri} first")
         for name in [*(selection.wanted or rows.schema.names), *filter(None, [selection.label])]:
             if name in rows.schema.names and pa.types.is_null(rows.schema.field(name).type):
                 raise DataError(
@@ -187,8 +184,6 @@ class CsvSource(ArrowSource):
                     f"types={{{name!r}: …}}"
                 )
         layout = Layout.of(rows.schema, selection, where=uri)
-        if not len(rows.group_sizes):
-            raise DataError(f"{selection.what} found no rows in {len(rows.files)} files, {uri} first")
         texts = {name: rows.schema.field(name).type for name in layout.texts}
         text_bytes = rows.table(0, texts, full=()).nbytes // int(rows.group_sizes[0]) if texts else 0
         super().__init__(layout, rows.group_sizes, text_bytes=text_bytes)
@@ -200,15 +195,12 @@ class CsvSource(ArrowSource):
         kinds = {name: self._rows.schema.field(name).type for name in names}
         full = [column.name for column in self._layout.columns if column.default is None]
         table = self._rows.table(group, kinds, full=full)
-        for place, name in enumerate(names):
-            if (
-                name in self._layout.texts and name not in full
-            ):  # pyarrow takes a missing text for an empty one
-                values = table.column(place)
-                is_empty = pc.equal(pc.binary_length(values), 0)
-                table = table.set_column(
-                    place, name, pc.if_else(is_empty, pa.scalar(None, kinds[name]), values)
-                )
+        # pyarrow takes a missing text for an empty one.
+        for name in {*names} & {*self._layout.texts} - {*full}:
+            values = table.column(name)
+            is_empty = pc.equal(pc.binary_length(values), 0)
+            values = pc.if_else(is_empty, pa.scalar(None, values.type), values)
+            table = table.set_column(table.column_names.index(name), name, values)
         return table
 
     def _where(self, group: int) -> str:
@@ -297,14 +289,25 @@ def _scan(files: DataFiles, number: int, *, delimiter: str) -> np.ndarray:
 
 def _rows_in(content: bytes, delimiter: str, uri: str, line: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns where the rows that end in `content` begin and end, without blank lines."""
-    masked = content
-    if b'"' in content:
+    characters = np.frombuffer(content, np.uint8)
+    quotes = np.flatnonzero(characters == ord('"'))
+    before = characters[quotes[::2] - 1]
+    if not (np.isin(before, [ord(delimiter), *b'\n"']) | (quotes[::2] == 0)).all():
+        # A quote within a field, where every other one does not end a text: slower.
         hidden = bytes.maketrans(b"\r\n", b"  ")
         masked = _quoted(delimiter).sub(lambda found: found[0].translate(hidden), content)
-    characters = np.frombuffer(masked, np.uint8)
-    ends = np.flatnonzero(characters == ord("\n")) + 1
-    last = int(ends[-1]) if len(ends) else 0
-    if masked.count(b"\r", 0, last) != masked.count(b"\r\n", 0, last):
+        characters, quotes = np.frombuffer(masked, np.uint8), quotes[:0]
+
+    def outside(character: str) -> np.ndarray:
+        """Returns where a character is outside of quoted texts."""
+        places = np.flatnonzero(characters == ord(character))
+        found: np.ndarray = places[np.searchsorted(quotes, places) % 2 == 0]
+        return found
+
+    ends = outside("\n") + 1
+    returns = outside("\r")
+    returns = returns[: np.searchsorted(returns, ends[-1])] if len(ends) else returns[:0]
+    if (characters[returns + 1] != ord("\n")).any():
         raise DataError(f"{uri} has a row, from line {line} on, that ends with \\r alone; end rows with \\n")
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
     is_row = (ends - starts > 2) | ((ends - starts == 2) & (characters[starts] != ord("\r")))
