@@ -232,7 +232,8 @@ def from_csv(
       features, label, columns, dtype: As for `from_parquet`.
       defaults: Replacements for values that are missing, by column: empty ones, and in a column of numbers
         NA, NaN and null. Without one, an empty text stays, and a missing number is an error.
-      types: Arrow types by column, such as `{"zip": "string"}`, in place of those that the first rows show.
+      types: Arrow or NumPy types by column, such as `{"zip": "string"}`, in place of those that the
+        first rows show.
 
     Raises:
       DataError: No files, a compressed one, other columns than in the first file, a value that is not of its
@@ -335,6 +336,15 @@ def _names_in(header: bytes, delimiter: str, uri: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{uri} does not begin with text in UTF-8; write it so") from error
     names = next(row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row)
+    if (
+        len(names) == 1
+        and not text.startswith('"')
+        and (others := [one for one in ",;\t|" if one in names[0]])
+    ):
+        raise DataError(
+            f"{uri} has one column, {names[0]!r}, with {delimiter!r} as delimiter; write it with commas, or "
+            f"give from_csv delimiter={others[0]!r}"
+        )
     numbers = []
     for name in names:
         with suppress(ValueError):
@@ -368,8 +378,8 @@ def _chosen_type(name: str, kind: Any, names: Sequence[str]) -> pa.DataType:
     if isinstance(kind, pa.DataType):
         return kind
     try:
-        return pa.type_for_alias(kind)
-    except (ValueError, TypeError) as error:
+        return pa.type_for_alias(kind) if isinstance(kind, str) else pa.from_numpy_dtype(kind)
+    except (ValueError, TypeError, NotImplementedError) as error:
         raise DataError(
             f"types has {kind!r} for column {name}; give a type of Arrow, such as 'int64', 'float32', 'bool' "
             "or 'string'"

@@ -79,10 +79,10 @@ def test_columns_have_the_types_of_their_values(tmp_path: Path) -> None:
 
 
 def test_types_may_be_given(tmp_path: Path) -> None:
-    write(tmp_path, "zip,n\n007,1\n")
-    source = data.from_csv(tmp_path, types={"zip": "string", "n": pa.uint8()})
-    assert columns(source) == {"zip": ["007"], "n": [1]}
-    assert [field.dtype for field in source.fields] == [np.uint8, object]
+    write(tmp_path, "zip,n,m\n007,1,2\n")
+    source = data.from_csv(tmp_path, types={"zip": "string", "n": pa.uint8(), "m": np.float32})
+    assert columns(source) == {"zip": ["007"], "n": [1], "m": [2.0]}
+    assert [field.dtype for field in source.fields] == [np.float32, np.uint8, object]
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -250,6 +250,11 @@ BAD: dict[str, tuple[list[str | bytes], dict[str, Any], str]] = {
         ["a\n1\n"],
         {"types": {"b": "int64"}},
         "types names column b, which is not there; write one of a",
+    ),
+    "other delimiter": (
+        ["a;b\n1;2\n"],
+        {},
+        r"has one column, 'a;b', with ',' as delimiter; write it with commas, or give from_csv delimiter=';'",
     ),
     "delimiter": (["a\n1\n"], {"delimiter": ", "}, "delimiter is ', '; give one character"),
 }
