@@ -47,7 +47,7 @@ class CsvFiles:
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
             raise DataError(f"delimiter is {delimiter!r}; give one character, such as ';' or '\\t'")
         self._delimiter = delimiter
-        self._takes_types = types is not None
+        self._takes_types, self.typed = types is not None, frozenset(types or ())
         self.files = DataFiles(uris, what=what, is_wanted=lambda key: key.lower().endswith(ENDINGS))
         found = self.files.of_each(
             f"csv {delimiter}",
@@ -183,6 +183,9 @@ class CsvSource(ArrowSource):
                     f"column {name} of {uri} has no values in the first rows, which tell its type; give "
                     f"types={{{name!r}: …}}"
                 )
+        for name in sorted({*(selection.features or ())} & {*rows.schema.names} - rows.typed):
+            if pa.types.is_string(rows.schema.field(name).type):
+                rows.table(0, {name: pa.float64()}, full=())  # tells the value that is not a number
         layout = Layout.of(rows.schema, selection, where=uri)
         texts = {name: rows.schema.field(name).type for name in layout.texts}
         text_bytes = rows.table(0, texts, full=()).nbytes // int(rows.group_sizes[0]) if texts else 0

@@ -240,7 +240,16 @@ BAD: dict[str, tuple[list[str | bytes], dict[str, Any], str]] = {
         {},
         r"line 4 of .*0\.csv is not a row: Expected 2 columns, got 1: 3; put text with ',' or line ends",
     ),
-    "stacked text": (["a,t\n1,x\n"], {"features": ["a", "t"]}, "column t is string and cannot be stacked"),
+    "stacked text": (
+        ["a,t\n1,x\n"],
+        {"features": ["a", "t"], "types": {"t": "string"}},
+        "column t is string and cannot be stacked",
+    ),
+    "a feature that is not a number": (
+        ["a,b\n1,2\n3,?\n"],
+        {"features": ["a", "b"]},
+        r"line 3 of .*0\.csv has '\?' in column b, which is double; correct it, or give types=\{'b': …\}",
+    ),
     "unknown type": (
         ["a\n1\n"],
         {"types": {"a": "number"}},
