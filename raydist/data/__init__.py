@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raydist.data.batches import Batches as Batches
     from raydist.data.sources.arrays import from_arrays as from_arrays
+    from raydist.data.sources.csv import from_csv as from_csv
     from raydist.data.sources.images import from_images as from_images
     from raydist.data.sources.mix import mix as mix
     from raydist.data.sources.parquet import from_parquet as from_parquet
@@ -25,6 +26,7 @@ _MODULES = {
     "Batches": "batches",
     "Source": "sources.source",
     "from_arrays": "sources.arrays",
+    "from_csv": "sources.csv",
     "from_images": "sources.images",
     "from_parquet": "sources.parquet",
     "from_ray_dataset": "sources.ray_blocks",
@@ -37,6 +39,7 @@ __all__ = [
     "Batches",
     "Source",
     "from_arrays",
+    "from_csv",
     "from_images",
     "from_parquet",
     "from_ray_dataset",

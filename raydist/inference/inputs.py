@@ -1,10 +1,10 @@
-"""What is predicted for: Parquet, TFRecord or pictures, in units that can be read by themselves."""
+"""What is predicted for: Parquet, CSV, TFRecord or pictures, in units that can be read by themselves."""
 
 from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
 from raydist.data.sources.arrow import Layout, Selection, width_of
+from raydist.data.sources.csv import ENDINGS, CsvFiles
 from raydist.data.sources.files import DataFiles, first_line
 from raydist.data.sources.images import ImageSource
 from raydist.data.sources.tfrecord import from_tfrecord
@@ -22,13 +23,16 @@ from raydist.inference.parts import Part
 from raydist.inference.signature import ModelInput, Signature
 from raydist.storage.filesystem import Storage
 
-PARQUET, TFRECORD, IMAGES = FORMATS = ("parquet", "tfrecord", "images")
+PARQUET, CSV, TFRECORD, IMAGES = FORMATS = ("parquet", "csv", "tfrecord", "images")
 _ENDINGS: Mapping[str, tuple[str, ...]] = {
     PARQUET: (".parquet", ".parq", ".pq"),
+    CSV: ENDINGS,
     TFRECORD: (".tfrecord", ".tfrecords"),
     IMAGES: (".png", ".jpg", ".jpeg", ".gif", ".bmp"),
 }
 _WHAT = "predict"
+# Returns tables of these columns, with so many rows at most.
+_Read = Callable[[Sequence[str], int], Iterator[pa.Table]]
 
 
 class Batch(NamedTuple):
@@ -43,6 +47,7 @@ class Input(abc.ABC):
 
     Attributes:
       format: One of FORMATS.
+      to: The format of the predictions, PARQUET or CSV.
       unit_rows: The rows of each unit.
       unit_files: The file of each unit, numbered.
       batch_size: How many rows a model gets at once, unless told otherwise.
@@ -51,6 +56,7 @@ class Input(abc.ABC):
     """
 
     format: str
+    to: str = PARQUET
     files: DataFiles
     unit_rows: Sequence[int]
     unit_files: Sequence[int]
@@ -69,14 +75,58 @@ class Input(abc.ABC):
         """
 
 
-class _Parquet(Input):
+class _Table(Input):
+    """Rows with named columns."""
+
+    def __init__(self, features: tuple[str, ...] | None, copy: tuple[str, ...] | None) -> None:
+        self._features, self._copy = features, copy
+
+    @abc.abstractmethod
+    def _schema(self, inputs: Sequence[ModelInput]) -> pa.Schema:
+        """Returns the columns of the first unit's file."""
+
+    @abc.abstractmethod
+    def _open(self, part: Part, inputs: Sequence[ModelInput]) -> tuple[pa.Schema, _Read]:
+        """Returns the columns of a part's file, and what reads them."""
+
+    def check(self, signature: Signature) -> None:
+        uri = self.files.uri(self.unit_files[0])
+        schema = self._schema(signature.inputs)
+        layout, kept = self._columns(schema, signature.inputs, where=uri)
+        check_output_names(signature.output_columns, kept)
+        if not any(column.needs_width for column in layout.columns):
+            _values(schema.empty_table(), layout, signature.inputs, where=uri)
+
+    def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
+        uri = self.files.uri(self.unit_files[part.first])
+        schema, read = self._open(part, inputs)
+        layout, kept = self._columns(schema, inputs, where=uri)
+        wanted = dict.fromkeys([*kept, *(column.name for column in layout.columns)])
+        for table in read([*wanted], size):
+            yield Batch(table.select(kept), _values(table, layout, inputs, where=uri))
+
+    def _columns(
+        self, schema: pa.Schema, inputs: Sequence[ModelInput], *, where: str
+    ) -> tuple[Layout, list[str]]:
+        """Returns what the model gets, and the names of the columns that are copied."""
+        layout = _layout(schema, inputs, self._features, where=where)
+        fed = {column.name for column in layout.columns}
+        if self._copy is not None and (unknown := [name for name in self._copy if name not in schema.names]):
+            raise DataError(f"{where} has no column {unknown[0]}, which --copy names")
+        kept = [
+            name for name in schema.names if (name not in fed if self._copy is None else name in self._copy)
+        ]
+        return layout, kept
+
+
+class _Parquet(_Table):
     """The rows of Parquet files."""
 
     format = PARQUET
 
     def __init__(self, data: str, features: tuple[str, ...] | None, copy: tuple[str, ...] | None) -> None:
+        super().__init__(features, copy)
         self.files = DataFiles(data, what=_WHAT, is_wanted=lambda key: format_of(key) == PARQUET)
-        self._features, self._copy = features, copy
         groups = self.files.of_each("rows", self._groups)
         found = [(file, group, rows) for file, sizes in enumerate(groups) for group, rows in sizes]
         self.unit_files = [file for file, _, _ in found]
@@ -96,39 +146,63 @@ class _Parquet(Input):
                 f"cannot read the Parquet of {self.files.uri(number)}: {first_line(error)}"
             ) from error
 
-    def check(self, signature: Signature) -> None:
+    def _schema(self, inputs: Sequence[ModelInput]) -> pa.Schema:
         number = self.unit_files[0]
-        uri = self.files.uri(number)
-        schema = self._reading(number, lambda: pq.read_schema(self.files.open(number)))
-        layout, kept = self._columns(schema, signature.inputs, where=uri)
-        check_output_names(signature.output_columns, kept)
-        if not any(column.needs_width for column in layout.columns):
-            _values(schema.empty_table(), layout, signature.inputs, where=uri)
+        return self._reading(number, lambda: pq.read_schema(self.files.open(number)))
 
-    def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
+    def _open(self, part: Part, inputs: Sequence[ModelInput]) -> tuple[pa.Schema, _Read]:
         number = self.unit_files[part.first]
-        uri = self.files.uri(number)
         file = self._reading(number, lambda: pq.ParquetFile(self.files.open(number), pre_buffer=True))
-        layout, kept = self._columns(file.schema_arrow, inputs, where=uri)
         groups = self._group_in_file[part.first : part.end]
-        wanted = dict.fromkeys([*kept, *(column.name for column in layout.columns)])
-        read = file.iter_batches(size, row_groups=groups, columns=[*wanted])
-        while (rows := self._reading(number, lambda: next(read, None))) is not None:
-            table = pa.Table.from_batches([rows])
-            yield Batch(table.select(kept), _values(table, layout, inputs, where=uri))
 
-    def _columns(
-        self, schema: pa.Schema, inputs: Sequence[ModelInput], *, where: str
-    ) -> tuple[Layout, list[str]]:
-        """Returns what the model gets, and the names of the columns that are copied."""
-        layout = _layout(schema, inputs, self._features, where=where)
-        fed = {column.name for column in layout.columns}
-        if self._copy is not None and (unknown := [name for name in self._copy if name not in schema.names]):
-            raise DataError(f"{where} has no column {unknown[0]}, which --copy names")
-        kept = [
-            name for name in schema.names if (name not in fed if self._copy is None else name in self._copy)
-        ]
-        return layout, kept
+        def read(names: Sequence[str], size: int) -> Iterator[pa.Table]:
+            batches = file.iter_batches(size, row_groups=groups, columns=names)
+            while (rows := self._reading(number, lambda: next(batches, None))) is not None:
+                yield pa.Table.from_batches([rows])
+
+        return file.schema_arrow, read
+
+
+class _Csv(_Table):
+    """The rows of CSV files."""
+
+    format = CSV
+
+    def __init__(self, data: str, features: tuple[str, ...] | None, copy: tuple[str, ...] | None) -> None:
+        super().__init__(features, copy)
+        self._rows = CsvFiles(data, what=_WHAT)
+        self.files = self._rows.files
+        self.unit_rows = self._rows.group_sizes.tolist()
+        self.unit_files = self._rows.file_of_group.tolist()
+
+    def _schema(self, inputs: Sequence[ModelInput]) -> pa.Schema:
+        """Returns the types that the model wants; what is copied to CSV stays as it is written."""
+        wanted = dict.fromkeys(self._features or (), inputs[0]) or {one.name: one for one in inputs}
+        kinds = {}
+        for name, kind in zip(self._rows.schema.names, self._rows.schema.types, strict=True):
+            is_number = pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+            if name not in wanted:
+                kinds[name] = pa.string() if self.to == CSV or pa.types.is_null(kind) else kind
+            elif wanted[name].dtype.kind == "O":
+                kinds[name] = pa.string()
+            elif wanted[name].dtype.kind in "iub":  # a text is told with its line when it is read
+                kinds[name] = kind if is_number else pa.int64()
+            else:
+                kinds[name] = pa.float64() if not pa.types.is_boolean(kind) else kind
+        return pa.schema(kinds)
+
+    def _open(self, part: Part, inputs: Sequence[ModelInput]) -> tuple[pa.Schema, _Read]:
+        schema = self._schema(inputs)
+        fed = self._features or [one.name for one in inputs]
+
+        def read(names: Sequence[str], size: int) -> Iterator[pa.Table]:
+            kinds = {name: schema.field(name).type for name in names}
+            for unit in range(part.first, part.end):
+                table = self._rows.table(unit, kinds, full=fed)
+                for first in range(0, len(table), size):
+                    yield table.slice(first, size)
+
+        return schema, read
 
 
 def _layout(
@@ -350,14 +424,20 @@ def format_of(key: str) -> str | None:
 
 
 def open_input(
-    data: str, *, format: str | None, features: tuple[str, ...] | None, copy: tuple[str, ...] | None
+    data: str,
+    *,
+    format: str | None,
+    features: tuple[str, ...] | None,
+    copy: tuple[str, ...] | None,
+    to: str | None = None,
 ) -> Input:
     """Opens what is predicted for.
 
     Args:
       format: One of FORMATS; None takes that of the first file whose name tells it.
       features: The columns, or features of records, that are stacked to the model's only input.
-      copy: The columns of Parquet that are copied; None copies all that the model does not get.
+      copy: The columns of Parquet or CSV that are copied; None copies all that the model does not get.
+      to: The format of the predictions; None for that of the data if that is CSV, and else Parquet.
 
     Raises:
       DataError: There are no files, no rows, or an option does not go with the format.
@@ -373,17 +453,20 @@ def open_input(
                 else "it has no files"
             )
             raise DataError(f"there is nothing to predict for in {place.uri()}: {told}")
-    if copy is not None and format != PARQUET:
-        raise DataError(f"--copy names columns of Parquet, and {data} is {format}")
+    if copy is not None and format not in (PARQUET, CSV):
+        raise DataError(f"--copy names columns of Parquet or CSV, and {data} is {format}")
     if features is not None and format == IMAGES:
         raise DataError(f"--features names columns, and {data} is images")
     match format:
         case "parquet":
             opened: Input = _Parquet(data, features, copy)
+        case "csv":
+            opened = _Csv(data, features, copy)
         case "tfrecord":
             opened = _TFRecord(data, features)
         case _:
             opened = _Images(data)
     if not sum(opened.unit_rows):
         raise DataError(f"there is nothing to predict for in {data}: its files have no rows")
+    opened.to = to or (CSV if format == CSV else PARQUET)
     return opened

@@ -12,7 +12,7 @@ from raydist.errors import MistakeError
 
 # Readers of Parquet skip files whose names begin with `_`.
 MANIFEST = "_raydist.json"
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,20 +23,22 @@ class Part:
       first: The first unit.
       end: The unit after the last.
       num_rows: Of all its units.
+      to: The format of its file, which is the ending of its name.
     """
 
     number: int
     first: int
     end: int
     num_rows: int
+    to: str = "parquet"
 
     @property
     def name(self) -> str:
         """The name of the file with its predictions."""
-        return f"part-{self.number:06d}.parquet"
+        return f"part-{self.number:06d}.{self.to}"
 
 
-def cut(rows: Sequence[int], files: Sequence[int], *, most_rows: int) -> list[Part]:
+def cut(rows: Sequence[int], files: Sequence[int], *, most_rows: int, to: str = "parquet") -> list[Part]:
     """Returns the parts of units with so many rows each, in these files; the same for the same input.
 
     No part has units of two files, or more than `most_rows` rows unless one unit has.
@@ -45,11 +47,11 @@ def cut(rows: Sequence[int], files: Sequence[int], *, most_rows: int) -> list[Pa
     first, num_rows = 0, 0
     for unit, (size, file) in enumerate(zip(rows, files, strict=True)):
         if unit > first and (file != files[first] or num_rows + size > most_rows):
-            parts.append(Part(number=len(parts), first=first, end=unit, num_rows=num_rows))
+            parts.append(Part(number=len(parts), first=first, end=unit, num_rows=num_rows, to=to))
             first, num_rows = unit, 0
         num_rows += size
     if len(rows):
-        parts.append(Part(number=len(parts), first=first, end=len(rows), num_rows=num_rows))
+        parts.append(Part(number=len(parts), first=first, end=len(rows), num_rows=num_rows, to=to))
     return parts
 
 
@@ -68,12 +70,14 @@ class Manifest:
       data: A number for the names, sizes and times of change of the input files.
       features: The columns that are stacked to the model's only input; None where inputs are columns.
       copy: The columns that are copied; None for all that are not features.
+      to: The format of the predictions.
     """
 
     run: str
     model: str
     data: int
     format: str
+    to: str
     features: tuple[str, ...] | None
     copy: tuple[str, ...] | None
     num_parts: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import tempfile
 import warnings
@@ -14,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 import raydist.errors
+from raydist.data.sources.files import first_line
 from raydist.errors import ClusterError, DataError, MistakeError, RaydistError, StorageError, TrainingError
 from raydist.inference.inputs import Batch, Input, check_output_names, open_input
 from raydist.inference.parts import MANIFEST, Manifest, Part, cut, missing
@@ -41,6 +44,7 @@ class Prediction:
       format: Of the data; None finds it out by the names of the files.
       features: The columns that are stacked to the model's only input; None where its inputs are columns.
       copy: The columns that are copied; None for all that are not features.
+      to: The format of the predictions; None for that of the data if that is CSV, and else Parquet.
       workers: How many actors hold the model.
       batch_size: How many rows the model gets at once; None for the format's own number.
       address: Of Ray; None as for a run.
@@ -52,6 +56,7 @@ class Prediction:
     format: str | None = None
     features: tuple[str, ...] | None = None
     copy: tuple[str, ...] | None = None
+    to: str | None = None
     workers: int = 1
     batch_size: int | None = None
     address: str | None = None
@@ -73,15 +78,16 @@ class Prediction:
         out = Storage.open(self.out)
         if f"{out.uri()}/".startswith(f"{place.rstrip('/')}/"):
             raise MistakeError(f"{out.uri()} is in {place}, whose files are predicted for; give another -o")
-        data = open_input(place, format=self.format, features=self.features, copy=self.copy)
+        data = open_input(place, format=self.format, features=self.features, copy=self.copy, to=self.to)
         if (signature := signature_of(self.run)) is not None:
             data.check(signature)
-        parts = cut(data.unit_rows, data.unit_files, most_rows=data.part_rows)
+        parts = cut(data.unit_rows, data.unit_files, most_rows=data.part_rows, to=data.to)
         manifest = Manifest(
             run=self.run.run,
             model=model,
             data=data.files.fingerprint(has_times=True),
             format=data.format,
+            to=data.to,
             features=self.features,
             copy=self.copy,
             num_parts=len(parts),
@@ -206,7 +212,7 @@ class PartPredictor:
         with tempfile.TemporaryDirectory(prefix="raydist-predict-") as folder:
             path = Path(folder) / part.name
             batches = self._data.batches(part, model.inputs, size=self._batch_size)
-            num_rows = _write_parquet(path, (_joined(batch, model) for batch in batches))
+            num_rows = _written(path, (_joined(batch, model) for batch in batches))
             if num_rows != part.num_rows:
                 raise DataError(f"{part.name} has {num_rows} rows, not {part.num_rows} as its input said")
             self._out.upload(path, part.name, is_durable=True)
@@ -234,13 +240,43 @@ def _joined(batch: Batch, model: ServedModel) -> pa.Table:
     return table
 
 
-def _write_parquet(path: Path, tables: Iterable[pa.Table]) -> int:
+def _written(path: Path, tables: Iterable[pa.Table]) -> int:
+    """Writes Parquet or CSV, as the name says; returns the number of rows."""
+    is_csv = path.suffix == ".csv"
     num_rows = 0
     with contextlib.ExitStack() as stack:
         writer: Any = None
         for table in tables:
+            if is_csv:
+                table = _flat(table)
             if writer is None:
-                writer = stack.enter_context(pq.ParquetWriter(path, table.schema))
-            writer.write_table(table)
+                kind = pyarrow.csv.CSVWriter if is_csv else pq.ParquetWriter
+                writer = stack.enter_context(kind(path, table.schema))
+            try:
+                writer.write_table(table)
+            except pa.ArrowException as error:  # such as bytes that are not text
+                told = f"cannot write {path.name}: {first_line(error)}; write Parquet with --to parquet"
+                raise DataError(told) from error
             num_rows += len(table)
     return num_rows
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """Returns a table with a column for each number of lists of a fixed length, as CSV has no lists."""
+    columns: dict[str, Any] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        sizes, values = [], column.combine_chunks()
+        while pa.types.is_fixed_size_list(values.type) and not values.null_count:
+            sizes.append(values.type.list_size)
+            values = values.flatten()
+        if pa.types.is_nested(values.type):
+            raise DataError(
+                f"column {name} is {column.type}, which CSV cannot hold; leave it out with --copy, or write "
+                "Parquet with --to parquet"
+            )
+        for place, index in enumerate(np.ndindex(*sizes)):
+            each = "_".join(map(str, [name, *index]))
+            if each in columns:
+                raise DataError(f"two columns are named {each}; leave one out with --copy, or rename it")
+            columns[each] = values.take(np.arange(place, len(values), math.prod(sizes)))
+    return pa.table(columns)

@@ -244,6 +244,11 @@ def write_table(path: Path, labels: Sequence[int]) -> Any:
     return data.from_parquet(path, features=["x"], label="y")
 
 
+def write_csv(path: Path, labels: Sequence[int]) -> Any:
+    path.write_text("x,y\n" + "".join(f"{label * 2.0},{label}\n" for label in labels))
+    return data.from_csv(path, features=["x"], label="y")
+
+
 def of_every_kind(folder: Path) -> Batches:
     labels = np.arange(2000, 2030, dtype=np.int64)
     mixed = data.mix(
@@ -251,8 +256,9 @@ def of_every_kind(folder: Path) -> Batches:
             write_records(folder / "a.tfrecord", range(A, A + 20)),
             write_table(folder / "b.parquet", range(1000, 1030)),
             data.from_arrays((labels * 2.0)[:, None].astype(np.float32), labels),
+            write_csv(folder / "c.csv", range(3000, 3030)),
         ],
-        weights=[2, 1, 1],
+        weights=[2, 1, 1, 1],
         stop="longest",
     )
     return mixed.batches(global_batch_size=8, seed=2)
@@ -267,7 +273,7 @@ def test_sources_of_every_kind_make_batches_of_tensors(tmp_path: Path) -> None:
         assert (x.dtype, x.shape[1:], y.dtype) == (tf.float32, [1], tf.int64)
         np.testing.assert_array_equal(x[:, 0], y * 2)
         labels += y.numpy().tolist()
-    wanted = {*range(20), *range(1000, 1030), *range(2000, 2030)}
+    wanted = {*range(20), *(kind + number for kind in (1000, 2000, 3000) for number in range(30))}
     assert set(labels) == wanted
     counts = Counter(one // 1000 for one in labels)
     assert abs(counts[0] - 2 * counts[1]) <= 3

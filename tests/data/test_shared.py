@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,11 @@ def write_records(folder: Path, count: int) -> None:
         (folder / f"{number}.tfrecord").write_bytes(record * 10)
 
 
+def write_csv(folder: Path, count: int) -> None:
+    for number in range(count):
+        (folder / f"{number}.csv").write_text("n\n" + "1\n" * 10)
+
+
 def test_folder_of_3000_files_is_listed_by_one_task_a_thousand_at_a_time(
     store: StaticStore, folder: Path, tmp_path: Path
 ) -> None:
@@ -110,15 +115,24 @@ def test_footers_are_read_by_one_task_each(store: StaticStore, folder: Path, tmp
     assert (counts["HEAD"], counts["GET"]) == (1 + 201, 201)
 
 
-def test_records_are_looked_for_by_one_task_in_each_file(
-    store: StaticStore, folder: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("source", "write", "requests"), [("from_tfrecord", write_records, 1), ("from_csv", write_csv, 2)]
+)
+def test_rows_are_looked_for_by_one_task_in_each_file(
+    store: StaticStore,
+    folder: Path,
+    tmp_path: Path,
+    source: str,
+    write: Callable[[Path, int], None],
+    requests: int,
 ) -> None:
-    write_records(folder, 20)
+    """And of CSV the first rows are read for their types too."""
+    write(folder, 20)
     store.look_again()
-    first, *others = in_tasks(tmp_path / "parcels", "from_tfrecord")
+    first, *others = in_tasks(tmp_path / "parcels", source)
     assert first[1:] == [20, 200]
     assert others == [first] * (NUM_TASKS - 1)
-    assert store.take_counts()["GET"] == 20
+    assert store.take_counts()["GET"] == 20 * requests
 
 
 def test_all_tasks_have_the_list_of_the_first_whatever_comes_meanwhile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -179,6 +180,28 @@ def test_records_are_predicted_by_the_features_of_the_inputs_names(
     assert missing.code == 2
     assert "has no feature y; it has label, x" in missing.err
     assert json.loads((tmp_path / "other/_raydist.json").read_text())["features"] == ["label", "y"]
+
+
+def test_csv_is_predicted_to_csv(
+    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
+) -> None:
+    train(raydist, tmp_path)
+    values = np.random.default_rng(1).normal(size=(5000, 4)).astype("float32")
+    expected = predicted_in_one_process(tmp_path, "numbers", values)
+    rows = [f'{n:05d},{",".join(map(str, row))},"row\n{n}"' for n, row in enumerate(values.tolist())]
+    (tmp_path / "data.csv").write_text("\n".join(["id,a,b,c,d,text", *rows]))
+    command = ("predict", "numbers", "data.csv", "-o", "out", "--address", running_ray.address, "--json")
+    ended = raydist(*command, "--features", "a,b,c,d")
+    assert (ended.code, ended.json["rows"]) == (0, 5000), ended.err
+    with (tmp_path / "out/part-000000.csv").open(newline="") as file:
+        header, *found = csv.reader(file)
+    assert header == ["id", "text", "prediction_0", "prediction_1", "prediction_2"]
+    assert [row[:2] for row in found] == [[f"{n:05d}", f"row\n{n}"] for n in range(5000)]
+    predicted = np.array([row[2:] for row in found], np.float32)
+    np.testing.assert_allclose(predicted, expected, rtol=0, atol=1e-6)
+    other = raydist(*command, "--features", "a,b,c,d", "--to", "parquet")
+    assert other.code == 2
+    assert "is that of other predictions: to was 'csv', and is 'parquet'" in other.err
 
 
 def test_images_are_predicted_from_any_folder(

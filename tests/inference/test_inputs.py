@@ -1,4 +1,4 @@
-"""Parquet as a model's inputs: which columns it gets, and what does not fit."""
+"""Parquet and CSV as a model's inputs: which columns it gets, and what does not fit."""
 
 from __future__ import annotations
 
@@ -41,6 +41,70 @@ def read(folder: Path, *inputs: ModelInput, size: int = 3, **options: Any) -> li
     parts = cut(opened.unit_rows, opened.unit_files, most_rows=8)
     assert [part.num_rows for part in parts] == [8, 2, 8, 2]
     return [batch for part in parts for batch in opened.batches(part, inputs, size=size)]
+
+
+@pytest.fixture
+def csv_folder(tmp_path: Path) -> Path:
+    for file in range(2):
+        lines = [f'{n},00{n},{n},{n / 2},"n,{n}",' for n in range(10 * file, 10 * file + 10)]
+        (tmp_path / f"{file}.csv").write_text("\n".join(["n,zip,whole,half,name,none", *lines]))
+    return tmp_path
+
+
+def read_csv(folder: Path, *inputs: ModelInput, **options: Any) -> list[Batch]:
+    opened = open_input(str(folder), **{"format": None, "features": None, "copy": None, **options})
+    parts = cut(opened.unit_rows, opened.unit_files, most_rows=opened.part_rows, to=opened.to)
+    assert [(part.name, part.num_rows) for part in parts] == [
+        (f"part-00000{number}.{opened.to}", 10) for number in range(2)
+    ]
+    return [batch for part in parts for batch in opened.batches(part, inputs, size=4)]
+
+
+def test_columns_of_csv_have_the_types_of_the_models_inputs(csv_folder: Path) -> None:
+    inputs = (
+        wanted("half", ()),
+        wanted("n", (), np.int64),
+        wanted("whole", (1,)),
+        wanted("zip", (1,), object),
+    )
+    batches = read_csv(csv_folder, *inputs)
+    assert [len(one.kept) for one in batches] == [4, 4, 2] * 2
+    values = {name: np.concatenate([one.values[name] for one in batches]) for name in batches[0].values}
+    assert values["whole"].dtype == values["half"].dtype == np.float32
+    assert values["whole"].tolist() == [[n] for n in range(20)]
+    assert values["half"].tolist() == [n / 2 for n in range(20)]
+    assert values["zip"].tolist() == [[f"00{n}"] for n in range(20)]
+    assert values["n"].tolist() == list(range(20))
+    assert batches[0].kept.column_names == ["name", "none"]
+
+
+@pytest.mark.parametrize(
+    ("to", "zips"), [("csv", ["000", "001"]), (None, ["000", "001"]), ("parquet", [0, 1])]
+)
+def test_columns_that_are_copied_to_csv_stay_as_they_are_written(
+    csv_folder: Path, to: str | None, zips: list[Any]
+) -> None:
+    features = ("half", "whole")
+    batches = read_csv(csv_folder, wanted("x", (2,)), features=features, copy=("zip", "none"), to=to)
+    assert batches[0].kept.slice(0, 2).to_pydict() == {"zip": zips, "none": ["", ""]}
+    x = np.concatenate([one.values["x"] for one in batches])
+    np.testing.assert_array_equal(x, np.stack([np.arange(20) / 2, np.arange(20)], axis=-1))
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "message"),
+    [
+        ("1,1,,1,n,", "whole", r"column whole has 1 null in line 12 of .*1\.csv"),
+        ("1,1,x,1,n,", "whole", r"line 12 of .*1\.csv has 'x' in column whole, which is double; correct it$"),
+    ],
+)
+def test_bad_row_of_csv_is_told_with_its_line(csv_folder: Path, line: str, name: str, message: str) -> None:
+    with (csv_folder / "1.csv").open("a") as file:
+        file.write(f"\n{line}\n")
+    opened = open_input(str(csv_folder), format="csv", features=None, copy=None)
+    [_, part] = cut(opened.unit_rows, opened.unit_files, most_rows=99)
+    with pytest.raises(DataError, match=message):
+        list(opened.batches(part, [wanted(name, ())], size=20))
 
 
 def test_features_are_stacked_and_the_others_kept(folder: Path) -> None:
@@ -102,7 +166,9 @@ def test_column_that_does_not_fit_is_one_sentence(
         (["a.txt"], {}, "tell no format; give --format"),
         (["a.parquet"], {}, "cannot read the Parquet of "),
         (["a.png"], {"features": ("a",)}, "--features names columns, and "),
-        (["a.png"], {"copy": ("a",)}, "--copy names columns of Parquet, and "),
+        (["a.png"], {"copy": ("a",)}, "--copy names columns of Parquet or CSV, and "),
+        (["a.csv"], {}, "its files have no rows"),
+        (["a.csv.gz"], {}, "a.csv.gz is compressed, and cannot be read from the middle; decompress it"),
     ],
     ids=str,
 )

@@ -43,7 +43,15 @@ def test_only_parts_without_a_file_are_missing() -> None:
 
 
 MANIFEST = Manifest(
-    run="a", model="1f", data=7, format="parquet", features=("x",), copy=None, num_parts=2, num_rows=9
+    run="a",
+    model="1f",
+    data=7,
+    format="parquet",
+    to="parquet",
+    features=("x",),
+    copy=None,
+    num_parts=2,
+    num_rows=9,
 )
 
 
@@ -52,7 +60,7 @@ def test_same_predictions_are_continued() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"run": "b"}, {"model": "2f"}, {"features": None}, {"num_rows": 8}], ids=str
+    "change", [{"run": "b"}, {"to": "csv"}, {"model": "2f"}, {"features": None}, {"num_rows": 8}], ids=str
 )
 def test_other_predictions_are_refused_by_what_differs(change: dict[str, object]) -> None:
     [name] = change

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raydist.errors import DataError
 from raydist.inference import predict
 from raydist.inference.inputs import open_input
 from raydist.inference.parts import cut
@@ -37,6 +40,46 @@ class WideModel:
 
     def predict(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"y": np.random.default_rng(0).normal(size=(len(values["x"]), 200))}
+
+
+def test_predictions_are_written_as_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PairModel(WideModel):
+        def predict(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            x = values["x"]
+            return {"p": np.stack([x, -x], -1), "t": np.array([b'a"', b"b"], object), "y": x[:, None] / 2}
+
+    (tmp_path / "data.csv").write_text('zip,x,name\n007,1,"a,\nb"\n"08",2,\n')
+    data = open_input(str(tmp_path / "data.csv"), format=None, features=None, copy=None)
+    parts = cut(data.unit_rows, data.unit_files, most_rows=data.part_rows, to=data.to)
+    monkeypatch.setattr(predict, "load_model", lambda run: PairModel())
+    run, out = open_run(str(tmp_path), run="r"), Storage.open(str(tmp_path / "out"))
+    predictor = PartPredictor(run=run, out=out, data=data, parts=parts, batch_size=8)
+    assert predictor({"part": np.array([0])})["error"] == [""]
+    with (tmp_path / "out/part-000000.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["zip", "name", "p_0", "p_1", "t", "y"],
+            ["007", "a,\nb", "1", "-1", 'a"', "0.5"],
+            ["08", "", "2", "-2", "b", "1"],
+        ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"v": [[1], [1, 2]]},
+            r"column v is list.*, which CSV cannot hold; leave it out with --copy, or write",
+        ),
+        (
+            {"b": [b"a", b"\xff"]},
+            r"cannot write 0\.csv: Invalid UTF8 payload; write Parquet with --to parquet",
+        ),
+        ({"p_0": [1, 2], "p": pa.array([[1], [2]], pa.list_(pa.int64(), 1))}, "two columns are named p_0"),
+    ],
+)
+def test_what_csv_cannot_hold_is_one_sentence(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        predict._written(tmp_path / "0.csv", [pa.table(columns)])
 
 
 def predictor_of(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> PartPredictor:

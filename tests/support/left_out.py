@@ -78,7 +78,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     ),
     "e2e/test_fence.py": ALL,
     "e2e/test_hosts.py": ("run_over_two", "killed_raylet", "storage_that_another"),
-    "e2e/test_inference.py": ("predictions_that", "records_are", "images_are", "exported_formats"),
+    "e2e/test_inference.py": ("predictions_that", "records_are", "csv_is", "images_are", "exported_formats"),
     "e2e/test_input_data.py": ALL,
     "e2e/test_jobs.py": ("auto_falls", "cifar_data", "folder_of"),
     "e2e/test_memory.py": ALL,

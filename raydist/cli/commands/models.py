@@ -8,7 +8,7 @@ from raydist.cli.job_options import address_option, chosen_names, count_option, 
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 
-_DATA_FORMATS = ("parquet", "tfrecord", "images")
+_DATA_FORMATS = ("parquet", "csv", "tfrecord", "images")
 _MODEL_FORMATS = ("saved_model", "onnx", "litert", "keras")
 # Of what `export` prints.
 _COLUMNS = ("format", "difference", "uri")
@@ -38,6 +38,11 @@ _COLUMNS = ("format", "difference", "uri")
     metavar="|".join(_DATA_FORMATS),
     help="Format of the data; detected from the names of the files when omitted.",
 )
+@click.option(
+    "--to",
+    type=click.Choice(("parquet", "csv")),
+    help="Format of the predictions; CSV for CSV, and Parquet for others, when omitted.",
+)
 @count_option("--batch-size", "Rows that the model gets at once.", metavar="ROWS")
 @address_option()
 @reading_options
@@ -49,6 +54,7 @@ def predict(
     features: str | None,
     copy: str | None,
     format_name: str | None,
+    to: str | None,
     batch_size: int | None,
     address: str | None,
     storage: str,
@@ -56,8 +62,9 @@ def predict(
 ) -> None:
     """Predict with a run's exported model.
 
-    DATA is a file or a folder of Parquet, TFRecord or images. OUT gets Parquet files: `prediction`, and the
-    columns that are not inputs of the model. The same command again continues one that was killed.
+    DATA is a file or a folder of Parquet, CSV, TFRecord or images. OUT gets Parquet or CSV files:
+    `prediction`, and the columns that are not inputs of the model. The same command again continues one that
+    was killed.
 
     \b
     Example:
@@ -72,6 +79,7 @@ def predict(
         format=format_name,
         features=_names(features),
         copy=_names(copy),
+        to=to,
         workers=workers,
         batch_size=batch_size,
         address=address,

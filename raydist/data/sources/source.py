@@ -47,7 +47,7 @@ class Source(Examples):
           drop_remainder: Drops the last, incomplete batch of each epoch. With shuffling these are other
             examples in each epoch. Otherwise the last batch is smaller and is weighted by its number of
             examples.
-          window_mb: How much a source in groups (Parquet, TFRecord, Ray Data) mixes at once, in MB of
+          window_mb: How much a source in groups (Parquet, CSV, TFRecord, Ray Data) mixes at once, in MB of
             examples in memory; twice as much is held, as the next window is read ahead. At least one
             group of any size. None: 64 MB, or less where that is more than half a million
             examples, as a run that resumes waits for its windows.

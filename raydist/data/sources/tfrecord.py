@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import os
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,18 +15,14 @@ from raydist.data.examples import Field
 from raydist.data.failures import asserted
 from raydist.data.order.windows import Piece
 from raydist.data.sources.files import DataFiles, Uris
+from raydist.data.sources.index import GROUP_BYTES, GROUP_ROWS, INDEX_THREADS, READ_BYTES, index_of
 from raydist.data.sources.source import GroupedSource
 from raydist.errors import DataError
-from raydist.storage.local_files import write_aside
 
 # A record: its length (uint64), a checksum of that (uint32), the content, and a checksum of it (uint32);
 # tensorflow/core/lib/io/record_writer.h.
 _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
-_GROUP_BYTES = 1 << 20
-_GROUP_RECORDS = 4096
-_READ_BYTES = 8 << 20
-_INDEX_THREADS = 8
 
 
 class TFRecordSource(GroupedSource):
@@ -50,8 +42,8 @@ class TFRecordSource(GroupedSource):
         self._signature: Any = None
         found = self.files.of_each(
             "records",
-            lambda number: _index_of(self.files, number),
-            num_threads=_INDEX_THREADS if self.files.are_remote else 1,
+            lambda number: index_of(self.files, number, "tfrecord-groups", _scan),
+            num_threads=INDEX_THREADS if self.files.are_remote else 1,
             part_files=1,
         )
         # Of each group: its file, and where it begins and ends there. Where its records begin shows when it
@@ -191,45 +183,12 @@ def from_tfrecord(uri: Uris, *, parse: Callable[[Any], Any] | None = None) -> TF
     return TFRecordSource(uri, parse=parse)
 
 
-def _index_of(files: DataFiles, number: int) -> np.ndarray:
+def _scan(files: DataFiles, number: int) -> np.ndarray:
     """Returns where the groups of a file, which are read at once, begin, int64 `[groups + 1, 3]`.
 
     A row has the first byte and the first record of a group, and a checksum of where the records of the group
     before begin. The last row is the end of the file.
     """
-    place = _cache_place(files.uri(number), files.version(number))
-    if place is not None and (kept := _kept(place, files.size(number))) is not None:
-        return kept
-    index = _scan(files, number)
-    if place is not None:
-        # Where it cannot be written to, the index is built again the next time.
-        with suppress(OSError):
-            write_aside(place, lambda file: np.save(file, index), is_durable=False)
-    return index
-
-
-def _kept(place: Path, size: int) -> np.ndarray | None:
-    try:
-        with place.open("rb") as file:
-            kept: np.ndarray = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    is_index = kept.dtype == np.int64 and kept.ndim == 2 and kept.shape[1] == 3 and len(kept)
-    return kept if is_index and kept[-1, 0] == size else None
-
-
-def _cache_place(uri: str, version: tuple[int, int | None]) -> Path | None:
-    folder = os.environ.get("RAYDIST_CACHE")
-    if not folder:
-        try:
-            folder = str(Path.home() / ".cache" / "raydist")
-        except RuntimeError:  # a user without a home, as containers have
-            return None
-    name = hashlib.sha256(f"{uri} {version}".encode()).hexdigest()[:32]
-    return Path(folder) / "tfrecord-groups" / f"{name}.npy"
-
-
-def _scan(files: DataFiles, number: int) -> np.ndarray:
     size, uri = files.size(number), files.uri(number)
     index, at, record = [(0, 0, 0)], 0, 0
     starts = [0]  # in the group
@@ -242,7 +201,7 @@ def _scan(files: DataFiles, number: int) -> np.ndarray:
 
     while at < size:
         if not begin <= at <= begin + len(content) - _HEADER.size:
-            begin, content = at, files.content(number, at, at + _READ_BYTES)
+            begin, content = at, files.content(number, at, at + READ_BYTES)
         if len(content) < at - begin + _HEADER.size:
             raise DataError(_no_record(uri, at))
         length, _ = _HEADER.unpack_from(content, at - begin)
@@ -250,7 +209,7 @@ def _scan(files: DataFiles, number: int) -> np.ndarray:
         if end > size:
             raise DataError(_no_record(uri, at))
         num_records = len(starts) - 1
-        if num_records and (end - index[-1][0] > _GROUP_BYTES or num_records == _GROUP_RECORDS):
+        if num_records and (end - index[-1][0] > GROUP_BYTES or num_records == GROUP_ROWS):
             close()
         at, record = end, record + 1
         starts.append(at - index[-1][0])

@@ -29,6 +29,11 @@ def parquet(uri: str) -> list[np.ndarray]:
     return whole(data.from_parquet(f"{uri}/a"))
 
 
+def csv(uri: str) -> list[np.ndarray]:
+    Storage.open(uri).write_bytes("a/data.csv", b"n\n" + b"1\n" * NUM_ROWS)
+    return whole(data.from_csv(f"{uri}/a"))
+
+
 def tfrecord(uri: str) -> list[np.ndarray]:
     record = (3).to_bytes(8, "little") + bytes(4) + b"abc" + bytes(4)
     Storage.open(uri).write_bytes("a/data", record * NUM_ROWS)
@@ -45,7 +50,7 @@ def whole(source: GroupedSource) -> list[np.ndarray]:
     return source.read([Piece(group, 0, int(size)) for group, size in enumerate(source.group_sizes)])
 
 
-@pytest.mark.parametrize("read", [parquet, tfrecord, images])
+@pytest.mark.parametrize("read", [parquet, csv, tfrecord, images])
 def test_requests_that_fail_for_a_moment_are_made_again(
     proxy: FaultyProxy, s3_uri: str, read: Callable[[str], list[np.ndarray]]
 ) -> None:
