@@ -13,7 +13,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -100,12 +100,14 @@ class Claim:
       holder: The process, as raydist.storage.claims describes it; with `actor` and `address` for a
         controller in a Ray.
       at_s: Unix time.
+      damage: Why the file cannot be read, and what helps; None for a whole one. Then only `number` is known.
     """
 
     number: int
     id: str
     holder: Mapping[str, Any]
     at_s: float
+    damage: str | None = None
 
     @classmethod
     def parse(cls, text: str, *, number: int) -> Claim:
@@ -142,15 +144,23 @@ def is_driven(claim: Claim | None, record: RunRecord | None, *, now_s: float) ->
     run.json tells, and before there is one of this claim the time of the claim.
 
     Args:
-      claim: The run's newest; None for a run of a raydist that made none.
+      claim: The run's newest; None for a run of a raydist that made none. Of a damaged one, the driver in
+        run.json is looked for.
       record: run.json; None where there is none.
       now_s: Unix time.
+
+    Raises:
+      StorageError: The claim is damaged, and run.json does not say who made it.
     """
     if claim is not None and record is not None and number_of(record) > claim.number:
         claim = None  # that of the record was given up
     begun = record if record is not None and is_of(claim, record) else None
     if begun is not None and begun.state.is_terminal:
         return False
+    if claim is not None and claim.damage is not None:
+        if begun is None or begun.driver is None:
+            raise StorageError(claim.damage)
+        claim = replace(claim, holder=begun.driver)
     if claim is not None and not claim.is_detached and is_this_host(claim.holder):
         is_here = claim.holder["pid"] == os.getpid()
         return is_alive(claim.holder) and (not is_here or claim.id in _held_here)
@@ -256,7 +266,7 @@ class ClaimStore:
         """Returns the claim with the highest number; None where there is none.
 
         Raises:
-          StorageError: It cannot be read, or is not a claim.
+          StorageError: It cannot be read.
         """
         while True:
             number = self._newest_number()
@@ -306,7 +316,8 @@ class ClaimStore:
         try:
             return Claim.parse(self._storage.read_text(key), number=number)
         except ValueError as error:
-            raise StorageError(
+            damage = (
                 f"{self._storage.uri(key)} is damaged: {error}; it says which process drives run "
                 f"{self._storage.run}: if none does, delete that file"
-            ) from error
+            )
+            return Claim(number=number, id="", holder={}, at_s=0.0, damage=damage)

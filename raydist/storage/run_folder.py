@@ -17,10 +17,11 @@ from raydist.outcome.status import RunState
 from raydist.spec.job import JobSpec, Resume
 from raydist.spec.tasks import TaskId
 from raydist.storage import claims
+from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.layout import CLAIMS
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
-from raydist.storage.segments import EventWriter
+from raydist.storage.segments import EventWriter, read_events
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class RunFolder:
           StorageError: What is stored cannot be read, or says nothing sensible about it.
         """
         newest = self._claims.newest()
-        record = self.record.read() if self.record.exists() else None
+        record = self._read_record()
         if record is None or claims.is_driven(newest, record, now_s=self._now()):
             return None
         return record.result() if record.state is RunState.SUCCEEDED else None
@@ -117,6 +118,13 @@ class RunFolder:
             if self._add(claim):
                 break
         self._take_over_record()  # it may have been resumed, and have ended, since it was opened
+        if self.before is not None and self.before.updated_at_s is None:
+            logger.warning(
+                "%s is damaged or missing; the run continues from its checkpoint of step %d, without its "
+                "earlier metrics and failures",
+                self._storage.uri(self._storage.record),
+                self.before.steps,
+            )
 
     def reclaim(self, *, id_: str) -> bool:
         """Takes up the claim of an earlier incarnation of this controller; False if another has taken it."""
@@ -227,18 +235,34 @@ class RunFolder:
         return record is not None or bool(names - {CLAIMS})
 
     def _take_over_record(self) -> None:
-        if self._resume is True or (self._resume and self.record.exists()):
-            self.before = self.record.read()
+        if self._resume:
+            self.before = self._read_record() or (self.record.read() if self._resume is True else None)
 
     def _read_record(self) -> RunRecord | None:
-        if not self.record.exists():
-            return None
         try:
-            return self.record.read()
+            return self.record.read() if self.record.exists() else self._rebuilt()
         except StorageError as error:
-            if self._resume:
+            if not self._resume:
+                raise SpecError(self._exists()) from error
+            if (rebuilt := self._rebuilt()) is None:
                 raise
-            raise SpecError(self._exists()) from error
+            return rebuilt
+
+    def _rebuilt(self) -> RunRecord | None:
+        """Returns what a resume needs of a run.json that is lost; None if there are no checkpoints."""
+        newest = CheckpointStore(self._storage).newest() if self._resume else None
+        if newest is None:
+            return None
+        known = (event.get("attempt") for event in read_events(self._storage, on_damage=lambda _: None))
+        attempts = 1 + max(newest.attempt, *(number for number in known if isinstance(number, int)), 0)
+        return RunRecord(
+            run=self._storage.run,
+            state=RunState.CANCELLED,
+            attempts=attempts,
+            steps=newest.step,
+            checkpoint=newest.uri,
+            storage=self.uri,
+        )
 
     def _exists(self) -> str:
         return (
@@ -263,6 +287,6 @@ class RunFolder:
 
 
 def _who(claim: claims.Claim | None, record: RunRecord | None) -> str:
-    if claim is not None:
+    if claim is not None and claim.damage is None:
         return claim.who
     return "nobody" if record is None else record.driver_name

@@ -82,7 +82,7 @@ def names_by_age(storage: Storage) -> list[str]:
     entries = filter(None, map(RunLayout.parse_index_entry, storage.list_names(INDEX)))
     created = {name: at_s for at_s, name in entries if name in folders}
     contents = read_contents(storage, sorted(folders - created.keys()))
-    created |= {name: _created_at_s(content) for name, content in contents.items()}
+    created |= {name: created_at_s(content) for name, content in contents.items()}
     return sorted(created, key=lambda name: (created[name], name), reverse=True)
 
 
@@ -106,6 +106,9 @@ def no_such_run(storage: Storage, asked: str) -> str:
         return f"there is no latest run: no runs are kept in {storage.uri()}; give their place with --storage"
     folders = storage.list_names("")
     if asked in folders:
+        layout = RunLayout(run=asked)
+        if storage.list_names(layout.checkpoints):
+            return f"{storage.uri(layout.record)} is missing; {without_record(asked)}"
         return (
             f"no run named {asked!r} in {storage.uri()}; its folder has no run.json: the run has not "
             "started yet, or did not come about"
@@ -120,12 +123,20 @@ def no_such_run(storage: Storage, asked: str) -> str:
     return f"no run named {asked!r} in {storage.uri()}; {hint}"
 
 
+def without_record(run: str) -> str:
+    """Returns the remedy for a run whose run.json is lost."""
+    return (
+        "put back a copy of it, or continue from the checkpoints with "
+        f"`raydist submit JOB --name {run} --resume` and the options that the run had"
+    )
+
+
 def _latest(storage: Storage) -> str | None:
     names = names_by_age(storage)
     return next((name for name in names if storage.exists(RunLayout(run=name).record)), None)
 
 
-def _created_at_s(content: bytes | StorageError) -> float:
+def created_at_s(content: bytes | StorageError) -> float:
     """Returns the time of creation that a run.json has; 0.0 where it is damaged."""
     try:
         created = json.loads(content)["created_at_s"] if isinstance(content, bytes) else None

@@ -17,7 +17,7 @@ from raydist.outcome.status import AttemptEnd, RunState
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.tasks import TaskId
 from raydist.storage.provenance import CodeRecord, Environment, Versions
-from raydist.storage.run_names import no_such_run
+from raydist.storage.run_names import created_at_s, no_such_run, without_record
 from raydist.storage.run_storage import RunStorage
 
 if sys.version_info >= (3, 11):
@@ -199,7 +199,7 @@ class RunRecordStore:
         return read_record(self._storage)
 
     def _stored_creation(self) -> float | None:
-        return self.read().created_at_s if self.exists() else None
+        return created_at_s(self._storage.read_bytes(self._storage.record)) if self.exists() else None
 
 
 def read_record(storage: RunStorage) -> RunRecord:
@@ -244,7 +244,6 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
         found: RunRecord = from_plain(known, RunRecord)
     except (ValueError, RecursionError) as error:
         raise StorageError(
-            f"{storage.uri(storage.record)} is damaged: {error}; put back a copy of it, or give the run up "
-            "and remove its folder"
+            f"{storage.uri(storage.record)} is damaged: {error}; {without_record(storage.run)}"
         ) from error
     return found

@@ -13,7 +13,7 @@ from raydist.spec.text import counted
 from raydist.storage.claims import ClaimStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import INDEX
-from raydist.storage.run_names import names_by_age, read_contents
+from raydist.storage.run_names import names_by_age, no_such_run, read_contents
 from raydist.storage.run_record import RunRecord, settled_record
 from raydist.storage.run_storage import RunStorage
 
@@ -71,9 +71,10 @@ def list_runs(
             if limit is not None and len(found) == limit:
                 break
             num_read += 1
-            if name not in contents:
+            run = RunStorage(storage, run=name)
+            if name not in contents and not storage.list_names(run.checkpoints):
                 continue
-            record = _decode(RunStorage(storage, run=name), contents[name])
+            record = _decode(run, contents.get(name) or StorageError(no_such_run(storage, name)))
             if isinstance(record, DamagedRecord):
                 damaged.append(record)
             elif matches is None or matches(record):

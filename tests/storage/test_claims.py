@@ -13,11 +13,13 @@ import pytest
 
 from raydist.errors import ClusterError, MistakeError, SpecError, StorageError
 from raydist.spec.job import Resume
+from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.claims import Claim, ClaimStore, describe_time, this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage
+from raydist.storage.segments import EventWriter
 from tests.support.claimants import claimants, job_for
 from tests.support.records import make_record
 
@@ -403,3 +405,55 @@ def test_damaged_claim_is_one_sentence_with_its_remedy(
         StorageError, match=r"claims/000000\.json is damaged: .*; .* if none does, delete that file"
     ):
         folder_of(resume=resume).claim()
+
+
+def test_damaged_claim_of_a_run_that_has_ended_is_passed_over(
+    folder_of: Callable[..., RunFolder], local_storage: RunStorage, record: Callable[..., None]
+) -> None:
+    record(state="FAILED", claim=0)
+    local_storage.write_bytes(local_storage.claim(0), b"{")
+    folder = folder_of(resume=True)
+    folder.claim()
+    assert (folder.claim_number, folder.first_attempt) == (1, 2)
+    folder.release()
+
+
+def test_damaged_claim_of_a_driver_that_lives_is_held_though_it_is_silent(
+    folder_of: Callable[..., RunFolder], local_storage: RunStorage, record: Callable[..., None]
+) -> None:
+    driver = {**this_process(), "pid": 1, "start": _start_of(1)}
+    record(
+        state="RUNNING", claim=0, age_s=100.0, driver={key: driver[key] for key in ("host", "pid", "start")}
+    )
+    local_storage.write_bytes(local_storage.claim(0), b"{")
+    with pytest.raises(SpecError, match=r"is still running .* driven by process 1 of host"):
+        folder_of(resume=True).claim()
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"state": "FAI'], ids=["missing", "empty", "torn"])
+@pytest.mark.parametrize("resume", [True, "auto"])
+def test_lost_record_is_rebuilt_from_checkpoints_and_events(
+    folder_of: Callable[..., RunFolder],
+    claims: ClaimStore,
+    local_storage: RunStorage,
+    content: bytes | None,
+    resume: Resume,
+) -> None:
+    claims.add(held_by(dead_process()))
+    CheckpointStore(local_storage).commit(step=7, attempt=1, files={"state": b"x"}, info={})
+    events = EventWriter.open(local_storage)
+    events.append({"event": "state", "attempt": 2})
+    events.flush()
+    if content is not None:
+        local_storage.write_bytes(local_storage.record, content)
+    assert folder_of(resume=resume).succeeded() is None
+    folder = folder_of(resume=resume)
+    folder.claim()
+    assert (folder.first_attempt, folder.claim_number) == (3, 1)
+    assert folder.before is not None
+    assert folder.before.steps == 7
+    folder.write_record(make_record(local_storage, state="FAILED", attempts=4))
+    folder.release()
+    assert folder_of(resume=resume).record.read().attempts == 4
+    with pytest.raises(SpecError, match="has already"):
+        folder_of().claim()

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,13 @@ from raydist.runtime.host.address import (
     running_address as running_address,
     split_address,
 )
-from raydist.runtime.host.ray_session import mark_session, own_process_groups, sweep_host
+from raydist.runtime.host.ray_session import (
+    end_session,
+    mark_session,
+    own_process_groups,
+    sessions_of_this_process,
+    sweep_host,
+)
 
 NAMESPACE = "raydist"
 PROBE_TIMEOUT_S = 3.0
@@ -239,8 +246,14 @@ def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Co
 
 
 def _init_embedded(size: EmbeddedSize) -> None:
-    with own_process_groups():
-        _init("embedded Ray", address=LOCAL, include_dashboard=False, **_options_of(size))
+    before = sessions_of_this_process()
+    try:
+        with own_process_groups():
+            _init("embedded Ray", address=LOCAL, include_dashboard=False, **_options_of(size))
+    except BaseException:  # ray.shutdown knows nothing of a Ray that is half up
+        for session in sessions_of_this_process() - before:
+            end_session(session)
+        raise
 
 
 def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
@@ -287,17 +300,24 @@ def _in_one_line(error: Exception) -> str:
 def _init(shown: str, *, num_attempts: int = 1, **options: Any) -> None:
     import ray
 
+    begun_s = time.monotonic()
     for num_left in reversed(range(num_attempts)):
         try:
             with _sigterm_as_before():
                 ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
             return
-        except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+        except Exception as error:
             # What was set up so far would make the next ray.init fail.
             ray.shutdown()
+            if type(error) is Exception:  # so Ray tells that one of its processes is not up in time
+                raise ClusterError(
+                    f"cannot start or join {shown}: it was not up after {time.monotonic() - begun_s:.0f} s; "
+                    "try again once this machine has CPU time and memory to spare, or run "
+                    "`ray start --head` and give --address auto"
+                ) from error
             if num_left == 0 or _SERVER_DIED not in str(error):
                 raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error
-        except BaseException:  # Ctrl-C or SIGTERM: an embedded Ray that is half up has processes already
+        except BaseException:  # Ctrl-C or SIGTERM
             ray.shutdown()
             raise
 

@@ -49,6 +49,11 @@ def _register_hook() -> None:
     os.register_at_fork(after_in_child=lambda: os.setpgid(0, 0) if _starting.is_on else None)
 
 
+def sessions_of_this_process() -> set[Path]:
+    """Returns the folders of the Rays that this process has started; Ray ends their names with its pid."""
+    return set(ray_folder().glob(f"session_*_{os.getpid()}"))
+
+
 def remove_session(session: Path) -> None:
     """Deletes the folder of sockets and logs, which ray.shutdown leaves behind. Idempotent."""
     shutil.rmtree(session, ignore_errors=True)
@@ -58,7 +63,7 @@ def remove_session(session: Path) -> None:
 
 
 def end_session(session: Path) -> None:
-    """Ends what is left of an embedded Ray whose driver has died, and deletes its folder.
+    """Ends what is left of an embedded Ray whose driver has died or gave it up, and deletes its folder.
 
     Ray's own processes die with the driver, but for agents and workers, which take a while to notice.
     """

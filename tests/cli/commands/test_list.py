@@ -129,3 +129,18 @@ def test_json_has_params_and_metrics(raydist: Run, tuned: str) -> None:
         ({"rate": 0.01, "depth": 3}, {}),
         ({"rate": 0.1}, {"accuracy": 0.75}),
     ]
+
+
+def test_run_whose_record_is_lost_is_listed_with_the_command_that_continues_it(
+    raydist: Run, runs: str
+) -> None:
+    storage = open_run(runs, run="cifar-1")
+    storage.write_bytes(storage.checkpoint_marker(step=7, attempt=0), b"{}")
+    storage.delete(storage.record)
+    _, out, _ = raydist("list", "--storage", runs)
+    assert [line.split()[0] for line in out.splitlines()[1:5]] == ["cifar-2", "digits-1", "cifar-1", "torn"]
+    for command in ("resume", "status"):
+        code, _, err = raydist(command, "cifar-1", "--storage", runs)
+        assert code == 2
+        assert "cifar-1/run.json is missing" in err
+        assert "`raydist submit JOB --name cifar-1 --resume`" in err

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -219,6 +224,44 @@ def test_embedded_ray_has_the_cpus_asked_for_and_leaves_nothing(tmp_path: Path) 
     (folder / "ray").rmdir()
     folder.rmdir()
     assert list(tmp_path.iterdir()) == []  # Ray would keep a token there
+
+
+def pids_naming(text: str, *, program: str = "") -> list[int]:
+    """Returns the processes whose command has `text` in it, and a program that ends with `program`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_bytes().decode()
+            if text in command and command.partition("\0")[0].endswith(program):
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.slow
+def test_embedded_ray_that_is_too_slow_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = Path("/tmp") / f"rd-slow-{os.getpid()}"
+    folder.mkdir()
+    (tmp_path / "job.py").write_text("def main(ctx):\n    ctx.report({'loss': 1.0})\n")
+    options = ["--json", "--address", "local", "--storage", str(tmp_path / "runs")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raydist.cli.main", "submit", f"{tmp_path}/job.py:main", *options],
+        env={**os.environ, "RAY_TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    while not (raylets := pids_naming(str(folder), program="/raylet")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(raylets[0], signal.SIGSTOP)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 3
+    error = json.loads(out)["error"]
+    assert error["type"] == "ClusterError"
+    assert re.match(r"cannot start or join embedded Ray: it was not up after \d+ s; try", error["message"])
+    assert pids_naming(str(folder)) == []
+    assert list((folder / "ray").glob("session_2*")) == []
+    shutil.rmtree(folder)
 
 
 def test_own_token_of_an_embedded_ray_is_kept_nowhere(shared_ray: SharedRay) -> None:
