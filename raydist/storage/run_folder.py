@@ -244,7 +244,8 @@ class RunFolder:
         except StorageError as error:
             if not self._resume:
                 raise SpecError(self._exists()) from error
-            if (rebuilt := self._rebuilt()) is None:
+            is_damage = isinstance(error.__cause__, ValueError | RecursionError)  # not a store that fails
+            if not is_damage or (rebuilt := self._rebuilt()) is None:
                 raise
             return rebuilt
 

@@ -108,7 +108,7 @@ def no_such_run(storage: Storage, asked: str) -> str:
     if asked in folders:
         layout = RunLayout(run=asked)
         if storage.list_names(layout.checkpoints):
-            return f"{storage.uri(layout.record)} is missing; {without_record(asked)}"
+            return f"{storage.uri(layout.record)} is missing; {without_record(storage, asked)}"
         return (
             f"no run named {asked!r} in {storage.uri()}; its folder has no run.json: the run has not "
             "started yet, or did not come about"
@@ -123,8 +123,10 @@ def no_such_run(storage: Storage, asked: str) -> str:
     return f"no run named {asked!r} in {storage.uri()}; {hint}"
 
 
-def without_record(run: str) -> str:
+def without_record(storage: Storage, run: str) -> str:
     """Returns the remedy for a run whose run.json is lost."""
+    if not storage.list_names(RunLayout(run=run).checkpoints):
+        return "put back a copy of it, or give the run up and remove its folder"
     return (
         "put back a copy of it, or continue from the checkpoints with "
         f"`raydist submit JOB --name {run} --resume` and the options that the run had"

@@ -244,6 +244,6 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
         found: RunRecord = from_plain(known, RunRecord)
     except (ValueError, RecursionError) as error:
         raise StorageError(
-            f"{storage.uri(storage.record)} is damaged: {error}; {without_record(storage.run)}"
+            f"{storage.uri(storage.record)} is damaged: {error}; {without_record(storage, storage.run)}"
         ) from error
     return found

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from types import FrameType
 
 from raydist.watch import watcher
 from raydist.watch.watcher import DriverFacts, Watcher
@@ -56,11 +57,19 @@ def fork_driver() -> Watcher | DriverEnd:
     _send_receipts(receipts_in)
     # Also before the run begins, when `signal.default_int_handler` is what SIGINT has.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, _hang_up)
     # It inherits that signals are blocked: one that it took, as a process that was stopped may give it to any
     # thread, would not wake the main thread.
     threading.Thread(target=_stop_with_parent, args=(alive_out,), name="raydist-parent", daemon=True).start()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return watcher.supervised_by(facts_in)
+
+
+def _hang_up(number: int, frame: FrameType | None) -> None:
+    """Ends the run as Ctrl-C does, once: a shell that ends and the kernel both send this signal."""
+    signal.signal(number, signal.SIG_IGN)
+    signal.default_int_handler(number, frame)
 
 
 def _pipe() -> tuple[int, int]:
@@ -102,7 +111,9 @@ def _wait(child: int, receipts: int) -> int:
             return os.waitstatus_to_exitcode(status)
         info = _next_signal(due_s=min(held.values()) + _SAME_S if held else None)
         # What the kernel sends, as for Ctrl-C, goes to all of the terminal's processes: the child has it.
-        if info is not None and info.si_signo != signal.SIGCHLD and info.si_code <= 0:
+        # But a terminal that is closed is told to the first process of its session alone.
+        is_sent = info is not None and (info.si_code <= 0 or info.si_signo == signal.SIGHUP)
+        if info is not None and info.si_signo != signal.SIGCHLD and is_sent:
             held.setdefault(signal.Signals(info.si_signo), time.monotonic())
         for number, since_s in tuple(held.items()):
             if time.monotonic() < since_s + _SAME_S:

@@ -457,3 +457,12 @@ def test_lost_record_is_rebuilt_from_checkpoints_and_events(
     assert folder_of(resume=resume).record.read().attempts == 4
     with pytest.raises(SpecError, match="has already"):
         folder_of().claim()
+
+
+def test_record_that_storage_does_not_give_is_not_rebuilt(
+    folder_of: Callable[..., RunFolder], local_storage: RunStorage
+) -> None:
+    CheckpointStore(local_storage).commit(step=7, attempt=1, files={"state": b"x"}, info={})
+    local_storage.write_bytes(f"{local_storage.record}/file", b"")
+    with pytest.raises(StorageError, match=r"cannot read .*run\.json"):
+        folder_of(resume=True).claim()

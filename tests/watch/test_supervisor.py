@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +172,39 @@ def test_signal_to_the_group_reaches_a_stopped_command_once(
     os.kill(driver_of(told), signal.SIGCONT)
     process.communicate(timeout=30)
     assert told.read_text().splitlines()[1:] == ["interrupted"]
+
+
+def test_terminal_that_is_closed_interrupts_the_command_once(
+    start: Start, told: Path, wait_until: WaitUntil
+) -> None:
+    terminal, end = pty.openpty()
+    process = start(
+        _WAIT,
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(end)
+    wait_until(lambda: has_begun(told))
+    os.close(terminal)
+    wait_until(lambda: "interrupted" in told.read_text())
+    os.killpg(process.pid, signal.SIGHUP)  # as a shell does that ends
+    assert process.wait(timeout=30) == 130
+    assert told.read_text().splitlines()[1:] == ["interrupted"]
+
+
+def test_nohup_keeps_the_command_running(start: Start, told: Path, wait_until: WaitUntil) -> None:
+    process = start(
+        "time.sleep(1); return 0",
+        process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    wait_until(lambda: has_begun(told))
+    os.killpg(process.pid, signal.SIGHUP)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("first", ["group", "supervisor", "command"])

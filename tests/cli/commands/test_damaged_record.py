@@ -208,6 +208,12 @@ def test_truncated_record_is_damaged(
     assert raydist("status", "digits-1")[0] == 4
 
 
+def test_damaged_record_of_a_run_without_checkpoints_is_given_up(raydist: Run, file: Path) -> None:
+    file.write_text("{")
+    err = raydist("status", "digits-1")[2]
+    assert "put back a copy of it, or give the run up and remove its folder" in err
+
+
 def test_record_that_is_nested_too_deeply_is_damaged(raydist: Run, file: Path) -> None:
     file.write_text('{"plan": ' + "[" * 100_000 + "]" * 100_000 + "}")
     assert raydist("status", "digits-1")[0] == 4
