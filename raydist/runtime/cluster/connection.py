@@ -309,9 +309,10 @@ def _init(shown: str, *, num_attempts: int = 1, **options: Any) -> None:
         except Exception as error:
             # What was set up so far would make the next ray.init fail.
             ray.shutdown()
-            if type(error) is Exception:  # so Ray tells that one of its processes is not up in time
+            # So Ray tells that one of its processes is not up in time.
+            if type(error) is Exception and options["address"] == LOCAL:
                 raise ClusterError(
-                    f"cannot start or join {shown}: it was not up after {time.monotonic() - begun_s:.0f} s; "
+                    f"cannot start {shown}: it was not up after {time.monotonic() - begun_s:.0f} s; "
                     "try again once this machine has CPU time and memory to spare, or run "
                     "`ray start --head` and give --address auto"
                 ) from error
