@@ -100,7 +100,7 @@ def _cpus_in(resources: bytes) -> float:
 
 
 def _processes_of(session: Path) -> list[int]:
-    """Returns Ray's processes that write into the session.
+    """Returns Ray's processes that write into the session, or are to: a raylet opens its log itself.
 
     Not those that merely have a file of it open: a `tail -f`, an editor, or another driver.
     """
@@ -108,8 +108,10 @@ def _processes_of(session: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # another user's, or one that has just ended
-            is_rays = _is_rays((process / "cmdline").read_bytes().split(b"\0"))
-            if is_rays and any(_writes_below(mine, fd) for fd in (process / "fd").iterdir()):
+            command = (process / "cmdline").read_bytes()
+            if _is_rays(command.split(b"\0")) and (
+                mine.encode() in command or any(_writes_below(mine, fd) for fd in (process / "fd").iterdir())
+            ):
                 found.append(int(process.name))
     return found
 

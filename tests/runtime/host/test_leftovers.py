@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from raydist.runtime.host.ray_session import end_session
 from raydist.runtime.host.salvage import clear_here, log_target_of, new_owner
 from raydist.runtime.host.scratch import owner_pid, scratch_root
 from raydist.spec.tasks import ExtraTask, TaskId
@@ -89,3 +90,12 @@ def test_folder_of_an_extra_role_is_known_by_its_name() -> None:
     target = log_target_of(Path(f"run-3-my-features-2-{owner}-0"), owner, storage_uri="/s", run="run")
     assert target is not None
     assert (target.task, target.attempt) == (ExtraTask(role="my-features", index=2), 3)
+
+
+def test_raylet_that_has_no_log_yet_ends_with_its_session(tmp_path: Path) -> None:
+    session = tmp_path / "session_1"
+    session.mkdir()
+    command = ["/ray/core/src/ray/raylet/raylet", "-c", "read line; :", f"--socket={session}/sockets/raylet"]
+    with subprocess.Popen(command, executable="/bin/sh", stdin=subprocess.PIPE) as process:
+        end_session(session)
+        assert process.wait(timeout=30) == -signal.SIGKILL
