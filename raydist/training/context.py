@@ -133,13 +133,13 @@ class TaskContext(TrainContext):
         self._run.reporter.hand_in(values, step=self.step if step is None else step)
 
     def save(self, *, step: int, **trackables: Any) -> None:
-        with made_by_all("ctx.save", self.strategy):
+        with made_by_all("ctx.save", self._run.strategy):
             self._run.register(trackables)
             self._run.reporter.step = max(self.step, step)
             self._run.save(trackables, step=step)
 
     def restore(self, **trackables: Any) -> int | None:
-        with made_by_all("ctx.restore", self.strategy):
+        with made_by_all("ctx.restore", self._run.strategy):
             return self._restore(trackables)
 
     def _restore(self, trackables: Mapping[str, Any]) -> int | None:

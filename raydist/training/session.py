@@ -194,6 +194,7 @@ def _opened(
         reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board, profiler=profiler)
         reporting.set_current(reporter)
         stack.callback(reporting.set_current, None)
+        stack.callback(collective_calls.end)
         if _shares_input(assignment):
             shared.set_parcels(assignment.parcels)
             stack.callback(shared.set_parcels, None)

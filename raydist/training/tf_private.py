@@ -58,6 +58,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context, forwardprop_util, record
 from tensorflow.python.eager.polymorphic_function import (
     autograph_util,
+    concrete_function,
     function_context,
     function_type_utils,
     polymorphic_function,
@@ -410,49 +411,42 @@ def _observed(
 class CollectiveCalls:
     """Tells of each call from Python that runs collectives of a strategy, before and after it.
 
-    TensorFlow has no such hook: a function that was traced once runs without any Python of a strategy. So it
-    notes in which function a collective was traced, and tells of each later call of that. Functions that are
-    called as `get_concrete_function(...)` returns them are not seen.
+    TensorFlow has no such hook: a function that was traced once runs without any Python of a strategy. So
+    each trace that is called is looked through once for collectives, with the functions that it calls.
     """
 
     _tell: Callable[[bool], None] = staticmethod(lambda begins: None)
     _keys: Any = None  # of the strategy's collectives
     _device = ""  # of this task's first replica, which tells for all of them
-    _called: Any = None  # the function that the main thread has called
-    _functions: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()  # those with collectives
 
     @classmethod
     def begin(cls, strategy: tf.distribute.Strategy, tell: Callable[[bool], None]) -> None:
         """Tells of those of `strategy` from now on: with True as a call begins, with False as it ends."""
         extended = strategy.extended
         cls._keys, cls._device, cls._tell = extended._collective_keys, extended.worker_devices[0], tell
-        owner, launcher = polymorphic_function.Function, cross_device_utils.CollectiveReplicaLauncher
-        if not getattr(owner.__call__, "tells_of_collectives", False):
-            owner.__call__ = cls._told_call(owner.__call__)
+        owner, launcher = concrete_function.ConcreteFunction, cross_device_utils.CollectiveReplicaLauncher
+        if not getattr(owner._call_flat, "tells_of_collectives", False):
+            owner._call_flat = cls._told_call(owner._call_flat)
             for name in ("all_reduce", "_all_gather"):  # all of the launcher's methods end in these two
                 setattr(launcher, name, cls._told_collective(getattr(launcher, name)))
             for name in ("broadcast_send", "broadcast_recv"):  # of a variable's first value
                 setattr(collective_ops, name, cls._told_broadcast(getattr(collective_ops, name)))
 
     @classmethod
+    def end(cls) -> None:
+        """Tells nobody any more."""
+        cls._keys, cls._tell = None, staticmethod(lambda begins: None)
+
+    @classmethod
     def _told_call(cls, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            is_inner = cls._called is not None or not tf.executing_eagerly()
-            if is_inner or threading.get_ident() != threading.main_thread().ident:
+        def _call_flat(self: Any, *args: Any, **kwargs: Any) -> Any:
+            is_own = cls._keys is not None and threading.get_ident() == threading.main_thread().ident
+            with cls.told() if is_own and _has_collectives(self) else contextlib.nullcontext():
                 return original(self, *args, **kwargs)
-            cls._called = self
-            try:
-                if self in cls._functions:
-                    cls._tell(True)
-                return original(self, *args, **kwargs)
-            finally:
-                cls._called = None
-                if self in cls._functions:
-                    cls._tell(False)
 
-        __call__.tells_of_collectives = True  # type: ignore[attr-defined]
-        return __call__
+        _call_flat.tells_of_collectives = True  # type: ignore[attr-defined]
+        return _call_flat
 
     @classmethod
     def _told_collective(cls, original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
@@ -476,16 +470,38 @@ class CollectiveCalls:
     @classmethod
     @contextlib.contextmanager
     def told(cls) -> Iterator[None]:
-        """Tells of a collective in the block: of one that is traced, when its function runs."""
-        if tf.executing_eagerly():
-            cls._tell(True)
+        """Tells of a collective that runs in the block; not of one that is traced there."""
+        if not tf.executing_eagerly():
             yield
-            cls._tell(False)
             return
-        if cls._called is not None and cls._called not in cls._functions:
-            cls._functions.add(cls._called)
-            cls._tell(True)
-        yield
+        cls._tell(True)
+        try:
+            yield
+        finally:
+            cls._tell(False)
+
+
+# Operations that call traced functions.
+_CALLS = frozenset("PartitionedCall StatefulPartitionedCall While StatelessWhile If StatelessIf Case".split())
+
+
+def _has_collectives(function: Any) -> bool:
+    """Whether a trace, or one that it calls, has collectives."""
+    known = vars(function).get("_raydist_has_collectives")
+    if known is None:
+        known = vars(function)["_raydist_has_collectives"] = _graph_has_collectives(function.graph, set())
+    return bool(known)
+
+
+def _graph_has_collectives(graph: Any, seen: set[int]) -> bool:
+    if id(graph) in seen:
+        return False
+    seen.add(id(graph))
+    operations = graph.get_operations()
+    if any(op.type.startswith("Collective") for op in operations):
+        return True
+    called = (body for op in operations if op.type in _CALLS for body in bodies_of(op))
+    return any(_graph_has_collectives(body, seen) for body in called)
 
 
 class inlined_functions:

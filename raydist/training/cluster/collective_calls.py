@@ -76,8 +76,7 @@ def begin(strategy: tf.distribute.Strategy, tell: Callable[[Collective], None]) 
       tell: Called with where this worker stands, before each collective.
     """
     global _calls
-    _calls = None
-    kept_totals.begin(None)
+    end()
     if not collectives.is_alone(strategy):
         _calls = _Calls(strategy, tell)
         kept_totals.begin(strategy)
@@ -125,6 +124,14 @@ def keep_totals(model: Any) -> None:
     variables = [] if model is None or _calls is None else kept_totals.missing(model)
     if variables and _calls is not None:
         collectives.sums_over_replicas(variables, _calls.strategy)
+
+
+def end() -> None:
+    """Follows nothing any more, at the end of a session."""
+    global _calls
+    _calls = None
+    kept_totals.begin(None)
+    tf_private.CollectiveCalls.end()
 
 
 def leave() -> None:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
@@ -34,7 +35,7 @@ class _Totals:
 
     def read(self, variable: Any, reduce_: Callable[[Any], Any]) -> Any:
         if self.is_kept(variable) and tf.executing_eagerly():
-            return vars(variable)[_TOTAL][1]
+            return vars(variable)[_TOTAL][2]
         value = reduce_(variable)
         if tf.executing_eagerly():
             self.keep(variable, value)
@@ -48,22 +49,23 @@ class _Totals:
         return is_ours and variable.aggregation in (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
 
     def is_kept(self, variable: Any) -> bool:
-        number, _ = vars(variable).get(_TOTAL, (None, None))
-        return number == self.num_changes and not vars(variable).get(_IS_USERS, False)
+        owner, number, _ = vars(variable).get(_TOTAL, (None, None, None))
+        is_current = owner is self and number == self.num_changes
+        return is_current and not vars(variable).get(_IS_USERS, False)
 
     def keep(self, variable: Any, value: Any) -> None:
         if self.has_total(variable):
-            vars(variable)[_TOTAL] = self.num_changes, value
+            vars(variable)[_TOTAL] = self, self.num_changes, value
 
     def assigned(self, variable: Any, value: Any) -> None:
         is_of_replica = tf_private.is_in_replica() or tf_private.is_in_update()
         if is_of_replica or not tf.executing_eagerly():
             if not self.num_traces:
                 vars(variable)[_IS_USERS] = True
-        elif value is None:
+        elif value is not None and not np.any(value):
+            self.keep(variable, tf.cast(value, variable.dtype))  # what each worker assigns
+        else:  # workers may have assigned other values
             vars(variable).pop(_TOTAL, None)
-        else:
-            self.keep(variable, tf.cast(value, variable.dtype))
 
 
 _totals: _Totals | None = None
@@ -74,16 +76,11 @@ def begin(strategy: tf.distribute.Strategy | None) -> None:
     global _totals
     _totals = None if strategy is None else _Totals(strategy)
     if _totals is not None:
-        tf_private.follow_synchronized(_read, _assigned)
+        tf_private.follow_synchronized(_read, assigned)
 
 
 def _read(variable: Any, reduce_: Callable[[Any], Any]) -> Any:
     return reduce_(variable) if _totals is None else _totals.read(variable, reduce_)
-
-
-def _assigned(variable: Any, value: Any) -> None:
-    if _totals is not None:
-        _totals.assigned(variable, value)
 
 
 @contextlib.contextmanager
@@ -105,6 +102,12 @@ def tracing() -> Iterator[None]:
         return
     with tf_private.changed(_totals, num_traces=_totals.num_traces + 1):
         yield
+
+
+def assigned(variable: Any, value: Any) -> None:
+    """Says that a value was assigned outside of replicas; None for one that is added to."""
+    if _totals is not None:
+        _totals.assigned(variable, value)
 
 
 def keep(variable: Any, total: Any) -> None:

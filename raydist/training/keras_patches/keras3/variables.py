@@ -88,7 +88,7 @@ def _assign_parts(variable: Any, value: Any) -> None:
     part = tf.cast(tf.convert_to_tensor(value) / num_replicas, variable.dtype)
     for copy in variable.values:
         copy.assign(part)
-    kept_totals.keep(variable, tf.cast(value, variable.dtype))
+    kept_totals.assigned(variable, value)
 
 
 def described(original: Callable[..., str], self: Any) -> str:
@@ -106,7 +106,8 @@ def equalize_statistics(model: Any) -> None:
         return
     if model not in _equalizers:
         _equalizers[model] = _make_equalizer(strategy, statistics_of(model))
-    _equalizers[model]()
+    with kept_totals.tracing():
+        _equalizers[model]()
 
 
 # One traced function per model: an epoch's end must not trace it again.
