@@ -15,6 +15,7 @@ from tf_keras.src.engine import data_adapter
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes, size_of
+from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut, py_datasets, resume
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.replicas.accumulation import BatchGroups
@@ -89,6 +90,8 @@ def configure_dataset(
     self._inferred_steps = at.steps
     if distribute:
         model_steps.refuse_own_functions(self._model)
+        if session is not None and not is_parameter_server(strategy):
+            build.build_ahead(self._model)
         check_sizes(strategy, dataset, num_steps=at.steps)
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         is_made_again = self._adapter.should_recreate_iterator()

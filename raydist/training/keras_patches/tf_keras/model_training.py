@@ -125,7 +125,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
             [] if is_shared else [variable for one in model.metrics for variable in one.variables]
         ),
         finish=model._validate_and_get_metrics_result,
-        build=functools.partial(build.build_ahead, model),
+        build=functools.partial(build.build_ahead, model) if kind == "test" else lambda: None,
         check_graph=functools.partial(step_trace.check_trains, model),
         after_step=lambda: counter.assign_add(1),
     )
