@@ -61,16 +61,10 @@ def standing(name: str, folder: Path) -> Collective | None:
     return Collective(**{**fields, "state": CallState[fields["state"]]})
 
 
-@pytest.mark.parametrize(("keras", "call", "place"), QUICK)
+@pytest.mark.parametrize(
+    ("keras", "call", "place"), [*QUICK, *(pytest.param(*cell, marks=pytest.mark.slow) for cell in CELLS)]
+)
 def test_call_of_one_worker_is_told_with_both_lines(
-    keras: str, call: str, place: str, tmp_path: Path
-) -> None:
-    check(sentence_of(keras, call, place, tmp_path), call, place)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("keras", "call", "place"), CELLS)
-def test_each_call_of_one_worker_is_told_with_both_lines(
     keras: str, call: str, place: str, tmp_path: Path
 ) -> None:
     check(sentence_of(keras, call, place, tmp_path), call, place)

@@ -21,7 +21,7 @@ from raydist.training.cluster import collectives, kept_totals
 
 
 class _Calls:
-    """Those of this process.
+    """The calls of this process that all workers make.
 
     Attributes:
       tell: Takes where this worker is.
@@ -65,7 +65,7 @@ class _Calls:
         self.exchanges(False)
 
 
-# Of the process, as the hooks in TensorFlow are.
+# One for the process, because the hooks in TensorFlow are the process's.
 _calls: _Calls | None = None
 
 

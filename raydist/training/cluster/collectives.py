@@ -86,7 +86,7 @@ def is_alone(strategy: tf.distribute.Strategy) -> bool:
 
 def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]) -> Sequence[float]:
     """Returns the means of some numbers over all workers, the same in each. A collective."""
-    if is_alone(strategy):
+    if is_alone(strategy) or not values:
         return values
     means = _sums_over_workers(strategy, np.asarray(values)) / tf_private.num_workers_of(strategy)
     found: list[float] = means.astype(np.float32).tolist()

@@ -22,11 +22,11 @@ _TOTAL, _IS_USERS = "_raydist_total", "_raydist_is_users"
 
 
 class _Totals:
-    """Those of one strategy's variables.
+    """The kept totals of one strategy's variables.
 
     Attributes:
       num_changes: Calls of steps so far.
-      num_traces: How many steps of raydist's are being traced.
+      num_traces: How many traces of raydist's are under way; others are the user's.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -96,7 +96,7 @@ def changing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """Around a trace that is used in `changing` alone, or never."""
+    """Around a trace that changes no total, or does so in `changing` alone."""
     if _totals is None:
         yield
         return

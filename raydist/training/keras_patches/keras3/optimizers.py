@@ -141,16 +141,16 @@ def take_into_scope(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
     is_optimizer = isinstance(optimizer, base_optimizer.BaseOptimizer)
     if not is_optimizer or not tf_private.is_default(optimizer._distribution_strategy):
         return
-    remedy = f"optimizer {optimizer.name} was made outside of the strategy's scope, and"
-    where = "make it inside of `with ctx.strategy.scope():`"
+    cause = f"optimizer {optimizer.name} was made outside of the strategy's scope, and"
+    remedy = "make it inside of `with ctx.strategy.scope():`"
     if optimizer.built:
-        raise UnsupportedError(f"{remedy} has variables for a model already; {where}")
+        raise UnsupportedError(f"{cause} has variables for a model already; {remedy}")
     try:
         with strategy.scope():
             another = type(optimizer).from_config(optimizer.get_config())
     except Exception as error:  # of a class of the user's
         raise UnsupportedError(
-            f"{remedy} its get_config() does not make another one: {error}; {where}"
+            f"{cause} its get_config() does not make another one: {error}; {remedy}"
         ) from error
     count = int(optimizer.iterations)
     vars(optimizer).update(vars(another))
