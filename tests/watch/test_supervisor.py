@@ -178,13 +178,13 @@ def test_terminal_that_is_closed_interrupts_the_command_once(
     start: Start, told: Path, wait_until: WaitUntil
 ) -> None:
     terminal, end = pty.openpty()
+
+    def take_terminal() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup themselves
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     process = start(
-        _WAIT,
-        stdin=end,
-        stdout=end,
-        stderr=end,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        _WAIT, stdin=end, stdout=end, stderr=end, start_new_session=True, preexec_fn=take_terminal
     )
     os.close(end)
     wait_until(lambda: has_begun(told))

@@ -112,14 +112,14 @@ def _check_optimizer(optimizer: Any, where: str) -> None:
 def compile_in_scope(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
     # As tf_keras does: otherwise each worker has metrics, and an optimizer, of its own.
     strategy = self.distribute_strategy
-    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
     if not tf_private.is_default(strategy):
-        optimizers.take_into_scope(given.get("optimizer"), strategy)
+        optimizers.take_into_scope(args[0] if args else kwargs.get("optimizer"), strategy)
     if not is_distributed(strategy):
         original(self, *args, **kwargs)
         return
     with strategy.scope():
         original(self, *args, **kwargs)
+    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
     _check_metrics([given.get("metrics"), given.get("weighted_metrics")], strategy)
 
 
