@@ -22,6 +22,7 @@ from raydist.errors import MistakeError, StorageError
 from raydist.storage.checkpoint_marker import safe_name
 from raydist.storage.filesystem import FoundFile, Storage
 from raydist.storage.layout import INDEX, STUDIES, RunLayout
+from raydist.storage.local_files import append_whole
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +111,18 @@ class Mirror:
             logger.warning("%s is not shown yet: %s", self._storage.uri(file.key), error)
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(part, target)
+        _grow(target, part)
         return True
+
+
+def _grow(target: Path, part: Path) -> None:
+    """Adds to a file what its newer copy has more, because TensorBoard keeps the file open."""
+    old, new = target.read_bytes() if target.exists() else b"", part.read_bytes()
+    if old and new.startswith(old):
+        append_whole(target, new[len(old) :])
+        part.unlink()
+    else:
+        os.replace(part, target)
 
 
 def _link_around(source: Path, folder: Path, profiles: Sequence[Path]) -> None:

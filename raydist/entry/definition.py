@@ -324,7 +324,8 @@ def _only_job(source: JobSource, location: str) -> str:
 def _without_job(source: JobSource, location: str) -> str:
     remedy = "decorate its train function with @raydist.job"
     if source.functions:
-        remedy += f", or name one: {location}:{sorted(source.functions)[0]}"
+        first = min(source.functions, key=lambda name: (name != "train", name in source.problems, name))
+        remedy += f", or name one: {location}:{first}"
     return f"{location} has no job; {remedy}"
 
 

@@ -107,7 +107,8 @@ class JobSource:
       problems: Why a task could not call a function, by its name. A function that has other decorators, or
         whose name is bound again, is not checked, as something else may be called.
       other_names: What else is bound there: assignments, imports.
-      is_program: Whether it does anything when it is run, besides defining functions and classes.
+      is_program: Whether it does anything when it is run, besides defining functions and classes, and leaves
+        no train function without a call.
       parts: The source itself.
     """
 
@@ -194,8 +195,14 @@ def _read_tree(tree: ast.Module, parts: tuple[Part, ...]) -> JobSource:
 def _is_program(tree: ast.Module) -> bool:
     """Whether running it does more than to define functions and classes.
 
-    Imports count where nothing is defined: `main.py` may import what trains.
+    Imports count where nothing is defined: `main.py` may import what trains. A file that reads its data, and
+    whose `def train(ctx)` nothing calls, lacks a decorator.
     """
+    called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, FunctionNode) and not node.decorator_list and node.name not in called:
+            if [each.arg for each in node.args.args[:1]] == ["ctx"]:
+                return False
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     passive = (*definitions, ast.Import, ast.ImportFrom, ast.Pass)
     rest = [one for one in tree.body if not isinstance(one, passive)]

@@ -29,18 +29,17 @@ SCHEMA = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
     ]
 )
-# A file that holds the values of 5 s takes as long to read as thousands of rows; these are 5 minutes.
-JOINED_AT = 64
-_ROW_BYTES = 100  # about what a row takes in memory; files are far smaller
+# A small file takes as long to read as thousands of rows.
+GROWS_TO_BYTES = 1024 * 1024
+ROW_BYTES = 100  # about what a row takes in memory; files are far smaller
 # A run of hours leaves thousands of small files. Starting zstd for each of their columns takes longer
 # than reading them, and they are no smaller with it.
 _COMPRESSED_FROM_ROWS = 4096
 
 
 class MetricsWriter:
-    """Writes one task's metrics in one attempt, as files that are complete and never written again.
+    """Writes one task's metrics in one attempt, as files that are complete, of which the last one grows.
 
-    One file takes the place of many small ones later; where that is interrupted, rows are stored twice.
     Starts no thread: whoever owns it calls `tick()` about once a second, and `flush()` at the end.
     Safe to use from several threads; `append` never waits for storage.
     """
@@ -63,11 +62,11 @@ class MetricsWriter:
                 storage,
                 segment_key=lambda seq: storage.metrics_segment(task, attempt=attempt, seq=seq),
                 encode=lambda rows: file_of(pa.table(_columns(rows), schema=SCHEMA)),
-                item_bytes=lambda _: _ROW_BYTES,
+                item_bytes=lambda _: ROW_BYTES,
                 first_seq=next_seq(
                     storage, storage.metrics, prefix=storage.metrics_prefix(task, attempt=attempt)
                 ),
-                joined_at=JOINED_AT,
+                grows_to_bytes=GROWS_TO_BYTES,
                 clock=clock,
             )
         )
@@ -76,7 +75,7 @@ class MetricsWriter:
         self._segments.append(*rows)
 
     def tick(self) -> None:
-        """Writes a file once the oldest row that waits is 5 s old, or 4 MB wait; joins small files."""
+        """Writes a file once the oldest row that waits is 5 s old, or 4 MB wait."""
         self._segments.tick()
 
     def flush(self, *, is_hasty: bool = False) -> None:

@@ -15,15 +15,13 @@ from raydist.errors import SpecError, StorageError
 from raydist.metrics.parquet import SCHEMA
 from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
-from raydist.storage.filesystem import Storage
+from raydist.storage.filesystem import FoundFile, Storage
 from raydist.storage.run_storage import RunStorage
 
 # An object store answers slowly, but many requests at once.
 _THREADS = 8
-# Files that are joined before their words are numbered, which costs something for each array.
+# Files that are put together before their words are numbered, which costs something for each array.
 _GROUP_FILES = 64
-# A live run joins files about once in five minutes.
-_LISTINGS = 3
 _WORDS = ("task", "name")
 _STORED = pa.schema([field for field in SCHEMA if field.name != "run"])
 _NUMBERED = pa.dictionary(pa.int32(), pa.string())
@@ -45,7 +43,7 @@ def read_columns(
 ) -> pa.Table:
     """Returns the stored values of one scope, of every attempt and task, with the columns `COLUMNS`.
 
-    The rows of one task in one attempt are in the order in which they were reported; one may be there twice.
+    The rows of one task in one attempt are in the order in which they were reported.
 
     Args:
       on_damage: Takes the error of each damaged file, which is left out; None raises it.
@@ -69,82 +67,6 @@ def read_scopes(
       choose: Returns those of the tasks whose files are to be read.
       on_damage: Takes the error of each damaged file, which is left out; None raises it.
     """
-    for _ in range(_LISTINGS - 1):
-        try:
-            return _read_listed(storage, scopes, choose, on_damage)
-        except _GoneError:  # joined with others since it was listed
-            pass
-    return _read_listed(storage, scopes, choose, on_damage)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewRows:
-    """What `read_new` has found.
-
-    Attributes:
-      rows: By name of column, as `COLUMNS` has them; of one task in one attempt in the order of the reports.
-      files: The files that are known now.
-    """
-
-    rows: list[dict[str, Any]]
-    files: frozenset[str]
-
-
-def read_new(
-    storage: RunStorage,
-    *,
-    scope: Scope,
-    known: Container[str],
-    on_damage: Callable[[StorageError], object],
-) -> NewRows:
-    """Returns the rows of the files that are not `known` yet. Rows come again once their file is joined.
-
-    Args:
-      on_damage: Takes the error of each damaged file, which is left out.
-
-    Raises:
-      StorageError: Storage cannot be read.
-    """
-    for _ in range(_LISTINGS - 1):
-        try:
-            return _read_unknown(storage, scope, known, on_damage)
-        except _GoneError:  # joined with others since it was listed
-            pass
-    return _read_unknown(storage, scope, known, on_damage)
-
-
-def _read_unknown(
-    storage: RunStorage, scope: Scope, known: Container[str], on_damage: Callable[[StorageError], object]
-) -> NewRows:
-    files = frozenset(name for name in storage.list_names(storage.metrics) if name.endswith(".parquet"))
-    rows: list[dict[str, Any]] = []
-    for name in sorted(files):
-        if name not in known:
-            part = _read_group(storage, [f"{storage.metrics}/{name}"], (scope,), on_damage)
-            rows += part[scope].to_pylist()
-    return NewRows(rows=rows, files=files)
-
-
-def _reason(error: Exception) -> str:
-    """Returns the first sentence of an error, of which pyarrow's have several, on lines of their own too."""
-    first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
-    return "".join(each if each.isprintable() else "?" for each in first)
-
-
-class _GoneError(StorageError):
-    """A file that was listed is not there any more."""
-
-
-class _DamagedFileError(StorageError):
-    """A file that is there does not hold what was written."""
-
-
-def _read_listed(
-    storage: RunStorage,
-    scopes: Collection[Scope],
-    choose: Choose,
-    on_damage: Callable[[StorageError], object] | None,
-) -> dict[Scope, pa.Table]:
     files = {
         name: storage.parse_metrics(name)
         for name in storage.list_names(storage.metrics)
@@ -160,6 +82,52 @@ def _read_listed(
     finally:
         readers.shutdown(cancel_futures=True)
     return {scope: _joined([part[scope] for part in parts]) for scope in scopes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRows:
+    """What `read_new` has found.
+
+    Attributes:
+      rows: By name of column, as `COLUMNS` has them; of one task in one attempt in the order of the reports.
+      files: The files that are known now.
+    """
+
+    rows: list[dict[str, Any]]
+    files: frozenset[FoundFile]
+
+
+def read_new(
+    storage: RunStorage,
+    *,
+    scope: Scope,
+    known: Container[FoundFile],
+    on_damage: Callable[[StorageError], object],
+) -> NewRows:
+    """Returns the rows of the files that are not `known` yet, or have grown: then all of their rows.
+
+    Args:
+      on_damage: Takes the error of each damaged file, which is left out.
+
+    Raises:
+      StorageError: Storage cannot be read.
+    """
+    files = [file for file in storage.list_files(storage.metrics) if file.key.endswith(".parquet")]
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        if file not in known:
+            rows += _read_group(storage, [file.key], (scope,), on_damage)[scope].to_pylist()
+    return NewRows(rows=rows, files=frozenset(files))
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first sentence of an error, of which pyarrow's have several, on lines of their own too."""
+    first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    return "".join(each if each.isprintable() else "?" for each in first)
+
+
+class _DamagedFileError(StorageError):
+    """A file that is there does not hold what was written."""
 
 
 def _joined(parts: list[pa.Table]) -> pa.Table:
@@ -198,12 +166,7 @@ def _of_scope(rows: pa.Table, scope: Scope) -> pa.Table:
 
 
 def _read_file(storage: Storage, key: str) -> pa.Table:
-    try:
-        content = storage.read_bytes(key)
-    except StorageError as error:
-        if storage.exists(key):
-            raise
-        raise _GoneError(str(error)) from error
+    content = storage.read_bytes(key)
     try:
         # Each file is read by one thread: there are many, and handing out its columns takes longer.
         file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False, page_checksum_verification=True)

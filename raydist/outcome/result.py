@@ -16,7 +16,7 @@ from raydist.outcome.status import RunState, TaskState
 from raydist.outcome.value import check_value, decode_value
 from raydist.spec.best import Best
 from raydist.spec.tasks import TaskId
-from raydist.spec.text import facts_html, metrics_text
+from raydist.spec.text import DETAIL, facts_html, metrics_text
 
 Metrics: TypeAlias = Mapping[str, Annotated[float, nan_where_null]]
 ErrorClass: TypeAlias = type[errors.RaydistError]
@@ -280,7 +280,7 @@ class RunResult:
                 ("checkpoint", self.checkpoint),
                 ("storage", self.storage),
                 ("page", f"raydist ui {self.run} --storage {shlex.quote(_folder_of(self.storage))}"),
-                *(("note", note) for note in self.notes),
+                *(("note", note) for note in self.notes if not note.startswith(DETAIL)),
             ],
         )
 

@@ -87,8 +87,6 @@ def make_plan(
     devices = _devices(job, strategy, origins, num_gpus > 0, notes)
     job = without_unused(job, strategy, origins, notes)
     check_communication(job, strategy, num_gpus=num_gpus, devices=devices)
-    if job.keras is KerasFlavour.AUTO and keras is KerasFlavour.LEGACY:
-        notes.append(f"tf.keras is tf_keras: {keras_reason}")
     notes += _without_effect(job, strategy)
     job = _with_usable_standby(job, inventory, notes)
     _check_virtual_replicas(job, strategy, origins, num_devices=devices or max(num_gpus, 1))

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 _Value = TypeVar("_Value")
+# Begins a note that asks nothing of the user. `describe` and JSON have it, other views leave it out.
+DETAIL = "detail: "
 
 
 def counted(number: float, noun: str) -> str:

@@ -24,7 +24,7 @@ import pyarrow.fs as pafs
 from raydist.errors import StorageError
 from raydist.spec.secrecy import redact
 from raydist.storage import failures
-from raydist.storage.local_files import create_whole, write_aside, write_chunks
+from raydist.storage.local_files import append_whole, create_whole, write_aside, write_chunks
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
 if TYPE_CHECKING:
@@ -291,6 +291,12 @@ class Storage:
             local disk. Being whole does not depend on it.
         """
         self._try("write", key, lambda: self._write(key, data, is_durable=is_durable))
+
+    def append(self, key: str, data: bytes) -> bool:
+        """Adds to the end of a file, whole or not at all; returns False in an object store, which cannot."""
+        if self._root.is_local:
+            self._try("write", key, lambda: append_whole(Path(self._path(key)), data))
+        return self._root.is_local
 
     def write_text(self, key: str, text: str, *, is_durable: bool = False) -> None:
         self.write_bytes(key, text.encode(), is_durable=is_durable)

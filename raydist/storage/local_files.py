@@ -1,4 +1,4 @@
-"""Local files that appear whole or not at all."""
+"""Local files that appear, and grow, whole or not at all."""
 
 from __future__ import annotations
 
@@ -62,6 +62,21 @@ def write_aside(path: Path, write: Callable[[BinaryIO], object], *, is_durable: 
         raise
     if is_durable:
         _sync_folder(path.parent)
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Adds to the end of the file, making it and its folder; through no link."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o666), "wb", buffering=0) as target:
+        size = os.fstat(target.fileno()).st_size
+        try:
+            written = 0
+            while written < len(data):
+                written += target.write(data[written:])
+        except BaseException:
+            target.truncate(size)
+            raise
 
 
 def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:

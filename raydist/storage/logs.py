@@ -1,4 +1,4 @@
-"""Task logs: a growing local file goes to storage as closed segments, and is read back joined."""
+"""Task logs: a growing local file goes to storage as segments, and is read back joined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from raydist.storage.failures import storage_errors
 from raydist.storage.filesystem import Storage
 from raydist.storage.log_times import ArrivalTimes, encode_marks
 from raydist.storage.run_storage import RunStorage
-from raydist.storage.segments import SEGMENT_MAX_AGE_S, SEGMENT_MAX_BYTES, segment_numbers
+from raydist.storage.segments import (
+    SEGMENT_GROWS_TO_BYTES,
+    SEGMENT_MAX_AGE_S,
+    SEGMENT_MAX_BYTES,
+    segment_numbers,
+)
 
 
 class LogUploader:
@@ -23,7 +28,8 @@ class LogUploader:
     How far it got is kept in a small file beside the spool, so that another process of the host
     can make a second uploader for the same spool and salvage what a killed task left behind. A
     segment's number is derived from that file: an upload that was cut off before the file was
-    replaced is done again under the same name, so no byte is stored twice or lost.
+    replaced is done again under the same name, so no byte is stored twice or lost. The last segment
+    is written again, with what is new, until it is 256 KB large.
 
     Starts no thread: whoever owns it calls `tick()` about once a second. Safe to use from several
     threads, but not by two living processes at once.
@@ -82,15 +88,16 @@ class LogUploader:
     def _num_new_bytes(self) -> int:
         with storage_errors("read", str(self._spool_path)):
             return (
-                self._spool_path.stat().st_size - self._read_progress()[1] if self._spool_path.exists() else 0
+                self._spool_path.stat().st_size - self._read_progress()[2] if self._spool_path.exists() else 0
             )
 
     def _upload_segment(self, storage: Storage, *, is_final: bool) -> bool:
         """Uploads the next segment; returns whether there was one."""
         with storage_errors("read", str(self._spool_path)):
-            seq, offset = self._read_progress()
-            chunk = _read_chunk(self._spool_path, offset, is_final=is_final)
-        if not chunk:
+            seq, offset, end = self._read_progress()
+            new = _read_chunk(self._spool_path, end, is_final=is_final)
+            chunk = _read_bytes(self._spool_path, offset, end - offset) + new
+        if not new:
             return False
         place = {"attempt": self._attempt, "seq": seq}
         # Before the segment: whoever reads that finds its times.
@@ -98,23 +105,26 @@ class LogUploader:
         storage.write_bytes(self._storage.log_times(self._task, **place), times)
         storage.write_bytes(self._storage.log_segment(self._task, **place), chunk)
         with storage_errors("write", str(self._progress_path)):
-            self._write_progress(seq + 1, offset + len(chunk))
+            if len(chunk) < SEGMENT_GROWS_TO_BYTES:
+                self._write_progress(seq, offset, offset + len(chunk))
+            else:
+                self._write_progress(seq + 1, offset + len(chunk), offset + len(chunk))
         return True
 
     @property
     def _progress_path(self) -> Path:
         return self._spool_path.with_name(f"{self._spool_path.name}.uploaded")
 
-    def _read_progress(self) -> tuple[int, int]:
-        """Returns the number of the next segment and the offset of its first byte."""
+    def _read_progress(self) -> tuple[int, int, int]:
+        """Returns the number of the last segment, the offset of its first byte, and where it ends so far."""
         if not self._progress_path.exists():
-            return self._first_seq, 0
+            return self._first_seq, 0, 0
         progress = json.loads(self._progress_path.read_text())
-        return progress["seq"], progress["offset"]
+        return progress["seq"], progress["offset"], progress["end"]
 
-    def _write_progress(self, seq: int, offset: int) -> None:
+    def _write_progress(self, seq: int, offset: int, end: int) -> None:
         aside = self._progress_path.with_name(f"{self._progress_path.name}.tmp")
-        aside.write_text(json.dumps({"seq": seq, "offset": offset}))
+        aside.write_text(json.dumps({"seq": seq, "offset": offset, "end": end}))
         os.replace(aside, self._progress_path)
 
 
@@ -147,15 +157,19 @@ def _tasks_of(storage: RunStorage, attempt: int) -> list[AnyTask]:
 
 
 def _read_chunk(path: Path, offset: int, *, is_final: bool) -> bytes:
-    """Returns the bytes of the next segment, cut at a line end where there is one."""
+    """Returns new bytes, cut at a line end where there is one."""
+    chunk = _read_bytes(path, offset, SEGMENT_MAX_BYTES)
+    reaches_end = is_final and len(chunk) < SEGMENT_MAX_BYTES
+    cut = 0 if reaches_end else chunk.rfind(b"\n") + 1
+    return chunk[:cut] if cut else chunk
+
+
+def _read_bytes(path: Path, offset: int, num_bytes: int) -> bytes:
     if not path.exists():
         return b""
     with path.open("rb") as spool:
         spool.seek(offset)
-        chunk = spool.read(SEGMENT_MAX_BYTES)
-    reaches_end = is_final and len(chunk) < SEGMENT_MAX_BYTES
-    cut = 0 if reaches_end else chunk.rfind(b"\n") + 1
-    return chunk[:cut] if cut else chunk
+        return spool.read(num_bytes)
 
 
 def _last_lines(data: bytes, num_bytes: int) -> bytes:

@@ -1,13 +1,11 @@
-"""Closed segments: how events and metrics grow on object stores, which cannot append."""
+"""Segments: how events and metrics grow on object stores, which cannot append, in few files."""
 
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from raydist.errors import StorageError
@@ -18,24 +16,17 @@ from raydist.storage.run_storage import RunStorage
 
 SEGMENT_MAX_AGE_S = 5.0
 SEGMENT_MAX_BYTES = 4 * 1024 * 1024
+# A smaller segment is written again, with what is new: a run has few files, and each write is short.
+SEGMENT_GROWS_TO_BYTES = 256 * 1024
 
 Item = TypeVar("Item")
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Written(Generic[Item]):
-    seq: int
-    items: list[Item]
-    num_bytes: int
-
 
 class SegmentWriter(Generic[Item]):
-    """Gathers items and writes them as numbered files, each complete and never written again.
+    """Gathers items and writes them as numbered files, the last of which grows.
 
-    Starts no thread: whoever owns it calls `tick()` about once a second. Safe to use from several
-    threads; `append` never waits for storage.
+    Each file is whole at any time. Starts no thread: whoever owns it calls `tick()` about once a second.
+    Safe to use from several threads; `append` never waits for storage.
     """
 
     def __init__(
@@ -46,15 +37,17 @@ class SegmentWriter(Generic[Item]):
         encode: Callable[[Sequence[Item]], bytes],
         item_bytes: Callable[[Item], int],
         first_seq: int,
-        joined_at: int | None = None,
+        grows_to_bytes: int = SEGMENT_GROWS_TO_BYTES,
+        is_appended: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes how to name segment number `seq`, how to encode items, and about how large each is.
 
         Args:
           first_seq: The first number that is free, from `next_seq`.
-          joined_at: After how many segments `tick` puts one in their place. A reader may meet an item twice
-            then, and a segment that it has listed may be gone. None keeps each segment.
+          grows_to_bytes: The size at which the next segment begins.
+          is_appended: Whether a file grows in its place where storage can do that, as a reader that keeps it
+            open needs. What `encode` returns can then be joined.
           clock: Seconds, from any start.
         """
         self._storage = storage
@@ -63,8 +56,9 @@ class SegmentWriter(Generic[Item]):
         self._encode = encode
         self._item_bytes = item_bytes
         self._seq = first_seq
-        self._joined_at = joined_at
-        self._unjoined: list[_Written[Item]] = []
+        self._grows_to_bytes = grows_to_bytes
+        self._is_appended = is_appended
+        self._growing: list[Item] = []  # what the last segment has
         self._clock = clock
         self._pending: list[Item] = []
         self._pending_bytes = 0
@@ -86,10 +80,9 @@ class SegmentWriter(Generic[Item]):
             is_due = age_s >= SEGMENT_MAX_AGE_S or self._pending_bytes >= SEGMENT_MAX_BYTES
         if is_due:
             self._write(self._hasty_storage)  # the next tick tries again
-        self._join()
 
     def flush(self, *, is_hasty: bool = False) -> None:
-        """Writes what is pending as one segment; what cannot be written stays pending.
+        """Writes what is pending; what cannot be written stays pending.
 
         Args:
           is_hasty: Whether a storage that fails is tried once only, because something else is waited for.
@@ -107,40 +100,18 @@ class SegmentWriter(Generic[Item]):
                 items = list(self._pending)
             if not items:
                 return
-            storage.write_bytes(self._segment_key(self._seq), self._encode(items))
-            num_bytes = sum(map(self._item_bytes, items))
-            if self._joined_at is not None and num_bytes < SEGMENT_MAX_BYTES:
-                self._unjoined.append(_Written(self._seq, items, num_bytes))
-            self._seq += 1
+            key, growing = self._segment_key(self._seq), [*self._growing, *items]
+            if not (self._is_appended and storage.append(key, self._encode(items))):
+                storage.write_bytes(key, self._encode(growing))
+            if sum(map(self._item_bytes, growing)) < self._grows_to_bytes:
+                self._growing = growing
+            else:
+                self._growing = []
+                self._seq += 1
             with self._pending_lock:
                 del self._pending[: len(items)]
-                self._pending_bytes -= num_bytes
+                self._pending_bytes -= sum(map(self._item_bytes, items))
                 self._pending_since_s = self._clock()
-
-    def _join(self) -> None:
-        """Puts one segment in the place of many small ones, which take long to read."""
-        with self._flush_lock:
-            parts = self._unjoined
-            is_large = sum(part.num_bytes for part in parts) >= SEGMENT_MAX_BYTES
-            if self._joined_at is None or len(parts) < 2 or not (is_large or len(parts) >= self._joined_at):
-                return
-            self._unjoined = []
-            items = [item for part in parts for item in part.items]
-            try:
-                self._hasty_storage.write_bytes(self._segment_key(self._seq), self._encode(items))
-            except StorageError as error:
-                logger.warning("small segments stay as they are: %s", error)
-                return
-            self._seq += 1
-        # Last: if this process ends before, each item is still stored at least once.
-        self._delete([part.seq for part in parts])
-
-    def _delete(self, numbers: Sequence[int]) -> None:
-        try:
-            for seq in numbers:
-                self._hasty_storage.delete(self._segment_key(seq))
-        except StorageError as error:
-            logger.warning("segments that were joined stay beside it: %s", error)
 
 
 class EventWriter:

@@ -17,6 +17,7 @@ from raydist.errors import MistakeError
 from raydist.metrics.reading import read_new
 from raydist.outcome.status import RunState, Scope
 from raydist.spec.secrecy import redact, redact_text
+from raydist.storage.filesystem import FoundFile
 from raydist.storage.run_storage import RunStorage
 
 _EVALUATOR = "evaluator/"
@@ -40,7 +41,7 @@ class Value:
 
 
 class NewValues:
-    """Reads the values that have not been taken yet, each file of them once.
+    """Reads the values that have not been taken yet, each file of them once, and again where it has grown.
 
     Attributes:
       taken: By source, the time of the newest value that was taken. What one report holds has one time.
@@ -49,7 +50,7 @@ class NewValues:
 
     def __init__(self, storage: RunStorage, *, taken: Mapping[str, float]) -> None:
         self._storage = storage
-        self._files: frozenset[str] = frozenset()
+        self._files: frozenset[FoundFile] = frozenset()
         self._waiting: list[Value] = []
         self.taken = dict(taken)
         self.damages: list[str] = []
@@ -65,10 +66,8 @@ class NewValues:
         newest = dict(self.taken)
         for value in self._waiting:
             newest[value.source] = max(newest.get(value.source, 0.0), value.wall_time)
-        # Files are joined: what is older is there again, and a file and the one that took its place have the
-        # same.
-        read = dict.fromkeys(map(_value, found.rows))
-        new = [value for value in read if value.wall_time > newest.get(value.source, 0.0)]
+        # What is older is there again, in a file that has grown.
+        new = [value for value in map(_value, found.rows) if value.wall_time > newest.get(value.source, 0.0)]
         self._files = found.files
         self._waiting = sorted([*self._waiting, *new], key=lambda value: value.wall_time)
         return list(self._waiting)

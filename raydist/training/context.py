@@ -21,6 +21,7 @@ from raydist.training.cluster import data_service
 from raydist.training.cluster.collective_calls import made_by_all
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
+from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import by_element
 from raydist.training.trainers import base
 from raydist.training.trainers.run_callbacks import callbacks_of
@@ -160,7 +161,7 @@ class TaskContext(TrainContext):
 
     def scale_learning_rate(self, *args: Any, **options: Any) -> Any:
         rate = ScaledRate(**_bound("scale_learning_rate", *args, **options))
-        self.note(f"learning rate {rate}")
+        reporter.detail(f"learning rate {rate}")
         if not rate.warmup_steps:
             return rate.scaled
         # A straight line that ends flat. Keras's own, of the Keras in use, so that the exported model needs

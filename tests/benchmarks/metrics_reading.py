@@ -37,7 +37,8 @@ from tests.support.records import make_record
 CHECKOUT = Path(__file__).parents[2]
 NAMES = ("loss", "accuracy", "examples_per_s", "input_wait")
 NUM_TASKS, NUM_ATTEMPTS = 4, 2
-KINDS = {"written": (60, parquet.JOINED_AT), "small": (60, None), "large": (40_000, None)}
+# Rows that come in 5 s, and the size to which a file grows.
+KINDS = {"written": (60, parquet.GROWS_TO_BYTES), "small": (60, 0), "large": (40_000, 0)}
 WAYS = (["--format", "csv"], ["--format", "json"], [], ["--plot"])
 HEAD_LINES = 10
 
@@ -51,11 +52,11 @@ class Figures:
     memory_mb: float
 
 
-def make_run(storage: RunStorage, *, num_rows: int, file_rows: int, joined_at: int | None) -> None:
+def make_run(storage: RunStorage, *, num_rows: int, file_rows: int, grows_to_bytes: int) -> None:
     """Writes a run's metrics with its own writer, whose clock advances by 5 s with each file."""
     RunRecordStore(storage).replace(make_record(storage, state="SUCCEEDED", attempts=NUM_ATTEMPTS))
     num_steps = num_rows // (NUM_TASKS * NUM_ATTEMPTS * len(NAMES))
-    parquet.JOINED_AT = joined_at
+    parquet.GROWS_TO_BYTES = grows_to_bytes
     for attempt in range(NUM_ATTEMPTS):
         first = attempt * num_steps * 3 // 4
         for index in range(NUM_TASKS):
@@ -134,8 +135,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind in asked.kinds:
             storage = open_run(folder, run=kind)
-            file_rows, joined_at = KINDS[kind]
-            make_run(storage, num_rows=asked.rows, file_rows=file_rows, joined_at=joined_at)
+            file_rows, grows_to_bytes = KINDS[kind]
+            make_run(storage, num_rows=asked.rows, file_rows=file_rows, grows_to_bytes=grows_to_bytes)
             print(f"{kind}: {len(storage.list_names(storage.metrics))} files")
             whole: list[list[Figures]] = []
             for way, is_head in [*((way, False) for way in WAYS), ([], True)]:

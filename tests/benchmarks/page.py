@@ -78,9 +78,9 @@ def main() -> None:
     parser.add_argument("--browser", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        file_rows, joined_at = KINDS["written"]
+        file_rows, grows_to_bytes = KINDS["written"]
         storage = open_run(folder, run="written")
-        make_run(storage, num_rows=asked.rows, file_rows=file_rows, joined_at=joined_at)
+        make_run(storage, num_rows=asked.rows, file_rows=file_rows, grows_to_bytes=grows_to_bytes)
         file = Path(folder) / "written.html"
         figures = [report_once(folder, file) for _ in range(asked.repeats)]
         walls, cpus, memories_mb = zip(*figures, strict=True)

@@ -47,7 +47,7 @@ from raydist.controller.journal import PROGRESS
 from raydist.controller.memory_growth import NUM_SAMPLES, SAMPLE_S
 from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import GroupUpdate, SystemClock
-from raydist.metrics.parquet import JOINED_AT, SCHEMA, file_of
+from raydist.metrics.parquet import GROWS_TO_BYTES, ROW_BYTES, SCHEMA, file_of
 from raydist.outcome.result import RunResult
 from raydist.outcome.status import Command, RunState, Scope, TaskState, TaskStatus
 from raydist.planning.assignment import make_assignments
@@ -60,7 +60,7 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.log_times import encode_marks
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
-from raydist.storage.segments import SEGMENT_MAX_AGE_S, EventWriter
+from raydist.storage.segments import EventWriter
 from tests.benchmarks.figures.printing import figure
 from tests.support.fakes import FakeClock
 from tests.support.large_runs import (
@@ -222,11 +222,11 @@ def time_controller(num_tasks: int, folder: Path, *, seconds: float) -> None:
 
 
 def store_files(storage: RunStorage, tasks: Sequence[TaskId]) -> None:
-    """Stores metrics as tasks have stored them after a few minutes, the newest not joined yet, and logs."""
+    """Stores metrics as tasks have stored them after a few minutes, and logs."""
     names = ("loss", "accuracy", "input_wait", "collective_wait")
-    steps_a_file = round(SEGMENT_MAX_AGE_S * STEPS_PER_S)
-    joined, num_steps = JOINED_AT * steps_a_file, (JOINED_AT + 2) * steps_a_file
-    segments = [(0, joined), (joined, joined + steps_a_file), (joined + steps_a_file, num_steps)]
+    num_steps = round(330 * STEPS_PER_S)
+    steps_a_file = GROWS_TO_BYTES // ROW_BYTES // len(names)
+    segments = [(begin, min(begin + steps_a_file, num_steps)) for begin in range(0, num_steps, steps_a_file)]
     step = np.repeat(np.arange(1, 1 + num_steps), len(names))
     columns = {
         "run": [storage.run] * len(step),

@@ -59,6 +59,20 @@ def test_folder_follows_the_runs(storage: Storage, folder: Path) -> None:
     }
 
 
+def test_file_that_tensorboard_keeps_open_grows_in_its_place(storage: Storage, folder: Path) -> None:
+    now_s = [0.0]
+    mirror = Mirror(storage, folder, clock=lambda: now_s[0])
+    key = RunStorage(storage, run="a").tensorboard_segment("chief/train", attempt=0, seq=0)
+    storage.write_bytes(key, b"one ")
+    mirror.refresh()
+    with (folder / "a" / key.removeprefix("a/tensorboard/")).open() as reader:
+        if not storage.append(key, b"two"):
+            storage.write_bytes(key, b"one two")
+        now_s[0] = 5.0
+        mirror.refresh()
+        assert reader.read() == "one two"
+
+
 def test_profiles_are_no_links(storage: Storage, folder: Path) -> None:
     now_s = [0.0]
     mirror = Mirror(storage, folder, clock=lambda: now_s[0])

@@ -79,6 +79,14 @@ def test_decorator_of_another_package_is_no_job(read: Read) -> None:
     )
 
 
+def test_train_function_that_a_program_never_calls_lacks_its_decorator(read: Read) -> None:
+    program = "x = load()\ndef build(size): ...\ndef train(ctx): build(1)\n"
+    assert error_of(lambda: read(program)) == (
+        "jobs/a.py has no job; decorate its train function with @raydist.job, or name one: jobs/a.py:train"
+    )
+    assert read(f"{program}train(None)\n").entry_point.is_script
+
+
 def test_job_within_if_and_try_is_found_and_main_guard_is_not(read: Read) -> None:
     source = (
         "import raydist\ntry:\n    if True:\n        @raydist.job\n        def train(ctx): ...\n"

@@ -11,9 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raydist.errors import StorageError
-from raydist.metrics.curves import merge
-from raydist.metrics.parquet import JOINED_AT, SCHEMA, MetricsWriter
-from raydist.metrics.reading import read_columns
+from raydist.metrics.parquet import GROWS_TO_BYTES, ROW_BYTES, SCHEMA, MetricsWriter
 from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage
@@ -111,40 +109,14 @@ def test_rows_that_could_not_be_written_come_with_the_next_file(storage: RunStor
     assert [stored.step for stored in read_rows(storage)] == [1, 2]
 
 
-class TickingWriter:
-    """A writer whose clock advances by 5 s with each row."""
-
-    def __init__(self, storage: RunStorage) -> None:
-        self._now_s = 0.0
-        self.writer = MetricsWriter.open(storage, task=TASK, attempt=0, clock=lambda: self._now_s)
-
-    def report(self, step: int) -> None:
-        self.writer.append([row(step=step, value=step)])
-        self._now_s += 5.0
-        self.writer.tick()
-
-
-def test_many_small_files_become_one(storage: RunStorage) -> None:
-    writer = TickingWriter(storage)
-    for step in range(JOINED_AT + 2):
-        writer.report(step)
-    assert storage.list_names(storage.metrics) == [
-        f"0-worker-0-{seq:06d}.parquet" for seq in (JOINED_AT, JOINED_AT + 1, JOINED_AT + 2)
-    ]
-    assert [stored.step for stored in read_rows(storage)] == list(range(JOINED_AT + 2))
-
-
-def test_small_files_whose_deletion_fails_are_read_once(
-    storage: RunStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(self: RunStorage, key: str) -> None:
-        raise StorageError(f"cannot delete {key}: Access denied")
-
-    writer = TickingWriter(storage)
-    monkeypatch.setattr(RunStorage, "delete", refuse)
-    for step in range(JOINED_AT):
-        writer.report(step)
-    assert "Access denied" in caplog.text
-    assert len(read_rows(storage)) == 2 * JOINED_AT
-    merged = merge(read_columns(storage, scope=Scope.GLOBAL))
-    assert merged["step"].to_pylist() == list(range(JOINED_AT))
+def test_rows_of_hours_are_in_few_files(storage: RunStorage) -> None:
+    now_s = [0.0]
+    writer = MetricsWriter.open(storage, task=TASK, attempt=0, clock=lambda: now_s[0])
+    rows_at_once = GROWS_TO_BYTES // ROW_BYTES // 4 + 1
+    for number in range(9):
+        steps = range(number * rows_at_once, (number + 1) * rows_at_once)
+        writer.append(row(step=step, value=step) for step in steps)
+        now_s[0] += 5.0
+        writer.tick()
+    assert storage.list_names(storage.metrics) == [f"0-worker-0-{seq:06d}.parquet" for seq in range(3)]
+    assert [stored.step for stored in read_rows(storage)] == list(range(9 * rows_at_once))

@@ -45,20 +45,6 @@ def test_what_is_read_has_no_object_per_row(storage: RunStorage) -> None:
     assert held_bytes < 60_000 * 5  # an object for each row would take hundreds
 
 
-def test_file_that_was_joined_since_it_was_listed_is_found_in_the_joined_one(
-    storage: RunStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store(storage, steps=range(2))
-    list_names, gone = RunStorage.list_names, ["0-worker-0-000007.parquet"]
-
-    def list_with_gone(self: RunStorage, key: str) -> list[str]:
-        return [*list_names(self, key), *([gone.pop()] if gone else [])]
-
-    monkeypatch.setattr(RunStorage, "list_names", list_with_gone)
-    assert read_columns(storage, scope=Scope.GLOBAL)["step"].to_pylist() == [0, 1]
-    assert gone == []
-
-
 def test_file_that_is_listed_and_never_there_is_named(
     storage: RunStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

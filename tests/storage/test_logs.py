@@ -10,7 +10,7 @@ from raydist.errors import StorageError
 from raydist.spec.tasks import TaskId
 from raydist.storage.logs import LogUploader, list_log_tasks, read_log
 from raydist.storage.run_storage import RunStorage
-from raydist.storage.segments import SEGMENT_MAX_BYTES
+from raydist.storage.segments import SEGMENT_GROWS_TO_BYTES, SEGMENT_MAX_BYTES
 from tests.storage.conftest import FakeClock
 
 
@@ -52,11 +52,12 @@ def spool(local_storage: RunStorage, tmp_path: Path, clock: FakeClock) -> Spool:
 def test_log_is_read_back_over_segments(storage: RunStorage, tmp_path: Path, clock: FakeClock) -> None:
     spool = Spool(storage, tmp_path / "worker 1.log", clock)
     uploader = spool.uploader()
-    for line in ("eins\n", "zwei ✓\n", "no line end"):
+    large = "x" * SEGMENT_GROWS_TO_BYTES + "\n"
+    for line in ("eins\n", "zwei ✓\n", large, "drei\n", "no line end"):
         spool.write(line)
         uploader.flush()
-    assert spool.segment_names() == ["000000.log", "000001.log", "000002.log"]
-    assert spool.stored() == "eins\nzwei ✓\nno line end"
+    assert spool.segment_names() == ["000000.log", "000001.log"]
+    assert spool.stored() == f"eins\nzwei ✓\n{large}drei\nno line end"
 
 
 def test_tick_uploads_whole_lines_every_five_seconds(spool: Spool) -> None:
@@ -117,7 +118,7 @@ def test_rest_of_a_killed_task_is_salvaged_by_another_uploader(spool: Spool) -> 
     spool.uploader().flush()
     spool.uploader().flush()
     assert spool.stored() == "before\nlast words\nTraceb"
-    assert spool.segment_names() == ["000000.log", "000001.log"]
+    assert spool.segment_names() == ["000000.log"]
 
 
 def test_task_killed_between_upload_and_note_repeats_no_byte(spool: Spool) -> None:

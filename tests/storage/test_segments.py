@@ -1,23 +1,80 @@
-"""Events reach storage as closed segments, in order, each once."""
+"""Events reach storage as segments, in order, each once."""
 
 from __future__ import annotations
+
+import resource
+import signal
+from pathlib import Path
 
 import pytest
 
 from raydist.errors import StorageError
 from raydist.storage.filesystem import Storage
+from raydist.storage.local_files import append_whole
 from raydist.storage.run_storage import RunStorage
-from raydist.storage.segments import EventWriter, next_seq, read_events
+from raydist.storage.segments import (
+    SEGMENT_GROWS_TO_BYTES,
+    EventWriter,
+    SegmentWriter,
+    next_seq,
+    read_events,
+)
 from tests.storage.conftest import FakeClock
 
 
-def test_events_are_read_back_in_order_over_segments(storage: RunStorage) -> None:
+def test_events_are_read_back_in_order_from_few_segments(storage: RunStorage) -> None:
     events = EventWriter.open(storage)
-    for number in range(3):
-        events.append({"event": "state", "number": number})
+    for number in range(12):
+        events.append({"number": number, "text": "x" * (SEGMENT_GROWS_TO_BYTES // 4)})
         events.flush()
+        assert [event["number"] for event in read_events(storage)] == [*range(number + 1)]
     assert storage.list_names(storage.events) == ["000000.jsonl", "000001.jsonl", "000002.jsonl"]
-    assert [event["number"] for event in read_events(storage)] == [0, 1, 2]
+
+
+def test_file_that_a_reader_keeps_open_grows_in_its_place(local_storage: RunStorage) -> None:
+    segments = SegmentWriter[bytes](
+        local_storage,
+        segment_key="s{}".format,
+        encode=b"".join,
+        item_bytes=len,
+        first_seq=0,
+        is_appended=True,
+    )
+    segments.append(b"one ")
+    segments.flush()
+    place = local_storage.local_path("s0")
+    assert place is not None
+    with place.open() as reader:
+        assert reader.read() == "one "
+        segments.append(b"two ", b"three")
+        segments.flush()
+        assert reader.read() == "two three"
+
+
+def test_file_to_append_to_is_no_link(local_storage: RunStorage, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"of somebody")
+    link = local_storage.local_path("s0")
+    assert link is not None
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(other)
+    with pytest.raises(StorageError, match="a symbolic link there leads out of"):
+        local_storage.append("s0", b"more")
+    assert other.read_bytes() == b"of somebody"
+
+
+def test_full_disk_leaves_a_file_as_it_was(tmp_path: Path) -> None:
+    place = tmp_path / "events"
+    append_whole(place, b"whole")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (7, resource.RLIM_INFINITY))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            append_whole(place, b"torn off")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, before)
+    assert place.read_bytes() == b"whole"
 
 
 def test_events_of_a_run_without_any_are_empty(storage: RunStorage) -> None:

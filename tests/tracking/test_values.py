@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from raydist.metrics import reading
-from raydist.metrics.parquet import JOINED_AT, MetricsWriter
+from raydist.metrics.parquet import MetricsWriter
 from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage, open_run
@@ -56,52 +54,19 @@ def test_next_reader_goes_on_where_the_one_before_ended(storage: RunStorage) -> 
     assert told(NewValues(storage, taken=before.taken).read()) == [("loss", 2, 0.2)]
 
 
-def test_rows_of_joined_files_are_told_once(storage: RunStorage) -> None:
-    now_s = [0.0]
-    writer = MetricsWriter.open(storage, task=TaskId.parse("worker/0"), attempt=0, clock=lambda: now_s[0])
+def test_rows_of_a_file_that_grows_are_told_once(storage: RunStorage) -> None:
+    writer = MetricsWriter.open(storage, task=TaskId.parse("worker/0"), attempt=0)
     values, seen = NewValues(storage, taken={}), []
-    for step in range(1, JOINED_AT + 10):
+    for step in range(1, 20):
         writer.append([row(step=step, value=0.0, wall_time=float(step))])
-        now_s[0] += 10.0
-        writer.tick()
+        writer.flush()
         if step % 7 == 0:
             found = values.read()
             values.take(len(found))
             seen += found
-    assert len(storage.list_names(storage.metrics)) < JOINED_AT
+    assert len(storage.list_names(storage.metrics)) == 1
     seen += values.read()
-    assert [one.step for one in seen] == list(range(1, JOINED_AT + 10))
-
-
-def test_rows_of_files_that_are_joined_while_they_are_read_are_told_at_once(
-    storage: RunStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s = [0.0]
-    writer = MetricsWriter.open(storage, task=TaskId.parse("worker/0"), attempt=0, clock=lambda: now_s[0])
-    steps: list[int] = []
-
-    def write() -> int:
-        steps.append(len(steps) + 1)
-        writer.append([row(step=steps[-1], value=0.0, wall_time=float(steps[-1]))])
-        now_s[0] += 10.0
-        writer.tick()
-        return len(storage.list_names(storage.metrics))
-
-    while write() < JOINED_AT - 1:
-        pass
-    read_group, is_joined = reading._read_group, []
-
-    def read_group_late(*arguments: Any) -> Any:
-        if not is_joined:
-            while write() >= JOINED_AT - 1:
-                pass
-            is_joined.append(True)
-        return read_group(*arguments)
-
-    monkeypatch.setattr(reading, "_read_group", read_group_late)
-    # The last call of a run, which has ended by then, has no next one.
-    assert [one.step for one in NewValues(storage, taken={}).read()] == steps
-    assert is_joined
+    assert [one.step for one in seen] == list(range(1, 20))
 
 
 def test_damaged_file_is_named_and_passed_over(storage: RunStorage) -> None:

@@ -298,7 +298,7 @@ def test_learning_rate_warms_up_and_travels_with_the_model(keras: str) -> None:
         assert task.values["loaded"]["end_learning_rate"] == pytest.approx(0.4)
         assert task.values["float"] == pytest.approx(0.2)
         assert (
-            "learning rate 0.4: 0.1 for batches of 4, scaled by the linear rule to 16, "
+            "detail: learning rate 0.4: 0.1 for batches of 4, scaled by the linear rule to 16, "
             "over 4 steps of warm-up" in task.values["notes"]
         )
 

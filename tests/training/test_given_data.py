@@ -57,7 +57,9 @@ class TestAsOnOneDevice:
         for task in run(cluster)[way]:
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
             what = "arrays" if way == "shuffled" else "the batches of a PyDataset"
-            assert any(note.startswith(f"ctx.fit shuffles {what} by --seed") for note in task.values["notes"])
+            assert any(
+                note.startswith(f"detail: ctx.fit shuffles {what} by --seed") for note in task.values["notes"]
+            )
         [in_order] = found["py dataset, padded" if way.endswith("padded") else "py dataset"]
         assert np.abs(in_order.arrays["weights"] - expected.arrays["weights"]).max() > 1e-3
 

@@ -44,13 +44,14 @@ AVERAGES = "are means over a replica's part of the batch"
 COMPARES = "make what they give an example depend on the others of the batch"
 STATE = "update their own state from each replica's part of the batch"
 DRAWS = "draw random numbers, so results repeat only with the same number of replicas"
+ANY_NUMBER = "; --virtual-replicas K gives the same on any number of workers"
 DICE = "Keras's loss Dice compares the examples of a batch"
 # What is noted of a model, each by a piece of a sentence; nothing else is, but of a mean that it is averaged.
 MODELS = {
     "a metric that draws": ["contrast (", "compares the examples of a batch"],
     "a layer that draws": [f"layers noise {DRAWS}"],
-    "a dropout": [f"layers dropout {DRAWS}"],
-    "a sum and a dropout": [f"layers dropout_1 {DRAWS}"],
+    "a dropout": [f"layers dropout {DRAWS}{ANY_NUMBER}"],
+    "a sum and a dropout": [f"layers dropout_1 {DRAWS}{ANY_NUMBER}"],
     "a masked mean": ["its losses depend on how a batch is divided"],
     "a loss that draws": ["_random ("],
     "a pruned layer": [],

@@ -244,7 +244,7 @@ def describe(run: str, storage: str, is_json: bool) -> None:
     if is_json:
         output.print_json(told)
         return
-    _print_lines(run_view.record_lines(record, incidents), problem)
+    _print_lines(run_view.record_lines(record, incidents, has_details=True), problem)
     _print_sections(told)
 
 

@@ -18,6 +18,7 @@ from raydist.outcome.codec import as_plain
 from raydist.outcome.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
 from raydist.outcome.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 from raydist.spec.best import Best
+from raydist.spec.text import DETAIL
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -90,14 +91,17 @@ def how_far(state: RunState, steps: int) -> str:
     return f"{state.value} after {steps} steps" if steps else f"{state.value}, no steps reported"
 
 
-def record_lines(record: RunRecord, incidents: Sequence[Incident] = ()) -> list[str]:
+def record_lines(
+    record: RunRecord, incidents: Sequence[Incident] = (), *, has_details: bool = False
+) -> list[str]:
     """Returns run.json as a person reads it: the facts, the restarts, the notes, the tasks, the error."""
     told = {incident.message for incident in incidents} | {one.message for one in record.stragglers}
     lines = [
         *fact_lines(_facts(record)),
         *incident_lines(incidents),
         *straggler_lines(record.stragglers),
-        *(f"note: {note}" for note in record.notes if note not in told),
+        *(f"note: {note}" for note in record.notes if note not in told and not note.startswith(DETAIL)),
+        *(note for note in record.notes if has_details and note.startswith(DETAIL)),
     ]
     if record.tasks:
         lines += ["", *_task_lines([as_plain(task) for task in record.tasks])]
@@ -280,7 +284,7 @@ def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> No
       said: The notes that were printed during the run.
     """
     for note in result.notes:
-        if note not in said:
+        if note not in said and not note.startswith(DETAIL):
             output.show(f"note: {note}", stream=stream)
     if result.traceback:
         output.show(f"\n{result.traceback.rstrip()}\n", stream=stream)

@@ -65,7 +65,7 @@ def notes_on(
         yield describe_state(stateful, is_sure=False)
     random = [one for one in layers if is_known_to_draw(one)]
     if random:
-        yield describe_draws(random)
+        yield f"{describe_draws(random)}; --virtual-replicas K gives the same on any number of workers"
     for name in code_names.losses_of_whole_batch(model):
         has_axis = name.lower() in ("dice", "tversky")
         yield (

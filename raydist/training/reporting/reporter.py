@@ -16,7 +16,7 @@ from raydist.outcome.status import NOT_FINITE, MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.best import is_of_validation, parse_keep_best
 from raydist.spec.tasks import TaskType
-from raydist.spec.text import suggest
+from raydist.spec.text import DETAIL, suggest
 from raydist.training.reporting.host_usage import TaskLinks
 from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import TaskProgress
@@ -268,3 +268,8 @@ def note(sentence: str | None) -> None:
     reporter = _CurrentReporter.reporter
     if reporter is not None and sentence is not None and sentence not in reporter.progress.status().notes:
         reporter.note(sentence)
+
+
+def detail(sentence: str) -> None:
+    """Keeps for `describe` what is meant to be so, and asks nothing of the user; once."""
+    note(f"{DETAIL}{sentence}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import struct
@@ -128,16 +129,11 @@ PARAMS = ""
 TRAIN = "chief/train"
 VALIDATION = "chief/validation"
 EVALUATOR = "evaluator"
-# TensorBoard opens every file, so there must not be thousands: a file holds what came in a twentieth of the
-# time so far, but no less than 5 s and no more than a minute.
-_MIN_AGE_S = 5.0
-_MAX_AGE_S = 60.0
-_AGE_SHARE = 0.05
 _VALIDATION = "val_"
 
 
 class TensorBoardWriter:
-    """Writes what the chief or the evaluator reports, as files that are complete and never written again.
+    """Writes what the chief or the evaluator reports, as files that grow.
 
     Starts no thread: its owner calls `tick()` about once a second, and `flush()` at the end. `append`
     never waits for storage. A storage that fails costs curves in TensorBoard, never the training.
@@ -149,15 +145,11 @@ class TensorBoardWriter:
     def __init__(
         self,
         folders: Mapping[str, SegmentWriter[bytes]],
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes a writer for each folder of event files."""
         self._folders = folders
         # None until each folder has the attempt's START. The first one that TensorBoard meets drops nothing.
         self._restored_step: int | None = None
-        self._clock = clock
-        self._started_at_s = self._flushed_at_s = clock()
         self._has_failed = False
         self.has_histograms = False
 
@@ -187,11 +179,12 @@ class TensorBoardWriter:
                     storage.tensorboard_folder(name),
                     prefix=storage.tensorboard_prefix(attempt=attempt),
                 ),
+                is_appended=True,  # TensorBoard keeps a file open
                 clock=clock,
             )
             for name in ((EVALUATOR,) if is_evaluator else (PARAMS, TRAIN, VALIDATION))
         }
-        writer = cls(folders, clock=clock)
+        writer = cls(folders)
         if not is_evaluator:
             params = dict(_flat(json.loads(dump_plain_json(keep_params(assignment.job.params)["params"]))))
             start = params_start(params, group=assignment.job.name, wall_time=time.time())
@@ -258,11 +251,8 @@ class TensorBoardWriter:
             self._folders[PARAMS].append(params_end(wall_time=time.time()))
 
     def tick(self) -> None:
-        """Writes files once it is time; what cannot be written is tried again at the next tick."""
-        now_s = self._clock()
-        age_s = max(_MIN_AGE_S, min(_MAX_AGE_S, _AGE_SHARE * (now_s - self._started_at_s)))
-        if now_s - self._flushed_at_s >= age_s:
-            self.flush()
+        """Writes what is 5 s old; what cannot be written is tried again at the next tick."""
+        self._write(SegmentWriter.tick)
 
     def waiting(self) -> bytes:
         """Returns the events that wait, for `take_over` of another process."""
@@ -276,10 +266,12 @@ class TensorBoardWriter:
 
     def flush(self) -> None:
         """Writes what waits; keeps it where that cannot be done, which is logged once."""
-        self._flushed_at_s = self._clock()
+        self._write(functools.partial(SegmentWriter.flush, is_hasty=True))
+
+    def _write(self, write: Callable[[SegmentWriter[bytes]], None]) -> None:
         try:
             for folder in self._folders.values():
-                folder.flush(is_hasty=True)
+                write(folder)
             self._has_failed = False
         except StorageError as error:
             if not self._has_failed:

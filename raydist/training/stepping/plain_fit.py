@@ -105,7 +105,7 @@ class _Reports:
             self._reporter.note(sentence)
         length = layer_notes.note_on_length(self.model, self.params, initial_epoch=self._initial_epoch)
         if length is not None and is_distributed(strategy):
-            self._reporter.note(length)
+            reporter.detail(length)
         if not self._note_separate_models(strategy) and self._is_lost:
             self._reporter.note(_LOST)
         self._check_equal(strategy)

@@ -98,7 +98,7 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     if not isinstance(request.shuffle, bool):
         raise UnsupportedError(f"shuffle is {request.shuffle!r}; ctx.fit takes True or False")
     if request.shuffle:
-        note_order("arrays")
+        tell_order("arrays")
     size, steps = request.batch_size, request.steps_per_epoch
     if not size:
         size = math.ceil(len(rows) / steps) if steps else recipes.BATCH_SIZE
@@ -141,13 +141,13 @@ def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int)
         )
 
 
-def note_order(what: str) -> None:
-    """Notes that raydist shuffles the data, and not Keras.
+def tell_order(what: str) -> None:
+    """Tells that raydist shuffles the data, and not Keras.
 
     Args:
       what: The data.
     """
-    reporter.note(
+    reporter.detail(
         f"ctx.fit shuffles {what} by --seed and the epoch, in another order than Keras draws, so that a run "
         "can continue at each batch; give shuffle=False to keep the order, or use your own model.fit with "
         "ctx.callbacks() for that of Keras"

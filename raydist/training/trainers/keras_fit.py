@@ -192,7 +192,7 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
     is_shuffled = request.shuffle and (num_batches or 0) > 1
     seed = position.run.data_seed_of(position.number) if is_shuffled else None
     if seed is not None:
-        fit_data.note_order("the batches of a PyDataset")
+        fit_data.tell_order("the batches of a PyDataset")
     if is_endless and num_batches:
         fit_data.note_passes(request, "a PyDataset", num_batches=num_batches, steps=steps or 0)
     peeked = fit_data.first_batches(data)

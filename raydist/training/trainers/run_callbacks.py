@@ -13,6 +13,7 @@ from raydist.training.input import resume
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
 from raydist.training.replicas.accumulation import BatchGroups
+from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.pace import PaceReport
@@ -83,9 +84,10 @@ class _Progress:
             model, position.run.strategy, is_traced=loss_rules.is_enabled(), is_grouped=is_grouped
         )
         length = layer_notes.note_on_length(model, self.params, initial_epoch=position.initial_epoch)
-        lengths = [] if length is None or is_grouped else [length]
-        for sentence in (*layers, *model_state.unsaved(model), *lengths):
+        for sentence in (*layers, *model_state.unsaved(model)):
             position.run.reporter.note(sentence)
+        if length is not None and not is_grouped:
+            reporter.detail(length)
         position.restore(model)
         position.check_equal(model)
         model_summaries.fit_begins(model, position.run.reporter)

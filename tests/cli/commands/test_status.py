@@ -25,7 +25,7 @@ LIVE: dict[str, Any] = {
         {"task": "worker/0", "state": "RUNNING", "steps": 40, "lag_steps": 0, "steps_per_s": 4.0, "pid": 7},
         {"task": "worker/1", "state": "RUNNING", "steps": 37, "lag_steps": 3, "steps_per_s": 3.5, "pid": 8},
     ],
-    "notes": ["worker/1 failed first", "the seed is 0"],
+    "notes": ["worker/1 failed first", "the seed is 0", "detail: the order is raydist's"],
     "timings": {"total": 65.0},
     "spec": {
         "params": {"epochs": 3},
@@ -60,6 +60,12 @@ def test_status_of_a_live_run_shows_progress_lag_and_restarts(raydist: Run, live
     assert restarts[0].endswith("attempt 0  worker/1 failed first")
     assert [line for line in out.splitlines() if line.startswith("note: ")] == ["note: the seed is 0"]
     assert "as of 0:00:0" in out
+
+
+def test_describe_alone_shows_what_asks_nothing_of_the_user(raydist: Run, live: RunStorage) -> None:
+    shown = {name: raydist(name, "digits", "--storage", live.uri())[1] for name in ("status", "describe")}
+    assert "the order is raydist's" not in shown["status"]
+    assert "\ndetail: the order is raydist's\n" in shown["describe"]
 
 
 def test_status_json_of_a_live_run(raydist: Run, live: RunStorage) -> None:
