@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compat.environments import SELECTED
+from tests.compat.environments import SELECTED, is_chosen
 from tests.conftest import leave_out
 from tests.e2e.conftest import raydist, running_ray
 
 __all__ = ["raydist", "running_ray"]  # fixtures
 
 # What a set's own pytest runs, in the environment of the set.
-OF_A_SET = ("test_promises.py", "test_jobs.py")
+OF_A_SET = ("test_promises.py", "test_jobs.py", "test_smoke.py")
 
 
 @pytest.hookimpl(trylast=True)
@@ -26,4 +26,4 @@ def _is_wanted(item: pytest.Item, names: list[str]) -> bool:
         return bool(SELECTED)
     if item.path.name != "test_sets.py":
         return True
-    return not SELECTED and ("all" in names or item.callspec.params["name"] in names)  # type: ignore[attr-defined]
+    return not SELECTED and is_chosen(item.callspec.params["name"], names)  # type: ignore[attr-defined]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +15,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from raydist.known_versions import KNOWN, version_of
 from tests.support.installing import install
 
 ROOT = Path(__file__).parents[2]
+# What a test needs, also in an environment with fewer extras.
+PYTEST = ("pytest>=8.2,<10", "pytest-timeout>=2.3,<3", "pytest-xdist>=3.6,<4", "hypothesis>=6.100,<7")
+# The oldest Keras that a TensorFlow can be installed with.
+KERAS_OF = {"2.21": "3.12"}
 # Set inside of an environment: the name of its set.
 VARIABLE = "RAYDIST_COMPAT"
 SELECTED = os.environ.get(VARIABLE, "")
@@ -57,7 +64,44 @@ def version_sets() -> dict[str, VersionSet]:
     }
 
 
-def make_environment(versions: VersionSet, folder: Path) -> Path:
+def minor_sets() -> dict[str, VersionSet]:
+    """Returns a set for each minor version of Ray, which takes its turn at those of TensorFlow and Keras.
+
+    They are those that raydist knows, so a new one joins by itself.
+    """
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    tensorflows, kerases = itertools.cycle(_minors("tensorflow")), itertools.cycle(_minors("keras"))
+    sets = {}
+    for ray, tensorflow, keras in zip(_minors("ray"), tensorflows, kerases, strict=False):
+        needed = version_of(KERAS_OF.get(tensorflow, "0.0"))
+        pins = (
+            *(f"ray[data]=={ray}.*", f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*"),
+            f"keras=={keras}.*" if version_of(keras) >= needed else f"keras=={KERAS_OF[tensorflow]}.*",
+        )
+        sets[f"ray-{ray}"] = VersionSet(name=f"ray-{ray}", python=python, pins=pins)
+    return sets
+
+
+def _minors(library: str) -> list[str]:
+    known = KNOWN[library]
+    (major, oldest), (_, newest) = version_of(known.oldest), version_of(known.newest)
+    return [f"{major}.{minor}" for minor in range(oldest, newest + 1)]
+
+
+def is_chosen(name: str, asked: Sequence[str]) -> bool:
+    """Whether `--compat` names a set: `oldest`, `ray-2.53`, `minors`, `minors:2/5` (a part), or `all`."""
+    if name in asked or "all" in asked:
+        return True
+    minors = [*minor_sets()]
+    for one in asked:
+        kind, _, part = one.partition(":")
+        number, _, total = (part or "1/1").partition("/")
+        if kind == "minors" and name in minors[int(number) - 1 :: int(total)]:
+            return True
+    return False
+
+
+def make_environment(versions: VersionSet, folder: Path, *, extra: str = "test") -> Path:
     """Returns the Python of a virtual environment that has a set and raydist; makes it unless it is there.
 
     Args:
@@ -73,7 +117,7 @@ def make_environment(versions: VersionSet, folder: Path) -> Path:
         f"install it, for example with `uv python install {versions.python}`"
     )
     subprocess.run([base, "-m", "venv", folder], check=True)
-    install(python, *versions.pins, "-e", f"{ROOT}[test]")
+    install(python, *versions.pins, "-e", f"{ROOT}[{extra}]", *PYTEST, is_compiled=extra == "test")
     marker.write_text(wanted)
     return python
 

@@ -1,5 +1,7 @@
 """`pytest --compat oldest tests/compat`: the promises in an environment of each set that is named.
 
+`--compat minors` runs a smoke test with each minor version of Ray, `minors:2/5` with a fifth of them.
+
 Where there is no Python for a set that is named, its test fails.
 """
 
@@ -14,6 +16,7 @@ from tests.compat.environments import (
     ROOT,
     environment_variables,
     make_environment,
+    minor_sets,
     version_sets,
 )
 
@@ -33,6 +36,21 @@ def test_promises_hold_with_the_set(name: str, pytestconfig: pytest.Config, tmp_
     python = make_environment(versions, Path(kept, name) if kept else tmp_path / name)
     done = subprocess.run(
         [python, "-m", "pytest", "-n", "auto", "-q", "-p", "no:cacheprovider", *TESTS],
+        cwd=ROOT,
+        env=environment_variables(versions),
+        check=False,
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", list(minor_sets()))
+def test_smoke_job_runs_with(name: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    versions = minor_sets()[name]
+    kept = pytestconfig.getoption("--compat-dir")
+    python = make_environment(versions, Path(kept, name) if kept else tmp_path / name, extra="tensorflow")
+    done = subprocess.run(
+        [python, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "tests/compat/test_smoke.py"],
         cwd=ROOT,
         env=environment_variables(versions),
         check=False,

@@ -9,12 +9,18 @@ import sys
 from pathlib import Path
 
 
-def install(python: str | os.PathLike[str], *what: str) -> None:
-    """Installs into the environment of `python`, with uv where there is one, as it is faster."""
+def install(python: str | os.PathLike[str], *what: str, is_compiled: bool = True) -> None:
+    """Installs into the environment of `python`, with uv where there is one, as it is faster.
+
+    Args:
+      is_compiled: Whether all bytecode is written now, and not that of what is imported, when it is.
+    """
     if (uv := shutil.which("uv")) is not None:
-        command = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+        command = [uv, "pip", "install", "--quiet", "--python", python]
+        command += ["--compile-bytecode"] if is_compiled else []
     else:
         command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command += [] if is_compiled else ["--no-compile"]
     subprocess.run([*command, *what], check=True, timeout=1200)
 
 
