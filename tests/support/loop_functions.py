@@ -827,6 +827,38 @@ def unlike_workers(ctx: Any, *, kind: str) -> dict[str, Any]:
     return {"error": ""}
 
 
+def unlike_train_steps(ctx: Any, *, is_eager: bool) -> dict[str, Any]:
+    """Trains a model whose train_step returns other names on the second worker; returns the error."""
+    import keras
+    import tensorflow as tf
+
+    names = ["own", "other"] if ctx.task.index else ["own"]
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data[0]))
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return dict.fromkeys(names, loss)
+
+    with ctx.strategy.scope():
+        model = Own()
+        model.compile("sgd", run_eagerly=is_eager)
+    try:
+        model.fit(tf.ones([8, 2]), tf.ones([8, 1]), batch_size=4, verbose=0)
+    except UnsupportedError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
 def parts_without_effects(ctx: Any) -> dict[str, Any]:
     """Returns which operations with effects a trace needs, and what a generator's numbers are in it."""
     import tensorflow as tf

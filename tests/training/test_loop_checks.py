@@ -6,6 +6,7 @@ tests/tables/test_loop_steps.py has many more steps, on more clusters.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,10 @@ def test_workers_with_unlike_loops_end_with_a_sentence() -> None:
         "steps_per_call": "steps_per_call of train_steps differs between the workers: worker/0 2, worker/1 3",
         "names": "step_fn returns error, loss on worker/1, and loss on worker/0",
     }
-    calls = {kind: (f"{FUNCTIONS}:unlike_workers", {"kind": kind}) for kind in kinds}
+    calls: Any = {kind: (f"{FUNCTIONS}:unlike_workers", {"kind": kind}) for kind in kinds}
+    for kind, is_eager in (("traced", False), ("eager", True)):
+        kinds[kind] = "train_step returns own, other on worker/1, and own on worker/0; return the same names"
+        calls[kind] = (f"{FUNCTIONS}:unlike_train_steps", {"is_eager": is_eager})
     found = run_in_turn(calls, Cluster(strategy="multi_worker_mirrored", workers=2))
     for kind, sentence in kinds.items():
         for task in found[kind]:

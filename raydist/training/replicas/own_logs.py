@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import (
     gather_over_workers,
+    inconsistent_workers,
     is_alone,
     means_over_replicas,
     means_over_workers,
@@ -23,6 +25,8 @@ from raydist.training.replicas import loss_verdict, slices
 from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
 
+# Bytes of the names that a step returns, of which workers compare those at most.
+_MOST_BYTES = 512
 # Metrics of an eager step, of which a number has a bit each.
 _MOST_COMPARED = 60
 # What the step of a model shows that runs, or ran last.
@@ -49,7 +53,7 @@ class Results:
         self._model = model
         self.metrics: dict[str, str] = {}
         self.derived: set[str] = set()
-        self.is_guessed = False
+        self.is_guessed = self._is_checked = False
         # By the name of a value the metrics that it equals, and those that it does not: a bit for each.
         self._guesses: dict[str, tuple[int, int]] = {}
 
@@ -84,9 +88,18 @@ class Results:
         self._guesses = {}
 
     def agree(self, strategy: tf.distribute.Strategy, logs: Mapping[str, Any]) -> None:
-        """Shares with all workers which logs are metrics. A collective after eager steps."""
+        """Shares with all workers which logs are metrics. A collective after eager steps, and the first time.
+
+        Raises:
+          UnsupportedError: The step returns other names on another worker.
+        """
         names = [name for name, _ in _leaves(logs)]
-        if not self.is_guessed or not names or is_alone(strategy):
+        if is_alone(strategy):
+            return
+        if self.is_guessed or not self._is_checked:
+            self._is_checked = True
+            check_names(strategy, names, step="train_step")
+        if not self.is_guessed or not names:
             return
         own = [mask for name in names for mask in self._guesses.get(name, (0, 0))]
         rows = gather_over_workers(strategy, own)
@@ -293,6 +306,25 @@ def _values_of_replicas(model: Any, name: str, shown: float) -> np.ndarray:
         if isinstance(values, tuple) and float(_mean(values)) == shown:
             return np.array([float(one) for one in values])
     return np.full([len(model.distribute_strategy.own_replicas)], shown)
+
+
+def check_names(strategy: tf.distribute.Strategy, names: Sequence[str], *, step: str) -> None:
+    """Raises UnsupportedError if a step returns other names on another worker. A collective.
+
+    Args:
+      step: The name of the function.
+    """
+    if is_alone(strategy):
+        return
+    text = ", ".join(names).encode()[:_MOST_BYTES]
+    rows = gather_over_workers(strategy, [*text, *[0] * (_MOST_BYTES - len(text))])
+    if inconsistent := inconsistent_workers(rows):
+        odd, usual = inconsistent[0], min({*range(len(rows))} - {*inconsistent})
+        texts = [bytes(one for one in row if one).decode(errors="replace") or "nothing" for row in rows]
+        raise UnsupportedError(
+            f"{step} returns {texts[odd]} on worker/{odd}, and {texts[usual]} on worker/{usual}; return the "
+            "same names on all workers"
+        )
 
 
 def of_epoch(model: Any, logs: Any, results: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
-from raydist.training.replicas import compilation, layer_notes, loss_rules, side_effects, slices
+from raydist.training.replicas import compilation, layer_notes, loss_rules, own_logs, side_effects, slices
 from raydist.training.replicas.loop_scalars import scalars_of
 from raydist.training.replicas.loss_rules import LoopRule
 from raydist.training.reporting.logs import LoopReports
@@ -221,7 +221,7 @@ def _make_call(
     def first_step(element: Any) -> tf.Tensor:
         function = traced_step()
         graph = function.get_concrete_function(element).graph
-        _check_names(strategy, names)
+        own_logs.check_names(strategy, names, step="step_fn")
         before_first(graph)
         if isinstance(strategy.experimental_local_results(element)[0], slices.Slice):
             changed = tf_private.changed_variables(graph)
@@ -278,26 +278,6 @@ def _check_alike(strategy: tf.distribute.Strategy, request: LoopRequest) -> None
                 f"{name} of train_steps differs between the workers: {listed}; each step needs all of them, "
                 "so give all the same"
             )
-
-
-# Bytes of the names that step_fn returns, of which workers compare those at most.
-_MOST_BYTES = 512
-
-
-def _check_names(strategy: tf.distribute.Strategy, names: Sequence[str]) -> None:
-    """Raises UnsupportedError if step_fn returns other names on another worker. A collective."""
-    if collectives.is_alone(strategy):
-        return
-    text = ", ".join(names).encode()[:_MOST_BYTES]
-    rows = collectives.gather_over_workers(strategy, [*text, *[0] * (_MOST_BYTES - len(text))])
-    inconsistent = collectives.inconsistent_workers(rows)
-    if inconsistent:
-        odd, usual = inconsistent[0], min({*range(len(rows))} - {*inconsistent})
-        texts = [bytes(one for one in row if one).decode(errors="replace") for row in rows]
-        raise UnsupportedError(
-            f"step_fn returns {texts[odd]} on worker/{odd}, and {texts[usual]} on worker/{usual}; return the "
-            "same names on all workers"
-        )
 
 
 def _look_at(run: TaskRun, graph: tf.Graph) -> None:
