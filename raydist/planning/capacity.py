@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -146,11 +147,19 @@ def check_fits(inventory: Inventory, roles: Sequence[AnyRole]) -> None:
     cpus_per_core = LOGICAL_CPUS_PER_CORE if inventory.is_embedded else 1
     if inventory.can_grow or fits(inventory, roles, cpus_per_core=cpus_per_core):
         return
+    sharing = ""
+    if len(inventory.hosts) == 1 and fits(inventory, roles, cpus_per_core=LOGICAL_CPUS_PER_CORE):
+        # As a Ray that the run starts for itself would.
+        needed = math.ceil(round(sum(role.num_tasks * role.resources.num_cpus for role in roles), 6))
+        sharing = (
+            f"let them share cores with a Ray started by `raydist up --num-cpus {needed}` or `ray start "
+            f"--num-cpus {needed}`, or with one of the run's own, --address local; or "
+        )
     limit = f", at most {cpus_per_core} logical CPUs per core" if inventory.is_embedded else ""
     raise ClusterError(
         f"{describe_roles(roles)} can never fit: {inventory.source} has "
         f"{_describe_hosts(inventory.hosts)}{limit}{_misfits(inventory, roles, cpus_per_core)}; "
-        f"ask for fewer tasks, or for less with {_options(roles)}"
+        f"{sharing}ask for fewer tasks, or for less with {_options(roles)}"
     )
 
 

@@ -71,6 +71,16 @@ def test_error_names_what_each_role_was_asked_with() -> None:
     )
 
 
+def test_tasks_that_could_share_cores_are_told_the_command_for_it() -> None:
+    with pytest.raises(ClusterError) as caught:
+        check_fits(cluster((2, 0)), [worker(3)])
+    assert str(caught.value) == (
+        "3 workers (1 CPU each) can never fit: Ray at h0:6379 has 2 CPUs, no GPU; let them share cores with "
+        "a Ray started by `raydist up --num-cpus 3` or `ray start --num-cpus 3`, or with one of the run's "
+        "own, --address local; or ask for fewer tasks, or for less with --cpus-per-worker"
+    )
+
+
 def test_run_inside_of_a_run_is_told_what_is_free() -> None:
     check_fits_beside(cluster((2, 0)), [worker(2)])
     with pytest.raises(UnsupportedError) as caught:
