@@ -21,11 +21,14 @@ from tests.programs.test_equality import FALSE_ALARMS
 pytestmark = pytest.mark.timeout(1200)
 
 PROGRAMS = {
-    "3": ("keras_hub_image", "keras_hub_text", "keras_rs_ranking", "keras_tuner_search"),
+    "3": (
+        *("keras_hub_image", "keras_hub_text", "keras_rs_ranking", "keras_tcn_sequences"),
+        *("keras_tuner_search", "scikeras_classifier"),
+    ),
     # These import tf_keras, or what only Keras 2 has.
     "legacy": (
         *("deepctr_deepfm", "larq_binarized", "orbit_trainer", "spektral_graphs", "tfmot_pruning"),
-        *("tfp_regression", "tfrs_ranking"),
+        *("tfp_regression", "tfrs_ranking", "transformers_bert"),
     ),
 }
 CASES = [
