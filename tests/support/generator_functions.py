@@ -335,7 +335,7 @@ def undone_in_python(ctx: Any) -> dict[str, Any]:
 
         def __init__(self) -> None:
             self.count, self.name, self.flag = 1, "before", False
-            self.numbers, self.by_name, self.layers = [1], {"a": 1}, []
+            self.numbers, self.by_name, self.layers, self.variables = [1], {"a": 1}, [], []
             self.last = None
 
     kept, outside = Kept(), 1
@@ -347,6 +347,8 @@ def undone_in_python(ctx: Any) -> dict[str, Any]:
         kept.numbers.append(2)
         kept.by_name["b"] = tf.constant(2.0)
         kept.layers.append(tf.keras.layers.Dense(1))
+        with tf.init_scope():
+            kept.variables.append(tf.Variable(1.0))
         kept.last = tf.constant(1.0)
 
     layer = tf.keras.layers.Dense(2)
@@ -358,7 +360,7 @@ def undone_in_python(ctx: Any) -> dict[str, Any]:
         layer.build((None, 3))
     return {
         "undone": [kept.count, kept.name, kept.total, kept.numbers, kept.by_name, kept.last, outside],
-        "kept": [kept.flag, len(kept.layers)],
+        "kept": [kept.flag, len(kept.layers), len(kept.variables)],
         "moved by building": random.getstate() != before,
     }
 

@@ -45,5 +45,5 @@ def _check_rehearsals(keras: str) -> None:
     np.testing.assert_array_equal(drawn["checks=True"], drawn["checks=False"])
     values = found["undone_in_python"].values
     assert values["undone"] == [1, "before", 0.0, [1], {"a": 1}, None, 1]
-    assert values["kept"] == [True, 1]
+    assert values["kept"] == [True, 1, 1]
     assert values["moved by building"]

@@ -212,7 +212,7 @@ def _restore_cell(cell: types.CellType, before: Any) -> None:
 
 
 def _restore_content(container: Any, before: Any) -> None:
-    """Brings a container's content back, unless more than data has come into it, such as a layer."""
+    """Brings a container's content back, unless more than data has come into it: a layer, or a variable."""
     content = _content(container)
     if len(content) > len(before) + _MOST_ELEMENTS or _is_same(content, before):
         return
@@ -243,6 +243,8 @@ def _is_data(value: Any) -> bool:
         return all(map(_is_data, value.values() if isinstance(value, dict) else value))
     if isinstance(value, tuple):
         return all(map(_is_data, value))
+    if isinstance(value, tf.Variable):  # made once: what made it does not make it again
+        return False
     return value is None or isinstance(value, (*_NUMBERS, np.ndarray, np.generic)) or tf.is_tensor(value)
 
 
