@@ -206,6 +206,7 @@ def test_search_of_12_trials_is_interrupted_resumed_and_leaves_nothing(
     early = [trial for trial in trials if trial["state"] == "CANCELLED"]
     assert early, "asha has stopped none"
     assert all(trial["epochs"] < 8 for trial in early)
+    assert [trial for trial in trials if trial["stopped_early"]] == early
     # What had succeeded before was not trained again.
     assert {run: record_of(shell.storage, run) for run in ended} == ended
     assert study["best"] == trials[0]["run"]
