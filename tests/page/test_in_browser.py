@@ -403,10 +403,11 @@ class TestLivePage:
         best = {"name": "val_auc", "value": 0.875, "step": 40}
         store_run(run, metrics=values, plan=plan, best=best, strategy="multi_worker_mirrored")
         with serving(str(runs)) as server:
-            page = browser.open(server.url, width=1200)
-            page.wait_for_selector("text=recommender-of-movies")
-            scrolled = page.locator(".scroll")
-            assert scrolled.evaluate("({ scrollWidth, clientWidth }) => scrollWidth - clientWidth") == 0
+            for width in (375, 1200):
+                page = browser.open(server.url, width=width)
+                page.wait_for_selector("text=recommender-of-movies")
+                scrolled = page.locator(".scroll")
+                assert scrolled.evaluate("({ scrollWidth, clientWidth }) => scrollWidth - clientWidth") == 0
             shown = page.locator("tr", has_text="recommender-of-movies").locator(".values").all_inner_texts()
             assert [text.split() for text in shown] == [
                 ["loss", "1.5", "val_loss", "2.5", "val_auc", "0.75"],
