@@ -18,6 +18,7 @@ import pytest
 
 from raydist.outcome.status import TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment, static_environment
+from raydist.runtime.host.guarded_command import children_of
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.task import fork_client, fork_server, runner as runner_module
 from raydist.runtime.task.child import Begin, Run
@@ -170,6 +171,24 @@ def test_process_dies_with_its_agent_and_so_does_what_it_has_started(wait_until:
     agent.kill()
     agent.communicate()
     wait_until(lambda: not lives(process) and not lives(child))
+
+
+def test_daemon_ends_with_the_server_of_its_process(wait_until: WaitUntil) -> None:
+    program = AGENT.replace('child="sleep', 'child="setsid sleep')
+    # The server ends with the parent of the agent, as with Ray's daemon.
+    parent = subprocess.Popen(
+        ["sh", "-c", '"$0" -c "$1"; :', sys.executable, program], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    told = next(line for line in parent.stdout if line.startswith("pids "))
+    process, child = map(int, told.split()[1:])
+    [agent] = children_of(parent.pid)
+    parent.kill()
+    try:
+        wait_until(lambda: not lives(process) and not lives(child))
+    finally:
+        os.kill(agent, signal.SIGKILL)
+        parent.communicate()
 
 
 AGENT = textwrap.dedent("""
