@@ -68,6 +68,35 @@ def loop_over_other_sizes(ctx: Any) -> None:
         run(ids)
 
 
+def label_out_of_range(ctx: Any) -> None:
+    """Fits a model of three classes to a label 7."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)])
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = examples(8)
+    y[3] = 7
+    ctx.fit(model, x, y, epochs=1, batch_size=8)
+
+
+def assertion_in_a_step(ctx: Any) -> None:
+    """Fits a model whose own step asserts what is not so."""
+    import tensorflow as tf
+
+    class Asserting(tf.keras.Model):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            tf.debugging.assert_less(tf.reduce_max(data[0]), -1.0e6, "inputs are small")
+            return super().train_step(data)
+
+    with ctx.strategy.scope():
+        given = tf.keras.layers.Input((6,))
+        model = Asserting(given, tf.keras.layers.Dense(3)(given))
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = examples(8)
+    ctx.fit(model, x, y, epochs=1, batch_size=8)
+
+
 def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
     """Fits and predicts by models that make the functions of their steps, by Keras's and without them."""
     import tensorflow as tf

@@ -43,6 +43,11 @@ _COLUMNS = ("format", "difference", "uri")
     type=click.Choice(("parquet", "csv")),
     help="Format of the predictions; CSV for CSV, and Parquet for others, when omitted.",
 )
+@click.option(
+    "--delimiter",
+    metavar="CHARACTER",
+    help="Between the columns of CSV data, such as ';'; a comma when omitted.",
+)
 @count_option("--batch-size", "Rows that the model gets at once.", metavar="ROWS")
 @address_option()
 @reading_options
@@ -55,6 +60,7 @@ def predict(
     copy: str | None,
     format_name: str | None,
     to: str | None,
+    delimiter: str | None,
     batch_size: int | None,
     address: str | None,
     storage: str,
@@ -80,6 +86,7 @@ def predict(
         features=_names(features),
         copy=_names(copy),
         to=to,
+        delimiter=None if delimiter is None else delimiter.replace("\\t", "\t"),
         workers=workers,
         batch_size=batch_size,
         address=address,
