@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from raydist.errors import ClusterError, MistakeError
 from raydist.outcome.result import RunResult
 from raydist.runtime.cluster.connection import connect
-from raydist.runtime.host.address import CLIENT_PREFIX
+from raydist.runtime.host.address import CLIENT_PREFIX, running_address
+from raydist.storage import own_runs
 from raydist.storage.claims import LIVES_WITHIN_S, is_alive, is_this_host
 from raydist.storage.run_record import Driver, RunRecord, read_record
 from raydist.storage.run_storage import RunStorage
@@ -27,7 +28,7 @@ class AttachedRun:
     """Implements handle.RunHome for a run of another process of this host, or of an actor in a Ray."""
 
     def __init__(self, storage: RunStorage, *, address: str | None = None) -> None:
-        """Takes the address of a detached run's Ray; None takes the one that the run was submitted to."""
+        """Takes the address of a detached run's Ray; None takes the one that this user submitted it to."""
         self._storage = storage
         self._run = storage.run
         self._address = address
@@ -59,6 +60,7 @@ class AttachedRun:
                 self._check_is_driven()
                 asked_at_s = time.monotonic()
             time.sleep(_POLL_S)
+        own_runs.forget(self._storage)
         return True
 
     def request_stop(self) -> None:
@@ -105,6 +107,12 @@ class AttachedRun:
             )
         if not is_alive(driver):
             raise MistakeError(_gone_sentence(record))
+        noted = own_runs.recall(self._storage).get("driver") or {}
+        if (noted.get("pid"), noted.get("start")) != (driver["pid"], driver["start"]):
+            raise MistakeError(
+                f"run {run} is driven by process {driver['pid']} of this host, as its storage says, and this "
+                "user has not submitted it there, so it gets no signal; stop the run in its own shell"
+            )
         return driver
 
     def _check_is_driven(self) -> None:
@@ -121,8 +129,9 @@ class AttachedRun:
             raise ClusterError(_gone_sentence(record))
 
     def _ask_ray(self, record: RunRecord, ask: Callable[[str], bool]) -> bool:
+        address = trusted_address(self._storage, self._address, told=record.ray_address)
         try:
-            with connect(self._address or record.ray_address) as connection:
+            with connect(address) as connection:
                 if not connection.owns and self._address is None:
                     _check_is_same(connection, record.ray_address or "")
                 return ask(self._run)
@@ -131,6 +140,25 @@ class AttachedRun:
                 f"run {self._run} cannot be asked for: {error}; where that Ray is gone its runs are too, and "
                 f"`raydist resume {self._run}` continues this one"
             ) from error
+
+
+def trusted_address(storage: RunStorage, asked: str | None, *, told: str | None) -> str | None:
+    """Returns the Ray to join for a run: the one that is asked for, or that this user has submitted it to.
+
+    Args:
+      told: The one that the run's storage names, which others may write.
+
+    Raises:
+      MistakeError: Only the storage names it. Whoever answers there could run code in this process.
+    """
+    if asked is not None or told in (None, "auto", "local"):
+        return asked or told
+    if told in own_runs.recall(storage).get("addresses", ()) or told == running_address():
+        return told
+    raise MistakeError(
+        f"run {storage.run} is in the Ray at {told}, as its storage says, and this user has not submitted it "
+        f"there from this machine, so that Ray is not joined; add --address {told} if you trust it"
+    )
 
 
 def _check_is_same(connection: Connection, address: str) -> None:

@@ -14,6 +14,7 @@ from tests.cli.conftest import Run
 # Stands for a driver: records its end as a controller does, when it is interrupted.
 DRIVER = """
 import sys, time
+from raydist.storage import own_runs
 from raydist.storage.claims import this_process
 from raydist.storage.run_storage import open_run
 from raydist.storage.run_record import RunRecordStore
@@ -23,6 +24,7 @@ storage = open_run("raydist_runs", run="digits-1")
 record = RunRecordStore(storage)
 try:
     record.replace(make_record(storage, state="RUNNING", steps=4, driver=this_process()))
+    own_runs.remember(storage, addresses=(), driver=this_process())
     print("up", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
