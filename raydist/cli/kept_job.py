@@ -23,28 +23,31 @@ if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
 
 
-def submit_line(job: str, settings: Mapping[str, Any], *, defaults: Mapping[str, Any]) -> str:
+def submit_line(job: str, settings: Mapping[str, Any], *, defaults: Mapping[str, Any] | None) -> str:
     """Returns the command, in which what the job or raydist has by default is left out.
 
     Args:
       settings: Options as run.json keeps them, and `params`.
-      defaults: The job's own, typed, `params` included.
+      defaults: The job's own, typed, `params` included; None where they are not known, so all are written.
     """
     target = ["-m", job.removeprefix(MODULE_FLAG)] if job.startswith(MODULE_FLAG) else [job]
     words = ["raydist", "submit", *target]
     for option in OPTIONS:
         value = settings.get(option.name)
-        default = defaults.get(option.name, option.default)
         if (
             option.name in settings
             and option.kind not in (OptionKind.REST, OptionKind.MAPPING)
-            and _plain(value) != _plain(default)
+            and (defaults is None or _plain(value) != _plain(defaults.get(option.name, option.default)))
         ):
             words += _written(option, value)
-    own = defaults.get(PARAMS, {})
+    own = {} if defaults is None else defaults.get(PARAMS, {})
     for name, value in settings.get(PARAMS, {}).items():
         if name not in own or own[name] != value:
-            words += ["-p", f"{name}={_param_text(value, own.get(name))}"]
+            # A text's default is text too, mostly.
+            words += [
+                "-p",
+                f"{name}={_param_text(value, own.get(name, value if defaults is None else None))}",
+            ]
     arguments = settings.get("args") or ()
     return shlex.join([*words, *(["--", *arguments] if arguments else [])])
 
@@ -61,7 +64,7 @@ def _written(option: Option, value: Any) -> list[str]:
     if option.kind is OptionKind.REPEATED:
         return [word for key, text in value.items() for word in (on, f"{key}={text}")] or none
     if option.kind is not OptionKind.VALUE:
-        return [on] if value else [off]
+        return [on] if value else [off] if off else []
     return none if value is None else [on, option.parser.write(value)]
 
 
