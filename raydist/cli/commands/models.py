@@ -114,8 +114,11 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     help=f"Formats with commas between: {', '.join(_MODEL_FORMATS)}.",
 )
 @click.option("-o", "--out", metavar="OUT", help="Folder, or its URI; RUN-exported here when omitted.")
+@click.option(
+    "--trust", "is_trusted", is_flag=True, help="Load a model with code of its own, such as a Lambda layer."
+)
 @reading_options
-def export(run: str, to: str, out: str | None, storage: str, is_json: bool) -> None:
+def export(run: str, to: str, out: str | None, is_trusted: bool, storage: str, is_json: bool) -> None:
     """Export a run's model in other formats.
 
     Each is loaded again, and its outputs for a batch are compared with those of the run's exported model. The
@@ -130,7 +133,7 @@ def export(run: str, to: str, out: str | None, storage: str, is_json: bool) -> N
 
     formats = chosen_names(to, _MODEL_FORMATS, option="--to")
     opened = open_named(storage, run)
-    rows = export(opened, formats, Storage.open(out or f"{opened.run}-exported"))
+    rows = export(opened, formats, Storage.open(out or f"{opened.run}-exported"), is_trusted=is_trusted)
     if is_json:
         output.print_json({"run": opened.run, "exported": rows})
         return
