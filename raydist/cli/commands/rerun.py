@@ -157,7 +157,7 @@ def reproduce(
         output.print_json({"run": opened.run, "commands": lines, "notes": notes})
         return 0
     for note in notes:
-        output.show(f"# {note}")
+        output.show(f"# {' '.join(note.split())}")  # a line break would make a command of the rest
     for line in lines:
         output.show(line)
     return 0

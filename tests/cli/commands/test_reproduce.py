@@ -86,6 +86,19 @@ def test_printed_commands_ask_for_what_the_run_had(
     assert "--max-failures" not in words
 
 
+def test_line_break_in_a_record_stays_in_its_comment(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs/first/run.json"
+    record = json.loads(path.read_text())
+    record["code"]["omitted"] = ["a\ntouch b\rc"]
+    path.write_text(json.dumps(record))
+    assert main.run(["reproduce", "first", "--storage", str(tmp_path / "runs")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("#", "raydist ")) for line in lines)
+    assert any("a touch b c" in line for line in lines)
+
+
 def test_options_of_the_printed_command_are_those_of_the_run(
     kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
