@@ -134,7 +134,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "inference.parts": {"errors"},
     "inference": {
-        *("errors", "storage", "data.order", "data", "data.sources", "runtime.cluster", "inference.parts"),
+        *("errors", "spec", "storage", "data.order", "data", "data.sources", "runtime.cluster"),
+        "inference.parts",
     },
     # Stays when Ray is gone.
     "watch": {"errors", "spec", "outcome", "storage", "runtime.host"},

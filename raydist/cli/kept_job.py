@@ -73,6 +73,23 @@ def _param_text(value: Any, default: Any) -> str:
     return value if isinstance(value, str) and isinstance(default, str) else _yaml(value)
 
 
+def ambiguous_texts(spec: Mapping[str, Any]) -> list[str]:
+    """Returns the params whose text `-p` reads as something else if the job's default is no text."""
+    texts = {name: value for name, value in kept_params(spec).items() if isinstance(value, str)}
+    return [name for name, text in texts.items() if not _is_plain_text(text)]
+
+
+def _is_plain_text(text: str) -> bool:
+    import yaml
+
+    from raydist.spec.yaml12 import parse_yaml
+
+    try:
+        return bool(parse_yaml(text) == text)
+    except (yaml.YAMLError, RecursionError):
+        return True  # `-p` takes it as it is
+
+
 def _yaml(value: Any) -> str:
     """Returns `value` on one line of YAML 1.2: as JSON, and with `.inf` and `.nan`."""
     match value:

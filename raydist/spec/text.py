@@ -89,7 +89,7 @@ _COLOURS_OR_SEQUENCES = re.compile(f"(?P<colour>{_COLOUR})|{_SEQUENCE}")
 
 
 def escaped(text: str) -> str:
-    r"""Returns `text` with each control character but tab and line feed written out, as `\x1b` or `\u202e`."""
+    r"""Returns `text` with each control character but tab and line feed written out: `\x1b`, `\u202e`."""
 
     def written(found: re.Match[str]) -> str:
         number = ord(found[0])

@@ -21,6 +21,7 @@ from raydist.cli.job_options import (
     reading_options,
 )
 from raydist.cli.kept_job import (
+    ambiguous_texts,
     check_args,
     check_roles,
     kept_code,
@@ -153,6 +154,11 @@ def reproduce(
         )
     own = {"working_dir": working_dir, "storage": shown, "name": name}
     lines.append(submit_line(again, {**kept_settings(record.spec), **own}, defaults=defaults))
+    texts = [] if defaults is not None else ambiguous_texts(record.spec)
+    if texts:
+        notes.append(
+            f"-p {', '.join(texts)} may be read as a number, not as the text that it was; compare it"
+        )
     if is_json:
         output.print_json({"run": opened.run, "commands": lines, "notes": notes})
         return 0

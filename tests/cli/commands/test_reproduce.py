@@ -106,6 +106,19 @@ def test_printed_command_leaves_out_what_literals_in_the_source_ask_for(
     assert "--workers 1" in submit
 
 
+def test_line_break_in_a_record_stays_in_its_comment(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs/first/run.json"
+    record = json.loads(path.read_text())
+    record["code"]["omitted"] = ["a\ntouch b\rc"]
+    path.write_text(json.dumps(record))
+    assert main.run(["reproduce", "first", "--storage", str(tmp_path / "runs")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("#", "raydist ")) for line in lines)
+    assert any("a touch b c" in line for line in lines)
+
+
 def test_options_of_the_printed_command_are_those_of_the_run(
     kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,16 +142,14 @@ def test_options_of_the_printed_command_are_those_of_the_run(
     assert different == {"name", "params", "working_dir", "storage"}  # the secret is no longer in params
 
 
-def test_text_of_the_record_stays_in_its_comment(
+def test_text_that_may_be_read_as_a_number_is_told(
     kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = json.loads(kept.read_text(kept.record))
-    code = {**record["code"], "omitted": ["data\ntouch executed #"]}
-    store(kept, spec=record["spec"], code=code, versions=record["versions"])
-    assert main.run(["reproduce", "first", "--storage", str(tmp_path / "runs")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any("data touch executed #" in line for line in lines)
-    assert all(line.startswith(("# ", "raydist ")) for line in lines)
+    spec = {**record["spec"], "params": {"shape": "1", "word": "a b"}}
+    store(kept, spec=spec, code=record["code"], versions=record["versions"])
+    notes = told(capsys, "reproduce", "first", "--storage", str(tmp_path / "runs"))["notes"]
+    assert [note for note in notes if note.startswith("-p shape may be read as a number")]
 
 
 def test_differences_are_told(kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
