@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raydist.entry.environment import variable_names
 from raydist.errors import MistakeError
 from raydist.spec.job import MODULE_FLAG
-from raydist.spec.params import kept_params, number_text
+from raydist.spec.params import kept_params, number_text, reads_as_text
 from raydist.spec.quantities import write_age
 from raydist.spec.secrecy import REDACTED, holds_redacted
 from raydist.spec.settings.option import Option, OptionKind
@@ -76,18 +76,7 @@ def _param_text(value: Any, default: Any) -> str:
 def ambiguous_texts(spec: Mapping[str, Any]) -> list[str]:
     """Returns the params whose text `-p` reads as something else if the job's default is no text."""
     texts = {name: value for name, value in kept_params(spec).items() if isinstance(value, str)}
-    return [name for name, text in texts.items() if not _is_plain_text(text)]
-
-
-def _is_plain_text(text: str) -> bool:
-    import yaml
-
-    from raydist.spec.yaml12 import parse_yaml
-
-    try:
-        return bool(parse_yaml(text) == text)
-    except (yaml.YAMLError, RecursionError):
-        return True  # `-p` takes it as it is
+    return [name for name, text in texts.items() if not reads_as_text(text)]
 
 
 def _yaml(value: Any) -> str:

@@ -156,9 +156,7 @@ def reproduce(
     lines.append(submit_line(again, {**kept_settings(record.spec), **own}, defaults=defaults))
     texts = [] if defaults is not None else ambiguous_texts(record.spec)
     if texts:
-        notes.append(
-            f"-p {', '.join(texts)} may be read as a number, not as the text that it was; compare it"
-        )
+        notes.append(f"-p {', '.join(texts)} may be read as a number, not as the text that it was")
     if is_json:
         output.print_json({"run": opened.run, "commands": lines, "notes": notes})
         return 0
