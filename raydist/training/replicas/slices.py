@@ -236,8 +236,16 @@ def rows(batch: Any, start: Any, size: Any) -> Any:
 
 
 def zeros_of(specs: Any) -> Any:
-    """Returns zeros of a structure of specs, or of a model's symbolic inputs; a size that is unknown is 1."""
-    return tf.nest.map_structure(lambda spec: tf.zeros([size or 1 for size in spec.shape], spec.dtype), specs)
+    """Returns zeros of a structure of specs, or of a model's symbolic inputs; a size that is unknown is 1.
+
+    A graph does not know it either: layers that want a certain one can be traced.
+    """
+
+    def zeros(spec: Any) -> tf.Tensor:
+        of_one = tf.zeros([size or 1 for size in spec.shape], spec.dtype)
+        return tf.compat.v1.placeholder_with_default(of_one, spec.shape)
+
+    return tf.nest.map_structure(zeros, specs)
 
 
 def own_rows_of(element: Any) -> Any:
