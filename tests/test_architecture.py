@@ -225,7 +225,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tensorflow": {"training", "task", "data", "inference"},
     "keras": {"training", "task", "data", "inference"},
     "tf_keras": {"training", "task", "data", "inference"},
-    "pyarrow": {"storage", "metrics", "data", "inference"},
+    "pyarrow": {"storage", "metrics", "data", "inference", "runtime.cluster"},
     "pathspec": {"runtime"},
     "mlflow": {"tracking"},
     "tensorboard": {"board"},

@@ -134,3 +134,52 @@ def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
 
     cells = [(Predicting, "predict"), (Training, "fit"), (Counting, "fit")]
     return {cls.__name__: called(cls, call) for cls, call in cells}
+
+
+def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
+    """Trains, and asks for predictions of, layers that want the 16 rows of a whole batch."""
+    import numpy as np
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class OfSixteen(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return tf.reshape(x, [16, 6])
+
+    class Model(keras.Model):
+        def call(self, x: Any) -> Any:
+            return tf.reshape(x, [16, 6])
+
+    def with_layer(layer: Any) -> Any:
+        return keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(6)])
+
+    def told(call: Any) -> str:
+        try:
+            call()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    x = np.ones((64, 6), np.float32)
+    types = (tf.TensorSpec([6]), tf.TensorSpec([6]))
+    rows = tf.data.Dataset.from_generator(lambda: zip(x, x, strict=True), output_signature=types)
+    errors = {}
+    for name, make in {
+        "reshapes": lambda: with_layer(OfSixteen(name="reshapes")),
+        "adds": lambda: with_layer(keras.layers.Lambda(lambda one: one + tf.ones([16, 1]), name="adds")),
+        "whole": lambda: Model(name="whole"),
+    }.items():
+        for length, data in {"known": tf.data.Dataset.from_tensor_slices((x, x)), "not": rows}.items():
+            with ctx.strategy.scope():
+                model = make()
+                model.compile("sgd", "mse")
+            batches = data.batch(16)
+            errors[f"{name}, {length}"] = told(lambda: model.fit(batches, verbose=0))  # noqa: B023
+        errors[f"{name}, predicts"] = told(lambda: model.predict(x, batch_size=16, verbose=0))  # noqa: B023
+    with ctx.strategy.scope():
+        model = with_layer(OfSixteen())
+        model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((x, x)).batch(16)
+    errors["ctx.fit"] = told(lambda: ctx.fit(model, data, epochs=1))
+    return {"errors": errors}

@@ -123,3 +123,15 @@ def test_data_without_files_are_refused_under_the_policy_for_files(
     for task in sharded_by_file:
         for case in ("even", "generator"):
             assert "reads no files that TensorFlow could divide" in result(task, case)["error"]
+
+
+def test_composite_tensors_without_rows_are_refused_on_two_replicas_and_train_on_one_device() -> None:
+    function = "tests.support.batch_functions:of_graphs"
+    for keras in ("3", "legacy"):
+        [task] = run_function(function, Cluster(strategy="mirrored", devices=2, keras=keras))
+        for told in task.values["told"].values():
+            assert told.startswith(
+                "UnsupportedError: the data have a Graph, which raydist cannot cut by rows"
+            )
+    [task] = run_function(function, Cluster(keras="legacy"))  # Keras 3 itself takes no such data
+    assert task.values["told"] == {"fit": 1.0, "evaluate": 1.0, "predict": 0.0}

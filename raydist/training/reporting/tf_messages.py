@@ -22,6 +22,9 @@ _ADVICE = {
         "Build MultiWorkerMirroredStrategy() before the first tensor, variable, dataset or model; before "
         "tf.config.list_logical_devices(); tf.config.list_physical_devices() may come first."
     ),
+    "'ShardedVariable' object has no attribute 'handle'": (
+        "Keras 3 has no sharded variables: use --keras legacy, or leave variable_partitioner out."
+    ),
     # TensorFlow has not brought it along since 2.21. raydist's extra `tensorflow` does not either, because
     # only programs that write summaries themselves need it.
     "TensorBoard is not installed, missing implementation for tf.summary": (
