@@ -175,6 +175,7 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
                 model = make()
                 model.compile("sgd", "mse")
             batches = data.batch(16)
+            errors[f"{name}, {length}, evaluates"] = told(lambda: model.evaluate(batches, verbose=0))  # noqa: B023
             errors[f"{name}, {length}"] = told(lambda: model.fit(batches, verbose=0))  # noqa: B023
         errors[f"{name}, predicts"] = told(lambda: model.predict(x, batch_size=16, verbose=0))  # noqa: B023
     with ctx.strategy.scope():
@@ -183,3 +184,17 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
     data = tf.data.Dataset.from_tensor_slices((x, x)).batch(16)
     errors["ctx.fit"] = told(lambda: ctx.fit(model, data, epochs=1))
     return {"errors": errors}
+
+
+def reshape_of_a_part(ctx: Any) -> dict[str, Any]:
+    """Reshapes 8 rows of a batch of unknown size to 16 outside of replicas, where nothing keeps it."""
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 6])])
+    def mean(rows: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.reshape(rows, [16, 6]) @ tf.ones([6, 1]))
+
+    try:
+        return {"mean": float(mean(tf.ones([8, 6])))}
+    except tf.errors.InvalidArgumentError:
+        return {"mean": None}
