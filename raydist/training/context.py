@@ -43,6 +43,10 @@ class TaskContext(TrainContext):
         self._make_trainer = make_trainer
         self._num_distributed = 0  # datasets that were given to the data workers so far
 
+    def __getattr__(self, name: str) -> Any:
+        known = [one for one in dir(self) if not one.startswith("_")]
+        raise AttributeError(f"ctx has no {name!r}; {suggest(name, known)}", name=name, obj=self)
+
     @property
     def strategy(self) -> Any:
         return self._run.strategy

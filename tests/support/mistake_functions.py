@@ -198,3 +198,27 @@ def reshape_of_a_part(ctx: Any) -> dict[str, Any]:
         return {"mean": float(mean(tf.ones([8, 6])))}
     except tf.errors.InvalidArgumentError:
         return {"mean": None}
+
+
+def slips(ctx: Any) -> dict[str, str]:
+    """Trains on data without batches, and mistypes a name of the context; returns the errors."""
+    import numpy as np
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(3)])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    data = tf.data.Dataset.from_tensor_slices((np.ones((8, 4), np.float32), np.zeros(8)))
+    calls = {
+        "fit": lambda: model.fit(data, verbose=0),
+        "predict": lambda: model.predict(data, verbose=0),
+        "steps": lambda: ctx.train_steps(lambda batch: {"loss": 0.0}, data, num_steps=1),
+        "name": lambda: ctx.num_wokers,
+    }
+    errors = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except (AttributeError, UnsupportedError) as error:
+            errors[name] = str(error)
+    return errors

@@ -203,13 +203,21 @@ UNLIKE_ROWS = (
 
 
 def check_has_rows(element_spec: Any) -> None:
-    """Raises UnsupportedError for composite tensors that are not TensorFlow's, such as those of graphs."""
+    """Raises UnsupportedError for what has no row for each example.
+
+    Those are composite tensors that are not TensorFlow's, such as those of graphs, and data without batches.
+    """
     for spec in tf.nest.flatten(element_spec, expand_composites=False):
         if not type(spec).__module__.startswith("tensorflow."):
             raise UnsupportedError(
                 f"the data have a {spec.value_type.__name__}, which raydist cannot cut by rows for several "
                 "replicas; give tensors or ragged tensors with a row for each example, from which the model "
                 "makes it, or use one worker with one device"
+            )
+        if getattr(spec, "shape", tf.TensorShape(None)).rank == 0:
+            raise UnsupportedError(
+                "an element of the dataset has a scalar where a batch has a row for each example; add "
+                ".batch(GLOBAL_BATCH_SIZE) to the dataset"
             )
 
 
