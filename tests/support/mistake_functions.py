@@ -205,6 +205,8 @@ def slips(ctx: Any) -> dict[str, str]:
     import numpy as np
     import tensorflow as tf
 
+    from raydist.errors import UnsupportedError
+
     with ctx.strategy.scope():
         model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(3)])
         model.compile("sgd", "sparse_categorical_crossentropy")
