@@ -38,6 +38,8 @@ _TOLERANCES = {"bfloat16": 10 * 2**-7, "float16": 10 * 2**-10}
 Values = dict[str, np.ndarray]
 
 
+# Keras's layers that call a function, or load a program, of whoever wrote the model.
+_RUN_CODE = ("Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer")
 # What Keras writes into a model's config besides its own classes.
 _PLAIN = ("dict", "list", "tuple", "set", "slice", "str", "bytes")
 
@@ -123,6 +125,8 @@ def code_in(model_file: Path) -> list[str]:
             module, name = node.get("module"), node.get("class_name")
             if name == "__lambda__":
                 found["a lambda"] = None
+            elif name in _RUN_CODE:
+                found[f"a {name}"] = None
             elif module is not None:
                 named = str(node.get("config") if name == "function" else name)
                 if not _is_of_keras(str(module), named, is_function=name == "function"):

@@ -80,22 +80,26 @@ def lambda_of(function: Any) -> dict[str, Any]:
         ),
         pytest.param({**DENSE, "module": "job", "class_name": "Own"}, ["job.Own"], id="own layer"),
         pytest.param(
-            lambda_of({"module": "os", "class_name": "function", "config": "system"}), ["os.system"], id="os"
+            lambda_of({"module": "os", "class_name": "function", "config": "system"}),
+            ["a Lambda", "os.system"],
+            id="os",
         ),
         pytest.param(
             lambda_of({"module": "builtins", "class_name": "function", "config": "eval"}),
-            ["builtins.eval"],
+            ["a Lambda", "builtins.eval"],
             id="builtins",
         ),
         pytest.param(
             lambda_of({"module": "keras.utils", "class_name": "function", "config": "get_file"}),
-            ["keras.utils.get_file"],
+            ["a Lambda", "keras.utils.get_file"],
             id="function that loads files",
         ),
         pytest.param(
-            lambda_of({"class_name": "__lambda__", "config": {"value": ["4wAA"]}}), ["a lambda"], id="lambda"
+            lambda_of({"class_name": "__lambda__", "config": {"value": ["4wAA"]}}),
+            ["a Lambda", "a lambda"],
+            id="lambda",
         ),
-        pytest.param({**lambda_of("system"), "module": "subprocess"}, ["subprocess.Lambda"], id="module"),
+        pytest.param({**DENSE, "class_name": "TFSMLayer"}, ["a TFSMLayer"], id="program"),
     ],
 )
 def test_code_in_a_model_is_found_without_loading_it(
