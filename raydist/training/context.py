@@ -138,6 +138,11 @@ class TaskContext(TrainContext):
         self._run.reporter.hand_in(values, step=self.step if step is None else step)
 
     def save(self, *, step: int, **trackables: Any) -> None:
+        if not trackables:
+            raise UnsupportedError(
+                "ctx.save got nothing to save; name what it stores: ctx.save(step=step, model=model, "
+                "optimizer=optimizer)"
+            )
         with made_by_all("ctx.save", self._run.strategy):
             self._run.register(trackables)
             self._run.reporter.step = max(self.step, step)

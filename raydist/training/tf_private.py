@@ -590,9 +590,9 @@ def keep_reshapes() -> None:
     @functools.wraps(original)
     def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
         if isinstance(tensor, tf.Tensor) and not tensor.shape.is_fully_defined() and _is_one_of_several():
+            shape = tf.convert_to_tensor(shape)
             wanted = tf.get_static_value(shape)
             if wanted is not None and np.size(wanted) and np.min(wanted) >= 0:
-                shape = tf.convert_to_tensor(shape)
                 shape = tf.raw_ops.PlaceholderWithDefault(input=shape, shape=shape.shape)
         return original(tensor, shape, name)
 

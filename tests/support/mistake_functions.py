@@ -216,6 +216,7 @@ def slips(ctx: Any) -> dict[str, str]:
         "predict": lambda: model.predict(data, verbose=0),
         "steps": lambda: ctx.train_steps(lambda batch: {"loss": 0.0}, data, num_steps=1),
         "name": lambda: ctx.num_wokers,
+        "save": lambda: ctx.save(step=1),
     }
     errors = {}
     for name, call in calls.items():

@@ -144,4 +144,5 @@ def test_data_without_batches_and_a_name_that_the_context_lacks_are_told(keras: 
     )
     for name in ("fit", "predict", "steps"):
         assert task.values[name].endswith("add .batch(GLOBAL_BATCH_SIZE) to the dataset")
+    assert task.values["save"].startswith("ctx.save got nothing to save; name what it stores: ctx.save(step=")
     assert task.values["name"] == "ctx has no 'num_wokers'; did you mean num_workers?"

@@ -67,7 +67,7 @@ _POINTS_PER_COLUMN = 2  # of a braille character
 
 
 @click.command("metrics", epilog="More: `raydist guide commands`.")
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
+@click.argument("runs", metavar="RUN…", nargs=-1, required=True, shell_complete=complete_run)
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print it."
 )
@@ -77,7 +77,10 @@ _POINTS_PER_COLUMN = 2  # of a braille character
 @click.option("--plot", is_flag=True, help="Draw each metric over the steps instead.")
 @reading_options
 def command(runs: tuple[str, ...], form: str, local: bool, plot: bool, storage: str, is_json: bool) -> None:
-    """Print the metrics of a run, a line per step; of several runs with their names."""
+    """Print the metrics of runs, a line per step.
+
+    Of several runs each line begins with the name of its run.
+    """
     if plot and (is_json or form != "table"):
         other = "--json" if is_json else f"--format {form}"
         raise click.UsageError(f"--plot draws for a terminal, {other} prints for programs; give one of them.")
