@@ -117,7 +117,9 @@ def code_in(model_file: Path) -> list[str]:
     Keras imports the modules that the config names, and tf_keras calls any function of them.
     """
     with zipfile.ZipFile(model_file) as archive:
-        ahead = [json.loads(archive.read("config.json"))]
+        root = json.loads(archive.read("config.json"))
+    root.pop("compile_config", None)  # is not loaded; that of a model inside is
+    ahead = [root]
     found: dict[str, None] = {}
     while ahead:
         node = ahead.pop()
@@ -125,13 +127,15 @@ def code_in(model_file: Path) -> list[str]:
             module, name = node.get("module"), node.get("class_name")
             if name == "__lambda__":
                 found["a lambda"] = None
-            elif name in _RUN_CODE:
-                found[f"a {name}"] = None
+            elif names := {str(name), str(node.get("registered_name")).rpartition(">")[2]}.intersection(
+                _RUN_CODE
+            ):
+                found[f"a {min(names)}"] = None
             elif module is not None:
                 named = str(node.get("config") if name == "function" else name)
                 if not _is_of_keras(str(module), named, is_function=name == "function"):
                     found[f"{module}.{named}"] = None
-            ahead += (value for key, value in node.items() if key != "compile_config")  # is not loaded
+            ahead += node.values()
         elif isinstance(node, list):
             ahead += node
     return sorted(found)

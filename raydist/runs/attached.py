@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _POLL_S = 0.2
 
 
+class UntrustedAddressError(MistakeError):
+    """A Ray that only the storage of a run names."""
+
+
 class AttachedRun:
     """Implements handle.RunHome for a run of another process of this host, or of an actor in a Ray."""
 
@@ -60,7 +64,6 @@ class AttachedRun:
                 self._check_is_driven()
                 asked_at_s = time.monotonic()
             time.sleep(_POLL_S)
-        own_runs.forget(self._storage)
         return True
 
     def request_stop(self) -> None:
@@ -121,7 +124,10 @@ class AttachedRun:
         if record.is_detached:
             from raydist.runtime.detach import controller_actor
 
-            is_driven = self._ask_ray(record, controller_actor.is_running)
+            try:
+                is_driven = self._ask_ray(record, controller_actor.is_running)
+            except UntrustedAddressError:  # then nothing can be known from here
+                return
         else:
             # Of a process on another host nothing can be known from here.
             is_driven = driver is None or not is_this_host(driver) or is_alive(driver)
@@ -155,7 +161,7 @@ def trusted_address(storage: RunStorage, asked: str | None, *, told: str | None)
         return asked or told
     if told in own_runs.recall(storage).get("addresses", ()) or told == running_address():
         return told
-    raise MistakeError(
+    raise UntrustedAddressError(
         f"run {storage.run} is in the Ray at {told}, as its storage says, and this user has not submitted it "
         f"there from this machine, so that Ray is not joined; add --address {told} if you trust it"
     )

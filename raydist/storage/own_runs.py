@@ -33,8 +33,9 @@ def remember(
     with suppress(OSError):
         folder = _private_folder()
         for note in folder.iterdir():
-            if time.time() - note.lstat().st_mtime > _KEPT_S:
-                note.unlink(missing_ok=True)
+            with suppress(OSError):  # another run has just removed it
+                if time.time() - note.lstat().st_mtime > _KEPT_S:
+                    note.unlink(missing_ok=True)
         note = folder / _name_of(storage)
         note.unlink(missing_ok=True)
         descriptor = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -64,6 +65,8 @@ def forget(storage: RunStorage) -> None:
 def _private_folder() -> Path:
     """Returns the folder, which is made; raises OSError where it cannot be, or belongs to somebody else."""
     state = os.environ.get("XDG_STATE_HOME")
+    if not state and not os.environ.get("HOME"):
+        raise FileNotFoundError("HOME is not set")
     folder = (Path(state) if state else Path.home() / ".local" / "state") / "raydist" / "runs"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()

@@ -594,6 +594,9 @@ def keep_reshapes() -> None:
             wanted = tf.get_static_value(shape)
             if wanted is not None and np.size(wanted) and np.min(wanted) >= 0:
                 shape = tf.raw_ops.PlaceholderWithDefault(input=shape, shape=shape.shape)
+                reshaped = original(tensor, shape, name)
+                reshaped.set_shape(wanted)
+                return reshaped
         return original(tensor, shape, name)
 
     reshape.is_kept = True  # type: ignore[attr-defined]

@@ -405,7 +405,7 @@ def _processes_with(mark: str) -> Iterator[int]:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # a daemon may run as another user
         os.kill(pid, signal.SIGKILL)
 
 
