@@ -346,7 +346,9 @@ def _prepare(
     from raydist.runtime.detach.cluster_leftovers import swept_beside
     from raydist.runtime.detach.controller_actor import refuse_if_running
     from raydist.runtime.group.group import LaunchSpec
+    from raydist.storage import own_runs
     from raydist.storage.claims import this_process
+    from raydist.storage.run_storage import open_run
 
     if not connection.is_embedded:
         stack.enter_context(swept_beside())
@@ -358,6 +360,9 @@ def _prepare(
     events = stack.enter_context(folder.open_events())
     owner, driver = new_owner(), this_process()
     session = None if connection.session is None else str(connection.session)
+    run = open_run(job.storage, run=job.name)
+    own_runs.remember(run, addresses=(job.address, connection.address), driver=driver)
+    stack.callback(own_runs.forget, run)
     watcher.begin(DrivenRun(name=job.name, storage=job.storage, owner=owner, driver=driver, session=session))
     launch = LaunchSpec(
         connection=connection,

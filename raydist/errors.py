@@ -21,6 +21,8 @@ RaydistError
 
 from __future__ import annotations
 
+import os
+import traceback
 from typing import Any
 
 __all__ = [
@@ -79,6 +81,20 @@ class RaydistError(Exception):
         self.task = task
         self.attempt = attempt
         self.log = log
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython shows: the traceback of the task and that of the cell, without libraries."""
+        others = (f"{os.path.dirname(__file__)}{os.sep}", f"{os.sep}site-packages{os.sep}")
+        frames = [
+            one
+            for one in traceback.extract_tb(self.__traceback__)
+            if not any(place in one.filename for place in others)
+        ]
+        of_task = None if self.result is None else self.result.traceback
+        shown = [f"In {self.task}: {of_task}"] if of_task else []
+        if frames:
+            shown += ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
+        return "".join([*shown, *traceback.format_exception_only(self)]).splitlines()
 
 
 class MistakeError(RaydistError):

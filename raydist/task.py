@@ -29,7 +29,7 @@ from raydist.spec.text import without_colours
 from raydist.training.cluster.gpus import check_gpus
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.progress import Commands, TaskProgress
-from raydist.training.reporting.tf_messages import advice_on_place, with_advice
+from raydist.training.reporting.tf_messages import advice_on_place, readable, with_advice
 
 logger = logging.getLogger(__name__)
 
@@ -227,12 +227,12 @@ def failure_of(
     kind = next(kinds, FailureKind.USER)
     users_traceback = wants_retry = None
     if kind is FailureKind.USER:
-        message = with_advice(message)
+        message = with_advice(readable(message, with_frames=False))
         if (place := advice_on_place(error, working_dir=os.getcwd())) is not None:
             message = f"{message.rstrip()}\n{place}"
         if keras is KerasFlavour.KERAS_3 and (advice := advice_on(error)) is not None:
             message = f"{message.rstrip()}\n{advice}"
-        users_traceback = without_colours(secrets.hide(_users_traceback(error)))
+        users_traceback = without_colours(secrets.hide(readable(_users_traceback(error))))
         wants_retry = _wants_retry(error)
     return TaskFailure(
         task=task,

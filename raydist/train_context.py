@@ -298,6 +298,7 @@ class TrainContext(Protocol):
         training continues, and waits for one that is still under way first.
 
         Raises:
+          UnsupportedError: Nothing was given to save.
           StorageError: The checkpoint before this one could not be written.
         """
 

@@ -134,7 +134,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "inference.parts": {"errors"},
     "inference": {
-        *("errors", "storage", "data.order", "data", "data.sources", "runtime.cluster", "inference.parts"),
+        *("errors", "spec", "storage", "data.order", "data", "data.sources", "runtime.cluster"),
+        "inference.parts",
     },
     # Stays when Ray is gone.
     "watch": {"errors", "spec", "outcome", "storage", "runtime.host"},
@@ -224,7 +225,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tensorflow": {"training", "task", "data", "inference"},
     "keras": {"training", "task", "data", "inference"},
     "tf_keras": {"training", "task", "data", "inference"},
-    "pyarrow": {"storage", "metrics", "data", "inference"},
+    "pyarrow": {"storage", "metrics", "data", "inference", "runtime.cluster"},
     "pathspec": {"runtime"},
     "mlflow": {"tracking"},
     "tensorboard": {"board"},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raydist.entry.environment import variable_names
 from raydist.errors import MistakeError
 from raydist.spec.job import MODULE_FLAG
-from raydist.spec.params import kept_params, number_text
+from raydist.spec.params import kept_params, number_text, reads_as_text
 from raydist.spec.quantities import write_age
 from raydist.spec.secrecy import REDACTED, holds_redacted
 from raydist.spec.settings.option import Option, OptionKind
@@ -23,28 +23,31 @@ if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
 
 
-def submit_line(job: str, settings: Mapping[str, Any], *, defaults: Mapping[str, Any]) -> str:
+def submit_line(job: str, settings: Mapping[str, Any], *, defaults: Mapping[str, Any] | None) -> str:
     """Returns the command, in which what the job or raydist has by default is left out.
 
     Args:
       settings: Options as run.json keeps them, and `params`.
-      defaults: The job's own, typed, `params` included.
+      defaults: The job's own, typed, `params` included; None where they are not known, so all are written.
     """
     target = ["-m", job.removeprefix(MODULE_FLAG)] if job.startswith(MODULE_FLAG) else [job]
     words = ["raydist", "submit", *target]
     for option in OPTIONS:
         value = settings.get(option.name)
-        default = defaults.get(option.name, option.default)
         if (
             option.name in settings
             and option.kind not in (OptionKind.REST, OptionKind.MAPPING)
-            and _plain(value) != _plain(default)
+            and (defaults is None or _plain(value) != _plain(defaults.get(option.name, option.default)))
         ):
             words += _written(option, value)
-    own = defaults.get(PARAMS, {})
+    own = {} if defaults is None else defaults.get(PARAMS, {})
     for name, value in settings.get(PARAMS, {}).items():
         if name not in own or own[name] != value:
-            words += ["-p", f"{name}={_param_text(value, own.get(name))}"]
+            # A text's default is text too, mostly.
+            words += [
+                "-p",
+                f"{name}={_param_text(value, own.get(name, value if defaults is None else None))}",
+            ]
     arguments = settings.get("args") or ()
     return shlex.join([*words, *(["--", *arguments] if arguments else [])])
 
@@ -61,13 +64,19 @@ def _written(option: Option, value: Any) -> list[str]:
     if option.kind is OptionKind.REPEATED:
         return [word for key, text in value.items() for word in (on, f"{key}={text}")] or none
     if option.kind is not OptionKind.VALUE:
-        return [on] if value else [off]
+        return [on] if value else [off] if off else []
     return none if value is None else [on, option.parser.write(value)]
 
 
 def _param_text(value: Any, default: Any) -> str:
     """Returns what `-p` reads as `value`: text as it is where the default is text, else YAML."""
     return value if isinstance(value, str) and isinstance(default, str) else _yaml(value)
+
+
+def ambiguous_texts(spec: Mapping[str, Any]) -> list[str]:
+    """Returns the params whose text `-p` reads as something else if the job's default is no text."""
+    texts = {name: value for name, value in kept_params(spec).items() if isinstance(value, str)}
+    return [name for name, text in texts.items() if not reads_as_text(text)]
 
 
 def _yaml(value: Any) -> str:

@@ -182,13 +182,7 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
     """
     asked = existing_folder(working_dir, base=cwd) if working_dir is not None else None
     found = _locate(target, cwd=cwd, first=asked or cwd)
-    try:
-        content = found.file.read_bytes()
-    except OSError as error:
-        raise JobFileError(
-            f"{found.location} cannot be read: {error.strerror}; give a readable .py file"
-        ) from error
-    source = (read_notebook if found.is_notebook else read_source)(content, shown=found.location)
+    source = _read(found)
     if found.module is not None and found.file.name == "__init__.py" and not (found.function or source.jobs):
         return read_job(f"{MODULE_FLAG}{found.module}", cwd=cwd, working_dir=working_dir)
     if found.function is None and (found.must_be_script or found.is_notebook or not source.jobs):
@@ -217,6 +211,31 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
         legacy_keras_reason=_reason_of_source(found, source, folder),
         where=where,
     )
+
+
+def literal_defaults(target: str, *, cwd: Path) -> TypedOptions | None:
+    """Returns the decorator's arguments as they stand in the source, typed; None where only a run tells them.
+
+    Runs nothing, so the source may be anybody's. Raises JobFileError as `read_job` does.
+    """
+    found = _locate(target, cwd=cwd, first=cwd)
+    source = _read(found)
+    if found.function is None and (found.must_be_script or found.is_notebook or not source.jobs):
+        return TypedOptions({})
+    function = found.function or _only_job(source, found.location)
+    return (
+        _literal_defaults(source.jobs.get(function), found.location) if function in source.functions else None
+    )
+
+
+def _read(found: _Target) -> JobSource:
+    try:
+        content = found.file.read_bytes()
+    except OSError as error:
+        raise JobFileError(
+            f"{found.location} cannot be read: {error.strerror}; give a readable .py file"
+        ) from error
+    return (read_notebook if found.is_notebook else read_source)(content, shown=found.location)
 
 
 def _define_script(found: _Target, source: JobSource, *, asked: Path | None) -> JobDefinition:

@@ -57,6 +57,8 @@ def legacy_reason(parts: Sequence[Part], *, file: Path | None, roots: Sequence[P
     defined = frozenset[str]().union(*(module.defined for module in modules))
     for module in modules:
         for part in module.parts:
+            if (line := _line_of_partitioner(part.tree)) is not None:
+                return f"{part.shown}, line {line}, cuts variables into shards, which Keras 3 does not have"
             found = [one for one in module.findings(part) if one.method not in defined]
             if found:
                 first = min(found, key=lambda one: one.line)
@@ -87,6 +89,16 @@ def _imports_tf_keras_here(node: ast.AST) -> bool:
         case _:
             found = [name for name, level in _imported(node) if level == 0]
     return any(name.partition(".")[0] == "tf_keras" for name in found)
+
+
+def _line_of_partitioner(tree: ast.AST) -> int | None:
+    """Returns where `ParameterServerStrategy` is given a `variable_partitioner`; None if nowhere."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ParameterServerStrategy"):
+            given = [one.value for one in node.keywords if one.arg == "variable_partitioner"] or node.args[1:]
+            if given and not (isinstance(given[0], ast.Constant) and given[0].value is None):
+                return node.lineno
+    return None
 
 
 def _imported(node: ast.AST) -> Iterator[tuple[str, int]]:

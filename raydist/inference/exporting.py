@@ -17,12 +17,16 @@ from raydist.errors import StorageError, UnsupportedError
 from raydist.inference import formats as converting
 from raydist.inference.formats import NAMES, NEEDS, SAVED_MODEL
 from raydist.inference.served_model import identity
+from raydist.spec.job import KerasFlavour
 from raydist.storage.failures import storage_errors
 from raydist.storage.filesystem import Storage
+from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import RunStorage
 
 
-def export(run: RunStorage, formats: Sequence[str], out: Storage) -> list[dict[str, Any]]:
+def export(
+    run: RunStorage, formats: Sequence[str], out: Storage, *, is_trusted: bool = False
+) -> list[dict[str, Any]]:
     """Writes the formats into a folder; returns format, URI and largest difference of outputs of each.
 
     The SavedModel is in a folder of the next number, where TensorFlow Serving finds it.
@@ -34,12 +38,13 @@ def export(run: RunStorage, formats: Sequence[str], out: Storage) -> list[dict[s
     """
     check_packages(formats)
     identity(run)
+    library = "tf_keras" if read_record(run).keras == KerasFlavour.LEGACY.value else "keras"
     with tempfile.TemporaryDirectory(prefix="raydist-export-") as name:
         folder = Path(name)
         run.download_folder(run.export, folder / "run")
         made = folder / "made"
         made.mkdir()
-        told = _converted(folder, formats, made)
+        told = _converted(folder, formats, made, library=library, is_trusted=is_trusted)
         rows = []
         for one in formats:
             if "error" not in told[one]:
@@ -61,7 +66,7 @@ def check_packages(formats: Sequence[str]) -> None:
             )
 
 
-def _converted(folder: Path, formats: Sequence[str], made: Path) -> dict[str, Any]:
+def _converted(folder: Path, formats: Sequence[str], made: Path, **facts: Any) -> dict[str, Any]:
     run, result = folder / "run", folder / "result.json"
     asked = {
         "model": str(run / "model.keras"),
@@ -69,6 +74,7 @@ def _converted(folder: Path, formats: Sequence[str], made: Path) -> dict[str, An
         "formats": list(formats),
         "out": str(made),
         "result": str(result),
+        **facts,
     }
     done = subprocess.run(
         [sys.executable, "-m", converting.__name__],

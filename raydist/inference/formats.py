@@ -6,6 +6,7 @@ A converter that crashes ends this process and not the command.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib
 import json
@@ -20,6 +21,7 @@ import numpy as np
 
 from raydist.errors import UnsupportedError
 from raydist.inference.served_model import ServedModel, in_order
+from raydist.spec.text import listed
 
 KERAS, SAVED_MODEL, ONNX, LITERT = FORMATS = ("keras", "saved_model", "onnx", "litert")
 # The names of what is written.
@@ -36,11 +38,27 @@ _TOLERANCES = {"bfloat16": 10 * 2**-7, "float16": 10 * 2**-10}
 Values = dict[str, np.ndarray]
 
 
-def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) -> dict[str, Any]:
+# Keras's layers that call a function, or load a program, of whoever wrote the model.
+_RUN_CODE = ("Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer")
+# What Keras writes into a model's config besides its own classes.
+_PLAIN = ("dict", "list", "tuple", "set", "slice", "str", "bytes")
+
+
+def convert(
+    model_file: Path,
+    saved_model: Path,
+    formats: list[str],
+    out: Path,
+    *,
+    library: str,
+    is_trusted: bool = False,
+) -> dict[str, Any]:
     """Writes the formats below `out`, calls each, and returns by format `difference`, or `error`.
 
     Args:
       saved_model: What the run exported; its signature tells the model's inputs.
+      library: The Keras of the run: keras or tf_keras.
+      is_trusted: Whether the model may have code of its own, which loading it runs.
     """
     served = ServedModel(saved_model)
     try:
@@ -49,7 +67,7 @@ def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) 
         reason = f"it cannot be called with a batch to compare: {_told(error)}"
         return {name: {"error": reason} for name in formats}
     try:
-        model, reason = _loaded(model_file), ""
+        model, reason = _loaded(model_file, library, is_trusted), ""
         _outputs(model, served, batch)  # Keras exports as ONNX only what was called
     except Exception as error:  # the layers may raise anything
         model, reason = None, _told(error)
@@ -64,7 +82,10 @@ def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) 
             else:
                 done[name] = {"error": reason}
                 continue
-            found = _outputs(_loaded(target), served, batch) if name == KERAS else _CALLS[name](target, batch)
+            if name == KERAS:
+                found = _outputs(_loaded(target, library, is_trusted), served, batch)
+            else:
+                found = _CALLS[name](target, batch)
         except Exception as error:  # the exporter and the layers may raise anything
             done[name] = {"error": _told(error)}
             continue
@@ -78,17 +99,52 @@ def _tolerance(model: Any) -> float:
     return max([_TOLERANCE, *(_TOLERANCES.get(str(one.compute_dtype), 0.0) for one in layers)])
 
 
-def _loaded(model_file: Path) -> Any:
+def _loaded(model_file: Path, library: str, is_trusted: bool) -> Any:
     if not model_file.exists():
         raise UnsupportedError("the run has exported a SavedModel alone; a note of the run has the reason")
-    return _library(model_file).models.load_model(model_file, compile=False)
+    if not is_trusted and (found := code_in(model_file)):
+        raise UnsupportedError(
+            f"its model.keras has code of its own, which loading it would run: {listed(found)}; add --trust "
+            "if you trust who wrote it"
+        )
+    models = importlib.import_module(library).models
+    return models.load_model(model_file, compile=False, safe_mode=not is_trusted)
 
 
-def _library(model_file: Path) -> Any:
-    """Returns the Keras that a .keras file was saved by: Keras 3, or tf_keras."""
+def code_in(model_file: Path) -> list[str]:
+    """Returns what a .keras file has besides Keras's own classes, without loading it.
+
+    Keras imports the modules that the config names, and tf_keras calls any function of them.
+    """
     with zipfile.ZipFile(model_file) as archive:
-        version = str(json.loads(archive.read("metadata.json"))["keras_version"])
-    return importlib.import_module("tf_keras" if version.startswith("2.") else "keras")
+        root = json.loads(archive.read("config.json"))
+    root.pop("compile_config", None)  # is not loaded; that of a model inside is
+    ahead = [root]
+    found: dict[str, None] = {}
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, dict):
+            module, name = node.get("module"), node.get("class_name")
+            if name == "__lambda__":
+                found["a lambda"] = None
+            elif names := {str(name), str(node.get("registered_name")).rpartition(">")[2]}.intersection(
+                _RUN_CODE
+            ):
+                found[f"a {min(names)}"] = None
+            elif module is not None:
+                named = str(node.get("config") if name == "function" else name)
+                if not _is_of_keras(str(module), named, is_function=name == "function"):
+                    found[f"{module}.{named}"] = None
+            ahead += node.values()
+        elif isinstance(node, list):
+            ahead += node
+    return sorted(found)
+
+
+def _is_of_keras(module: str, name: str, *, is_function: bool) -> bool:
+    if module == "builtins":  # where Keras looks for a function among its own ones, and tf_keras then here
+        return not hasattr(builtins, name) if is_function else name in _PLAIN
+    return module.partition(".")[0] in ("keras", "tf_keras") and not is_function
 
 
 def _write(model: Any, name: str, target: Path, inputs: Any) -> None:
@@ -221,7 +277,11 @@ def main() -> None:
     """Does what the JSON on stdin says; see the module."""
     asked = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):  # Keras prints a page about each export
-        done = convert(Path(asked["model"]), Path(asked["saved_model"]), asked["formats"], Path(asked["out"]))
+        done = convert(
+            *(Path(asked["model"]), Path(asked["saved_model"]), asked["formats"], Path(asked["out"])),
+            library=asked["library"],
+            is_trusted=asked["is_trusted"],
+        )
     Path(asked["result"]).write_text(json.dumps(done))
 
 

@@ -168,9 +168,11 @@ class _Csv(_Table):
 
     format = CSV
 
-    def __init__(self, data: str, features: tuple[str, ...] | None, copy: tuple[str, ...] | None) -> None:
+    def __init__(
+        self, data: str, features: tuple[str, ...] | None, copy: tuple[str, ...] | None, *, delimiter: str
+    ) -> None:
         super().__init__(features, copy)
-        self._rows = CsvFiles(data, what=_WHAT)
+        self._rows = CsvFiles(data, what=_WHAT, delimiter=delimiter)
         self.files = self._rows.files
         self.unit_rows = self._rows.group_sizes.tolist()
         self.unit_files = self._rows.file_of_group.tolist()
@@ -430,6 +432,7 @@ def open_input(
     features: tuple[str, ...] | None,
     copy: tuple[str, ...] | None,
     to: str | None = None,
+    delimiter: str | None = None,
 ) -> Input:
     """Opens what is predicted for.
 
@@ -438,6 +441,7 @@ def open_input(
       features: The columns, or features of records, that are stacked to the model's only input.
       copy: The columns of Parquet or CSV that are copied; None copies all that the model does not get.
       to: The format of the predictions; None for that of the data if that is CSV, and else Parquet.
+      delimiter: Between the columns of CSV; None for a comma.
 
     Raises:
       DataError: There are no files, no rows, or an option does not go with the format.
@@ -455,13 +459,15 @@ def open_input(
             raise DataError(f"there is nothing to predict for in {place.uri()}: {told}")
     if copy is not None and format not in (PARQUET, CSV):
         raise DataError(f"--copy names columns of Parquet or CSV, and {data} is {format}")
+    if delimiter is not None and format != CSV:
+        raise DataError(f"--delimiter is for CSV, and {data} is {format}")
     if features is not None and format == IMAGES:
         raise DataError(f"--features names columns, and {data} is images")
     match format:
         case "parquet":
             opened: Input = _Parquet(data, features, copy)
         case "csv":
-            opened = _Csv(data, features, copy)
+            opened = _Csv(data, features, copy, delimiter="," if delimiter is None else delimiter)
         case "tfrecord":
             opened = _TFRecord(data, features)
         case _:

@@ -71,6 +71,7 @@ class Manifest:
       features: The columns that are stacked to the model's only input; None where inputs are columns.
       copy: The columns that are copied; None for all that are not features.
       to: The format of the predictions.
+      delimiter: Of CSV; None for a comma.
     """
 
     run: str
@@ -82,6 +83,7 @@ class Manifest:
     copy: tuple[str, ...] | None
     num_parts: int
     num_rows: int
+    delimiter: str | None = None
 
     def as_json(self) -> str:
         return json.dumps({"version": _VERSION, **dataclasses.asdict(self)}, indent=2) + "\n"

@@ -45,6 +45,7 @@ class Prediction:
       features: The columns that are stacked to the model's only input; None where its inputs are columns.
       copy: The columns that are copied; None for all that are not features.
       to: The format of the predictions; None for that of the data if that is CSV, and else Parquet.
+      delimiter: Between the columns of CSV that is predicted for; None for a comma.
       workers: How many actors hold the model.
       batch_size: How many rows the model gets at once; None for the format's own number.
       address: Of Ray; None as for a run.
@@ -57,6 +58,7 @@ class Prediction:
     features: tuple[str, ...] | None = None
     copy: tuple[str, ...] | None = None
     to: str | None = None
+    delimiter: str | None = None
     workers: int = 1
     batch_size: int | None = None
     address: str | None = None
@@ -78,7 +80,14 @@ class Prediction:
         out = Storage.open(self.out)
         if f"{out.uri()}/".startswith(f"{place.rstrip('/')}/"):
             raise MistakeError(f"{out.uri()} is in {place}, whose files are predicted for; give another -o")
-        data = open_input(place, format=self.format, features=self.features, copy=self.copy, to=self.to)
+        data = open_input(
+            place,
+            format=self.format,
+            features=self.features,
+            copy=self.copy,
+            to=self.to,
+            delimiter=self.delimiter,
+        )
         if (signature := signature_of(self.run)) is not None:
             data.check(signature)
         parts = cut(data.unit_rows, data.unit_files, most_rows=data.part_rows, to=data.to)
@@ -92,6 +101,7 @@ class Prediction:
             copy=self.copy,
             num_parts=len(parts),
             num_rows=sum(data.unit_rows),
+            delimiter=self.delimiter,
         )
         ahead = missing(parts, _claim(out, manifest))
         done, rows = len(parts) - len(ahead), manifest.num_rows - sum(part.num_rows for part in ahead)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +27,33 @@ def csv_blocks(table: MetricTable) -> Iterator[bytes]:
         yield _joined(cells, separator=",", end="\n")
 
 
-def json_blocks(table: MetricTable, *, run: str) -> Iterator[bytes]:
-    """Yields one JSON object, `{"run": …, "metrics": [{"step": …}, …]}`, with a line for each of the table.
+def together(tables: Mapping[str, MetricTable]) -> MetricTable:
+    """Returns the tables of several runs as one, whose first column is the run; that of one as it is."""
+    if len(tables) == 1:
+        return next(iter(tables.values()))
+    named = [
+        table.add_column(0, "run", pa.array([run] * table.num_rows, pa.string()))
+        for run, table in tables.items()
+    ]
+    return pa.concat_tables(named, promote_options="default")
 
-    NaN, infinities and what a task did not report are null.
+
+def json_blocks(tables: Mapping[str, MetricTable]) -> Iterator[bytes]:
+    """Yields one JSON object, `{"run": …, "metrics": [{"step": …}, …]}`, with a line for each of a table.
+
+    Those of several runs are in `{"runs": […]}`. NaN, infinities and what a task did not report are null.
     """
+    if len(tables) > 1:
+        yield b'{"runs": [\n'
+    for number, (run, table) in enumerate(tables.items()):
+        if number:
+            yield b","
+        yield from _json_blocks_of(table, run)
+    if len(tables) > 1:
+        yield b"]}\n"
+
+
+def _json_blocks_of(table: MetricTable, run: str) -> Iterator[bytes]:
     yield f'{{"run": {json.dumps(run)}, "metrics": ['.encode()
     before = "\n"
     for block in _blocks(table):

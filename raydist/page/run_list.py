@@ -68,7 +68,7 @@ def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, An
     ]
     lines = [
         _line_of(record)
-        | {"params": {name: own.get(name) for name in varied}, "value": _value(record, metric, values)}
+        | {"params": {name: own.get(name) for name in varied}, "value": value_of(record, metric, values)}
         for record, own in zip(records, params, strict=True)
     ]
     sign = -1 if direction is Direction.HIGHEST else 1
@@ -77,7 +77,7 @@ def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, An
     return {**told, "params": varied, "runs": lines}
 
 
-def _value(record: RunRecord, metric: str | None, values: Mapping[str, float]) -> float | None:
+def value_of(record: RunRecord, metric: str | None, values: Mapping[str, float]) -> float | None:
     """Returns a run's best value of the metric, or its newest where the best is not known; None without.
 
     Args:

@@ -10,12 +10,12 @@ from raydist.outcome.status import RunState, TaskState
 
 Event = Mapping[str, Any]
 
-_WAITING, _STARTING, _TRAINING = "waiting", "starting", "training"
+_WAITING, _STARTING, _RUNNING = "waiting", "starting", "running"
 # What a task's state is called on the timeline; None ends its bar.
 _STAGES: Mapping[str, str | None] = {
     TaskState.PENDING.value: _WAITING,
     TaskState.STARTING.value: _STARTING,
-    TaskState.RUNNING.value: _TRAINING,
+    TaskState.RUNNING.value: _RUNNING,
     **{state.value: None for state in TaskState if state.is_terminal},
 }
 _ENDS = tuple(state for state in RunState if state.is_terminal)
@@ -99,7 +99,7 @@ class _Story:
                 self._begin(task, _WAITING if self.knows_tasks else _STARTING, at_s, event)
         elif state == RunState.RUNNING and not self.knows_tasks:
             for task in self.tasks:
-                self._begin(task, _TRAINING, at_s, event)
+                self._begin(task, _RUNNING, at_s, event)
         elif state in _ENDS:
             self._end_all(at_s)
             if self.attempts:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from raydist.errors import ClusterError, MistakeError
 from raydist.outcome.result import RunResult
 from raydist.runtime.cluster.connection import connect
-from raydist.runtime.host.address import CLIENT_PREFIX
+from raydist.runtime.host.address import CLIENT_PREFIX, running_address
+from raydist.storage import own_runs
 from raydist.storage.claims import LIVES_WITHIN_S, is_alive, is_this_host
 from raydist.storage.run_record import Driver, RunRecord, read_record
 from raydist.storage.run_storage import RunStorage
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 _POLL_S = 0.2
 
 
+class UntrustedAddressError(MistakeError):
+    """A Ray that only the storage of a run names."""
+
+
 class AttachedRun:
     """Implements handle.RunHome for a run of another process of this host, or of an actor in a Ray."""
 
     def __init__(self, storage: RunStorage, *, address: str | None = None) -> None:
-        """Takes the address of a detached run's Ray; None takes the one that the run was submitted to."""
+        """Takes the address of a detached run's Ray; None takes the one that this user submitted it to."""
         self._storage = storage
         self._run = storage.run
         self._address = address
@@ -105,6 +110,12 @@ class AttachedRun:
             )
         if not is_alive(driver):
             raise MistakeError(_gone_sentence(record))
+        noted = own_runs.recall(self._storage).get("driver") or {}
+        if (noted.get("pid"), noted.get("start")) != (driver["pid"], driver["start"]):
+            raise MistakeError(
+                f"run {run} is driven by process {driver['pid']} of this host, as its storage says, and this "
+                "user has not submitted it there, so it gets no signal; stop the run in its own shell"
+            )
         return driver
 
     def _check_is_driven(self) -> None:
@@ -113,7 +124,10 @@ class AttachedRun:
         if record.is_detached:
             from raydist.runtime.detach import controller_actor
 
-            is_driven = self._ask_ray(record, controller_actor.is_running)
+            try:
+                is_driven = self._ask_ray(record, controller_actor.is_running)
+            except UntrustedAddressError:  # then nothing can be known from here
+                return
         else:
             # Of a process on another host nothing can be known from here.
             is_driven = driver is None or not is_this_host(driver) or is_alive(driver)
@@ -121,8 +135,9 @@ class AttachedRun:
             raise ClusterError(_gone_sentence(record))
 
     def _ask_ray(self, record: RunRecord, ask: Callable[[str], bool]) -> bool:
+        address = trusted_address(self._storage, self._address, told=record.ray_address)
         try:
-            with connect(self._address or record.ray_address) as connection:
+            with connect(address) as connection:
                 if not connection.owns and self._address is None:
                     _check_is_same(connection, record.ray_address or "")
                 return ask(self._run)
@@ -131,6 +146,25 @@ class AttachedRun:
                 f"run {self._run} cannot be asked for: {error}; where that Ray is gone its runs are too, and "
                 f"`raydist resume {self._run}` continues this one"
             ) from error
+
+
+def trusted_address(storage: RunStorage, asked: str | None, *, told: str | None) -> str | None:
+    """Returns the Ray to join for a run: the one that is asked for, or that this user has submitted it to.
+
+    Args:
+      told: The one that the run's storage names, which others may write.
+
+    Raises:
+      MistakeError: Only the storage names it. Whoever answers there could run code in this process.
+    """
+    if asked is not None or told in (None, "auto", "local"):
+        return asked or told
+    if told in own_runs.recall(storage).get("addresses", ()) or told == running_address():
+        return told
+    raise UntrustedAddressError(
+        f"run {storage.run} is in the Ray at {told}, as its storage says, and this user has not submitted it "
+        f"there from this machine, so that Ray is not joined; add --address {told} if you trust it"
+    )
 
 
 def _check_is_same(connection: Connection, address: str) -> None:

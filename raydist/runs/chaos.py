@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import signal
 import time
 from dataclasses import dataclass
 
 from raydist.errors import ClusterError
 from raydist.outcome.status import RunState
+from raydist.runs.attached import trusted_address
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecord, read_record
@@ -70,12 +72,12 @@ def disturb(
     entry = record.entry_of(task)
     pid, host = entry.pid, entry.host or ""
     assert pid is not None
-    address = address or record.spec.get("address")
-    signal_task(pid, _SIGNALS[fault], host=host, address=address)
+    address_of = functools.partial(trusted_address, opened, address, told=record.spec.get("address"))
+    signal_task(pid, _SIGNALS[fault], host=host, address_of=address_of)
     if fault is Fault.STOP and for_s is not None:
         time.sleep(for_s)
         with contextlib.suppress(ClusterError):  # the run has replaced it by now
-            signal_task(pid, signal.SIGCONT, host=host, address=address)
+            signal_task(pid, signal.SIGCONT, host=host, address_of=address_of)
     return Disturbance(run=run, task=task, fault=fault, pid=pid, host=host, step=record.steps)
 
 

@@ -29,10 +29,12 @@ from raydist.runtime.detach import cluster_leftovers, controller_actor
 from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.host import salvage
 from raydist.runtime.host.software import describe_difference, installed_versions
+from raydist.storage import own_runs
 from raydist.storage.claims import this_process
 from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecord
+from raydist.storage.run_storage import open_run
 
 T = TypeVar("T")
 
@@ -83,6 +85,8 @@ def hand_over(plan: Plan, *, code: bytes | None, **facts: Any) -> None:
     digest = None if code is None else hashlib.sha256(code).hexdigest()
     launch = pickle_by_value(Launch(plan=plan, code_digest=digest, **facts))
     controller_actor.launch(plan.job.name, runner=_RUNNER, launch=launch, code=code)
+    run = open_run(plan.job.storage, run=plan.job.name)
+    own_runs.remember(run, addresses=(plan.job.address, facts["address"]))
 
 
 class DetachedController:

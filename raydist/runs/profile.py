@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 
 from raydist.errors import ClusterError, MistakeError, RaydistError, StorageError
 from raydist.outcome.result import TaskRecord
+from raydist.runs.attached import trusted_address
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskId, TaskType, chief_of
@@ -42,8 +44,8 @@ def profile_task(
     request = ProfileRequest(steps=steps, timeout_s=timeout_s)
     name = profile_mail.write_request(storage, entry.task, request)
     try:
-        address = record.spec.get("address")
-        signal_task(entry.pid, signal.SIGUSR2, host=entry.host or "", address=address)
+        address_of = functools.partial(trusted_address, storage, None, told=record.spec.get("address"))
+        signal_task(entry.pid, signal.SIGUSR2, host=entry.host or "", address_of=address_of)
         answer = _wait(storage, entry, name, request)
     finally:
         profile_mail.delete_mail(storage, entry.task, name)

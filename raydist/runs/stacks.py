@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
 import time
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from raydist.errors import ClusterError
 from raydist.outcome.result import TaskRecord
+from raydist.runs.attached import trusted_address
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import as_submitted
@@ -43,10 +45,10 @@ def dump_stacks(
     entries = _entries(record, tasks)
     attempt = record.attempts - 1
     before = {task: len(read_log(storage, task=task, attempt=attempt)) for task in entries}
+    address_of = functools.partial(trusted_address, storage, None, told=record.spec.get("address"))
     for entry in entries.values():
         assert entry.pid is not None
-        address = record.spec.get("address")
-        signal_task(entry.pid, signal.SIGUSR1, host=entry.host or "", address=address)
+        signal_task(entry.pid, signal.SIGUSR1, host=entry.host or "", address_of=address_of)
     found: dict[TaskId, str | None] = dict.fromkeys(entries)
     deadline_s = time.monotonic() + timeout_s
     while None in found.values() and time.monotonic() < deadline_s:

@@ -248,6 +248,14 @@ def _from_text(key: str, default: Any, text: str) -> Any:
         raise SpecError(_ill_typed(key, default, text, wanted)) from None
 
 
+def reads_as_text(text: str) -> bool:
+    """Whether `-p` takes a text as it is, also where the job's default is no text."""
+    try:
+        return bool(_read_yaml("text", text) == text)
+    except SpecError:
+        return True
+
+
 def _read_yaml(key: str, text: str) -> Any:
     import yaml  # here, because `import raydist` must stay quick
 

@@ -118,8 +118,7 @@ def _bits(text: str) -> float:
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://"
 # AWS's secrets may hold a `/`, which ought to be %2F in a URI: hide one that is not, up to its `@`,
 # but leave `hdfs://host:8020/a@b` alone.
-_USER_INFO = r"(?:[^/?#@\s'\"]*|[^/?:@\s'\"]+:(?!\d{1,5}/)[^@\s'\"]*)@"
-_AUTHORITY_PATTERN = re.compile(rf"(?P<scheme>{_SCHEME}){_USER_INFO}")
+_USER_INFO = re.compile(r"[^/?#@\s'\"]*|[^/?:@\s'\"]+:(?!\d{1,5}/)[^@\s'\"]*")
 _QUERY_PATTERN = re.compile(r"(?P<name>[?&][A-Za-z0-9_.-]+)=(?P<value>[^&#\s'\"]*)")
 # What a storage URI's query may say openly; any other value could be a key or a signature.
 _OPEN_QUERY_NAMES = frozenset(
@@ -146,8 +145,23 @@ def redact(uri: str) -> str:
     """
     if "://" not in uri:
         return uri
-    without_user = _AUTHORITY_PATTERN.sub(rf"\g<scheme>{REDACTED}@", uri)
-    return _QUERY_PATTERN.sub(_redact_query_value, without_user)
+    return _QUERY_PATTERN.sub(_redact_query_value, _without_users(uri))
+
+
+def _without_users(text: str) -> str:
+    """Returns a text with `***` in the place of each user part; linear, as the text may be anybody's."""
+    kept, end = [], 0
+    for found in re.finditer("@", text):
+        at = found.start()
+        for mark in dict.fromkeys((text.find("://", end, at), text.rfind("://", end, at))):
+            if mark > 0 and text[mark - 1].isalnum() and _USER_INFO.fullmatch(text, mark + 3, at):
+                kept += [text[end : mark + 3], REDACTED]
+                end = at
+                break
+        else:
+            kept.append(text[end:at])
+            end = at
+    return "".join([*kept, text[end:]])
 
 
 def redact_text(text: str) -> str:
@@ -254,9 +268,11 @@ def _secret_arguments(args: Sequence[str]) -> Iterator[str]:
 
 
 def _secrets_in(uri: str) -> Iterator[str]:
-    user = _AUTHORITY_PATTERN.match(uri)
-    if user is not None:
-        name, colon, password = user[0].partition("://")[2].rpartition("@")[0].partition(":")
+    scheme, _, rest = uri.partition("://")
+    shown = _without_users(uri)
+    if shown.startswith(f"{scheme}://{REDACTED}@"):
+        after = shown[len(f"{scheme}://{REDACTED}") :]
+        name, colon, password = rest[: len(rest) - len(after)].partition(":")
         if colon:
             yield password
         elif len(name) >= _MIN_TOKEN_LENGTH:  # as https://TOKEN@host

@@ -46,19 +46,28 @@ def suggest(name: str, names: Iterable[str]) -> str:
 
 
 # In a task's scratch folder, `raydist-0/RUN-0-worker-1-56b0cf96-0`, below any temporary folder.
-_SCRATCH = r"raydist-\d+/[^/\s'\"]+-\d+-[\w-]+-\d+-[0-9a-f]{8}-\d+"
-_WORD = r"[^/\s'\"]+"
+_COPY = re.compile(r"/raydist-\d{1,10}/[^/\s'\"]{1,255}-\d+-[0-9a-f]{8}-\d+/code/(?=[^\s'\"])")
 # A folder's name may have spaces, and then ends as names do, not as a sentence before a path: `3/4 (`.
-_FOLDER = rf"/{_WORD}(?:(?: {_WORD}){{1,8}}(?<=[\w.-]))?"
-_COPY = re.compile(rf"(?:{_FOLDER})+/{_SCRATCH}/code/(?=[^\s'\"])")
+_WORD = r"[^/\s'\"]+"
+_FOLDER = re.compile(rf"{_WORD}(?:(?: {_WORD}){{1,8}}(?<=[\w.-]))?")
 
 
 def as_submitted(text: str) -> str:
     """Returns `text` with the job's files as seen from the folder that was submitted: `prog.py:53`.
 
-    The same sentence then comes from every task.
+    The same sentence then comes from every task. Linear in the text, which may be anybody's.
     """
-    return _COPY.sub("", text) if "/code/" in text else text
+    if "/code/" not in text:
+        return text
+    kept, end = [], 0
+    for found in _COPY.finditer(text):
+        start = found.start()
+        while (slash := text.rfind("/", end, start)) >= 0 and _FOLDER.fullmatch(text, slash + 1, start):
+            start = slash
+        if start < found.start():
+            kept.append(text[end:start])
+            end = found.end()
+    return "".join([*kept, text[end:]])
 
 
 _COLOUR = r"\x1b\[[0-9;:]*m"
@@ -71,15 +80,22 @@ _SEQUENCE = (
     r"|\x1b[ -/]*[0-~]?"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Marks that change the direction of what follows, which could then be read as something else.
+_DIRECTIONS = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
 _COLOURS = re.compile(_COLOUR)
 _SEQUENCES = re.compile(_SEQUENCE)
 _COLOURS_OR_SEQUENCES = re.compile(f"(?P<colour>{_COLOUR})|{_SEQUENCE}")
 
 
 def escaped(text: str) -> str:
-    r"""Returns `text` with each control character but tab and line feed written out, as `\x1b`."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    r"""Returns `text` with each control character but tab and line feed written out: `\x1b`, `\u202e`."""
+
+    def written(found: re.Match[str]) -> str:
+        number = ord(found[0])
+        return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+    return _CONTROL.sub(written, text)
 
 
 def without_colours(text: str) -> str:

@@ -205,10 +205,12 @@ class Storage:
     def list_names(self, key: str) -> list[str]:
         """Returns the names of files and folders right below `key`, sorted; none where it is missing.
 
-        Links that lead out of the storage are left out, as in `list_files`.
+        Links that lead out of the storage are left out, as in `list_files`. A missing bucket is an error.
         """
         selector = pafs.FileSelector(self._path(key), allow_not_found=True)
         infos = self._try("list", key, lambda: self._look(selector))
+        if not infos and not key:
+            self._check_bucket()
         names = [info.base_name for info in infos if not self._root.is_link_out(info.path)]
         return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
 
@@ -340,6 +342,14 @@ class Storage:
 
     def _info(self, key: str) -> Any:
         return self._try("read", key, lambda: self._filesystem.get_file_info(self._path(key)))
+
+    def _check_bucket(self) -> None:
+        bucket = "" if self._root.is_local else self._root.folder.partition("/")[0]
+        with suppress(OSError, pa.ArrowException):  # who may read a bucket may not be allowed to look at it
+            if bucket and self._filesystem.get_file_info(bucket).type is pafs.FileType.NotFound:
+                raise StorageError(
+                    f"cannot list {self.uri()}: there is no bucket {bucket}; check its name, or create it"
+                )
 
     def _look(self, selector: Any) -> Any:
         try:

@@ -43,6 +43,10 @@ class TaskContext(TrainContext):
         self._make_trainer = make_trainer
         self._num_distributed = 0  # datasets that were given to the data workers so far
 
+    def __getattr__(self, name: str) -> Any:
+        known = [one for one in dir(self) if not one.startswith("_")]
+        raise AttributeError(f"ctx has no {name!r}; {suggest(name, known)}", name=name, obj=self)
+
     @property
     def strategy(self) -> Any:
         return self._run.strategy
@@ -134,6 +138,11 @@ class TaskContext(TrainContext):
         self._run.reporter.hand_in(values, step=self.step if step is None else step)
 
     def save(self, *, step: int, **trackables: Any) -> None:
+        if not trackables:
+            raise UnsupportedError(
+                "ctx.save got nothing to save; name what it stores: ctx.save(step=step, model=model, "
+                "optimizer=optimizer)"
+            )
         with made_by_all("ctx.save", self._run.strategy):
             self._run.register(trackables)
             self._run.reporter.step = max(self.step, step)

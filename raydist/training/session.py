@@ -326,6 +326,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     tf_private.count_saves_alone()
     tf_private.key_traces_by_replica()
     tf_private.inline_functions(on_compiled=compilation.note_inlined)
+    tf_private.keep_reshapes()
     check_keras(assignment.keras)
     if job.patch_keras:
         tf_private.make_variables_convertible()
@@ -336,6 +337,9 @@ def _patch(assignment: TaskAssignment) -> str | None:
         )
         # It takes 0.1 s to import, and most jobs never do; those that do shall find it patched.
         wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
+    if not assignment.is_chief:
+        # Each task would make a run of MLflow of its own, all with one name and the same values.
+        wrapt.register_post_import_hook(_end_autologging, "mlflow.utils.autologging_utils")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
     gradients.configure(sums_rows=job.sum_embedding_rows)
@@ -388,6 +392,13 @@ def _finish_quietly(checkpoints: TaskCheckpoints) -> None:
         checkpoints.finish(timeout_s=LAST_UPLOAD_TIMEOUT_S)
     except Exception as error:
         logger.warning("the last checkpoint is not stored: %s", error)
+
+
+def _end_autologging(module: ModuleType) -> None:
+    _for_good.enter_context(module.disable_autologging())
+
+
+_for_good = ExitStack()  # what lasts as long as the process
 
 
 def _patch_tf_keras(sync_batchnorm: bool, module: ModuleType) -> None:

@@ -75,6 +75,7 @@ from tensorflow.python.ops import (
     collective_ops,
     control_flow_util,
     control_flow_v2_func_graphs,
+    gen_array_ops,
     gen_random_ops,
     gen_resource_variable_ops,
     gen_script_ops,
@@ -573,6 +574,33 @@ def inline_functions(*, on_compiled: Callable[[str], None]) -> None:
 
     __call__.inlines = True  # type: ignore[attr-defined]
     owner.__call__ = __call__
+
+
+def keep_reshapes() -> None:
+    """Has a replica's traced `tf.reshape` to a constant shape fail where its input has other elements.
+
+    Grappler drops a reshape that it takes for one without effect, and takes a batch of unknown size for one
+    of the size that is asked for (arithmetic_optimizer.cc and constant_folding.cc). With a part of the batch
+    the model would go on without a word. A shape that is no constant for Grappler keeps the operation.
+    """
+    original = gen_array_ops.reshape
+    if getattr(original, "is_kept", False):
+        return
+
+    @functools.wraps(original)
+    def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
+        if isinstance(tensor, tf.Tensor) and not tensor.shape.is_fully_defined() and _is_one_of_several():
+            shape = tf.convert_to_tensor(shape)
+            wanted = tf.get_static_value(shape)
+            if wanted is not None and np.size(wanted) and np.min(wanted) >= 0:
+                shape = tf.raw_ops.PlaceholderWithDefault(input=shape, shape=shape.shape)
+                reshaped = original(tensor, shape, name)
+                reshaped.set_shape(wanted)
+                return reshaped
+        return original(tensor, shape, name)
+
+    reshape.is_kept = True  # type: ignore[attr-defined]
+    gen_array_ops.reshape = reshape
 
 
 def key_traces_by_replica() -> None:

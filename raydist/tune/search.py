@@ -320,6 +320,8 @@ class _Searching:
         return TrialRow(
             run=run.run,
             state=None if state is None else state.value,
+            # Those that are left when the search is interrupted are not terminated for Tune.
+            stopped_early=state is RunState.CANCELLED and trial.status == Trial.TERMINATED,
             params={key: trial.config[key] for key in search.space.dimensions},
             seed=trial.config.get(SEED),
             epochs=int(last.get("training_iteration", 0)),

@@ -22,6 +22,7 @@ class TrialRow:
     Attributes:
       run: The run's name.
       state: The run's state; None for a trial that has not begun.
+      stopped_early: Whether the search ended it, by its scheduler; its state is CANCELLED then.
       params: Those that differ from trial to trial.
       seed: The run's seed, where several are tried; else None.
       epochs: Epochs completed, for a job without epochs its reports.
@@ -31,6 +32,7 @@ class TrialRow:
 
     run: str
     state: str | None = None
+    stopped_early: bool = False
     params: Mapping[str, Any]
     seed: int | None = None
     epochs: int = 0
@@ -152,7 +154,8 @@ class Study:
 
     def cells(self, trial: TrialRow) -> list[Any]:
         """Returns a trial as a row of a table, with the columns of `columns`."""
-        own = {"run": trial.run, "state": trial.state, "seed": trial.seed, "epochs": trial.epochs}
+        state = "stopped early" if trial.stopped_early else trial.state
+        own = {"run": trial.run, "state": state, "seed": trial.seed, "epochs": trial.epochs}
         known = {**trial.metrics, **trial.params, **own}
         if self.metric is not None:
             known[self.metric] = trial.value

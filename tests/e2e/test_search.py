@@ -752,6 +752,7 @@ def test_trial_that_diverges_is_stopped_by_asha(shell: Shell, wait_until: WaitUn
     whole, diverged = json.loads(out)["trials"]
     assert [whole["run"], whole["state"], whole["value"]] == ["s-00001", "SUCCEEDED", 12.0]
     assert [diverged["run"], diverged["state"]] == ["s-00000", "CANCELLED"]
+    assert [diverged["stopped_early"], whole["stopped_early"]] == [True, False]
     assert 2 <= diverged["steps"] < 12
     nothing_is_left(shell, wait_until)
 

@@ -54,7 +54,9 @@ NAMES = [
     ),
     ("model.load_weights(tf.train.latest_checkpoint('dir'))", "load_weights of 'dir'"),
 ]
+PS = "tf.distribute.experimental.ParameterServerStrategy"
 NOT_NAMES = [
+    f"{PS}(resolver)\n{PS}(resolver, variable_partitioner=None)",
     "tf.keras.metrics.Mean().reset_state()",
     "tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)",
     "model.save('m.keras')\nmodel.save_weights('w.weights.h5')\nmodel.save(path)",
@@ -89,6 +91,15 @@ def test_name_that_only_keras_2_knows_is_told_with_its_line(source: str, what: s
     assert told is not None
     assert told.startswith(f"main.py, line {line}, uses {what}")
     assert told.endswith(", which only Keras 2 knows")
+
+
+@pytest.mark.parametrize("given", ["variable_partitioner=one", "one"])
+def test_partitioner_of_the_jobs_own_is_told_with_its_line(given: str, tmp_path: Path) -> None:
+    source = (
+        f"one = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)\n{PS}(resolver, {given})"
+    )
+    told = reason(tmp_path, f"{MODEL}{source}\n")
+    assert told == "main.py, line 4, cuts variables into shards, which Keras 3 does not have"
 
 
 @pytest.mark.parametrize("source", NOT_NAMES)

@@ -1,11 +1,16 @@
-"""When an exported model counts as equal to the run's own."""
+"""When an exported model counts as equal to the run's own, and which one is not loaded."""
 
 from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from raydist.inference.formats import compared
+from raydist.inference.formats import code_in, compared
 
 ONE = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
 
@@ -47,3 +52,61 @@ def test_shapes_and_texts_have_to_be_the_same() -> None:
 
 def test_difference_is_measured_by_the_precision_of_the_model() -> None:
     assert compared([np.array([1.05])], [np.array([1.0])], tolerance=0.1)["difference"] == pytest.approx(0.05)
+
+
+DENSE = {
+    "module": "keras.layers",
+    "class_name": "Dense",
+    "config": {"activation": "relu", "dtype": {"module": "keras", "class_name": "DTypePolicy", "config": {}}},
+    "registered_name": None,
+}
+
+
+def lambda_of(function: Any) -> dict[str, Any]:
+    return {"module": "tf_keras.layers", "class_name": "Lambda", "config": {"function": function}}
+
+
+@pytest.mark.parametrize(
+    ("layer", "found"),
+    [
+        pytest.param(DENSE, [], id="of Keras"),
+        pytest.param(
+            {
+                **DENSE,
+                "config": {"activation": {"module": "builtins", "class_name": "function", "config": "relu"}},
+            },
+            [],
+            id="function of Keras",
+        ),
+        pytest.param({**DENSE, "module": "job", "class_name": "Own"}, ["job.Own"], id="own layer"),
+        pytest.param(
+            lambda_of({"module": "os", "class_name": "function", "config": "system"}),
+            ["a Lambda", "os.system"],
+            id="os",
+        ),
+        pytest.param(
+            lambda_of({"module": "builtins", "class_name": "function", "config": "eval"}),
+            ["a Lambda", "builtins.eval"],
+            id="builtins",
+        ),
+        pytest.param(
+            lambda_of({"module": "keras.utils", "class_name": "function", "config": "get_file"}),
+            ["a Lambda", "keras.utils.get_file"],
+            id="function that loads files",
+        ),
+        pytest.param(
+            lambda_of({"class_name": "__lambda__", "config": {"value": ["4wAA"]}}),
+            ["a Lambda", "a lambda"],
+            id="lambda",
+        ),
+        pytest.param({**DENSE, "class_name": "TFSMLayer"}, ["a TFSMLayer"], id="program"),
+    ],
+)
+def test_code_in_a_model_is_found_without_loading_it(
+    tmp_path: Path, layer: dict[str, Any], found: list[str]
+) -> None:
+    config = {"module": "keras", "class_name": "Sequential", "config": {"layers": [layer]}}
+    loss = {"module": "job", "class_name": "function", "config": "own_loss"}
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
+        archive.writestr("config.json", json.dumps({**config, "compile_config": {"loss": loss}}))
+    assert code_in(tmp_path / "model.keras") == found

@@ -78,6 +78,19 @@ def test_columns_of_csv_have_the_types_of_the_models_inputs(csv_folder: Path) ->
     assert batches[0].kept.column_names == ["name", "none"]
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_columns_of_csv_are_cut_at_the_delimiter_that_is_given(csv_folder: Path, delimiter: str) -> None:
+    inputs = (wanted("half", ()), wanted("n", (), np.int64))
+    before = read_csv(csv_folder, *inputs)
+    for path in csv_folder.iterdir():
+        # The text in quotes keeps its commas.
+        path.write_text(re.sub(r',(?=(?:[^"]*"[^"]*")*[^"]*$)', delimiter, path.read_text()))
+    batches = read_csv(csv_folder, *inputs, delimiter=delimiter)
+    assert [one.kept for one in batches] == [one.kept for one in before]
+    for batch, other in zip(batches, before, strict=True):
+        np.testing.assert_array_equal(batch.values["half"], other.values["half"])
+
+
 @pytest.mark.parametrize(
     ("to", "zips"), [("csv", ["000", "001"]), (None, ["000", "001"]), ("parquet", [0, 1])]
 )
@@ -166,6 +179,9 @@ def test_column_that_does_not_fit_is_one_sentence(
         (["a.txt"], {}, "tell no format; give --format"),
         (["a.parquet"], {}, "cannot read the Parquet of "),
         (["a.png"], {"features": ("a",)}, "--features names columns, and "),
+        (["a.parquet"], {"delimiter": ";"}, "--delimiter is for CSV, and "),
+        (["a.csv"], {"delimiter": ";;"}, "delimiter is ';;'; give one character"),
+        (["a.csv"], {"delimiter": ""}, "delimiter is ''; give one character"),
         (["a.png"], {"copy": ("a",)}, "--copy names columns of Parquet or CSV, and "),
         (["a.csv"], {}, "its files have no rows"),
         (["a.csv.gz"], {}, "a.csv.gz is compressed, and cannot be read from the middle; decompress it"),

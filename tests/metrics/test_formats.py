@@ -48,7 +48,7 @@ def test_csv_can_be_read_by_others() -> None:
 
 
 def test_json_is_one_object_with_null_for_what_is_no_number() -> None:
-    text = text_of(json_blocks(TABLE, run="a"))
+    text = text_of(json_blocks({"a": TABLE}))
     assert json.loads(text, parse_constant=pytest.fail) == {
         "run": "a",
         "metrics": [
@@ -67,7 +67,7 @@ def test_text_is_what_print_table_prints(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_table_without_lines_is_a_header_and_an_empty_list() -> None:
     assert text_of(csv_blocks(EMPTY)) == 'step,epoch,task,"lo,ss ""é""",rate,size\n'
-    assert json.loads(text_of(json_blocks(EMPTY, run="a"))) == {"run": "a", "metrics": []}
+    assert json.loads(text_of(json_blocks({"a": EMPTY}))) == {"run": "a", "metrics": []}
     assert len(text_of(text_blocks(EMPTY)).splitlines()) == 1
 
 
@@ -84,13 +84,13 @@ LONG = pa.table(
 def test_long_table_is_printed_whole() -> None:
     [_, *lines] = csv.reader(io.StringIO(text_of(csv_blocks(LONG))))
     assert [float(line[3]) for line in lines] == LONG["loss"].to_pylist()
-    assert json.loads(text_of(json_blocks(LONG, run="a")))["metrics"] == LONG.to_pylist()
+    assert json.loads(text_of(json_blocks({"a": LONG})))["metrics"] == LONG.to_pylist()
     assert [line.split()[0] for line in text_of(text_blocks(LONG)).splitlines()[1:]] == list(
         map(str, range(100_000))
     )
 
 
-@pytest.mark.parametrize("blocks", [csv_blocks, lambda table: json_blocks(table, run="a"), text_blocks])
+@pytest.mark.parametrize("blocks", [csv_blocks, lambda table: json_blocks({"a": table}), text_blocks])
 def test_a_long_table_is_never_python_objects_as_a_whole(blocks: Any) -> None:
     tracemalloc.start()
     try:

@@ -35,9 +35,9 @@ pytestmark = pytest.mark.skipif(
 
 EVIL = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">'
 SHOTS = [
-    pytest.param(is_dark, width, marks=() if is_dark == (width == 400) else pytest.mark.slow)
+    pytest.param(is_dark, width, marks=() if is_dark == (width == 375) else pytest.mark.slow)
     for is_dark in (False, True)
-    for width in (400, 1280, 2000)
+    for width in (375, 1280, 2000)
 ]
 
 
@@ -171,6 +171,16 @@ class TestReport:
         assert "some-package" not in shown
         environment.locator("summary", has_text="all packages").click()
         assert "some-package" in environment.inner_text()
+
+    def test_run_that_ended_before_its_first_step_is_not_said_to_have_made_one(
+        self, browser: Browser, run: RunStorage, tmp_path: Path
+    ) -> None:
+        timings = {"ray": 1.0, "placement": 1.5, "tasks_ready": 6.0, "first_step": None, "total": 9.0}
+        store_record(run, state="FAILED", steps=0, timings=timings)
+        text = opened(browser, write_report(run, tmp_path / "failed.html")).locator("main").inner_text()
+        assert "6 s without a step" in text
+        assert "until the first step" not in text
+        assert "training" not in text.split("Timeline")[1].split("Launch")[0]
 
     def test_run_of_an_older_raydist_is_shown_without_what_ran(
         self, browser: Browser, run: RunStorage, tmp_path: Path
@@ -393,10 +403,11 @@ class TestLivePage:
         best = {"name": "val_auc", "value": 0.875, "step": 40}
         store_run(run, metrics=values, plan=plan, best=best, strategy="multi_worker_mirrored")
         with serving(str(runs)) as server:
-            page = browser.open(server.url, width=1200)
-            page.wait_for_selector("text=recommender-of-movies")
-            scrolled = page.locator(".scroll")
-            assert scrolled.evaluate("({ scrollWidth, clientWidth }) => scrollWidth - clientWidth") == 0
+            for width in (375, 1200):
+                page = browser.open(server.url, width=width)
+                page.wait_for_selector("text=recommender-of-movies")
+                scrolled = page.locator(".scroll")
+                assert scrolled.evaluate("({ scrollWidth, clientWidth }) => scrollWidth - clientWidth") == 0
             shown = page.locator("tr", has_text="recommender-of-movies").locator(".values").all_inner_texts()
             assert [text.split() for text in shown] == [
                 ["loss", "1.5", "val_loss", "2.5", "val_auc", "0.75"],

@@ -22,15 +22,15 @@ def test_task_waits_starts_trains_and_is_lost() -> None:
     assert bars_of(shown(events()), "worker/1") == [
         ("waiting", 0, 2, "", 0),
         ("starting", 2, 8, "", 0),
-        ("training", 8, 20, "failed", 0),
+        ("running", 8, 20, "failed", 0),
         ("waiting", 22, 24, "", 1),
         ("starting", 24, 30, "", 1),
-        ("training", 30, 58, "finished", 1),
+        ("running", 30, 58, "finished", 1),
     ]
 
 
 def test_task_that_is_stopped_ends_with_its_attempt() -> None:
-    assert bars_of(shown(events()), "worker/0")[2] == ("training", 8, 22, "stopped", 0)
+    assert bars_of(shown(events()), "worker/0")[2] == ("running", 8, 22, "stopped", 0)
 
 
 def test_line_ends_with_the_run_and_marks_its_failures() -> None:
@@ -42,14 +42,14 @@ def test_line_ends_with_the_run_and_marks_its_failures() -> None:
 
 def test_bars_of_a_run_that_goes_on_end_now() -> None:
     line = shown(events()[:6], now_s=11.0)
-    assert bars_of(line, "worker/0")[-1] == ("training", 8, 11, "running", 0)
+    assert bars_of(line, "worker/0")[-1] == ("running", 8, 11, "running", 0)
 
 
 def test_task_whose_last_event_is_not_stored_yet_trains_as_its_state_says() -> None:
     told, states = events()[:6], dict.fromkeys(TASKS, "RUNNING")
     last = max(index for index, event in enumerate(told) if event.get("state") == "RUNNING")
     line = timeline(told[:last], tasks=states, begun_s=BEGUN_S, now_s=BEGUN_S + 11.0)
-    assert {bars_of(line, task)[-1][0] for task in TASKS} == {"training"}
+    assert {bars_of(line, task)[-1][0] for task in TASKS} == {"running"}
     assert {bars_of(line, task)[-1][-2:] for task in TASKS} == {("running", 0)}
 
 
@@ -62,10 +62,10 @@ def test_replaced_task_waits_again_as_another_process() -> None:
     assert [(bar["stage"], bar["incarnation"]) for bar in row["bars"]] == [
         ("waiting", 0),
         ("starting", 0),
-        ("training", 0),
+        ("running", 0),
         ("waiting", 1),
         ("starting", 1),
-        ("training", 1),
+        ("running", 1),
     ]
 
 
@@ -73,9 +73,9 @@ def test_run_of_an_older_raydist_shows_what_its_attempts_did() -> None:
     line = shown([event for event in events() if event["event"] != "task"])
     assert bars_of(line, "worker/1") == [
         ("starting", 0, 8, "", 0),
-        ("training", 8, 20, "failed", 0),
+        ("running", 8, 20, "failed", 0),
         ("starting", 22, 30, "", 1),
-        ("training", 30, 60, "stopped", 1),
+        ("running", 30, 60, "stopped", 1),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 import raydist
 from raydist.runtime.cluster.connection import Connection
+from raydist.storage import claims, own_runs
 from raydist.storage.claims import this_process
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
@@ -64,9 +67,64 @@ def test_run_whose_process_died_is_told_and_not_waited_for(tmp_path: Path) -> No
 def test_detached_run_whose_ray_is_gone_is_told_and_not_waited_for(tmp_path: Path) -> None:
     driver = {**this_process(), "actor": "r", "address": NOBODY}
     handle = store(tmp_path, written_at_s=5.0, state="RUNNING", driver=driver)
+    own_runs.remember(open_run(str(tmp_path), run="r"), addresses=[NOBODY])
     for call in (handle.result, handle.stop):
         with pytest.raises(raydist.ClusterError, match=r"run r cannot be asked for.*raydist resume r"):
             call()
+
+
+def test_ray_that_the_storage_alone_names_is_not_joined(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        handle = store(
+            tmp_path,
+            written_at_s=5.0,
+            state="RUNNING",
+            driver={**this_process(), "actor": "r", "address": address},
+        )
+        with pytest.raises(TimeoutError):  # waiting needs the storage alone
+            handle.result(timeout=0.5)
+        for call in (handle.stop,):
+            with pytest.raises(
+                raydist.MistakeError, match=f"so that Ray is not joined; add --address {address}"
+            ):
+                call()
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_process_that_the_storage_alone_names_gets_no_signal(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        driver = {**this_process(), "pid": process.pid, "start": claims._start_of(process.pid)}
+        handle = store(tmp_path, state="RUNNING", driver=driver)
+        with pytest.raises(raydist.MistakeError, match="has not submitted it there, so it gets no signal"):
+            handle.stop()
+        assert process.poll() is None
+        process.kill()
+
+
+@pytest.mark.parametrize("spoiled", ["mode", "owner", "link"])
+def test_folder_that_others_can_write_to_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    storage = open_run(str(tmp_path), run="r")
+    own_runs.remember(storage, addresses=[NOBODY])
+    assert own_runs.recall(storage)["addresses"] == [NOBODY]
+    folder = tmp_path / "state" / "raydist" / "runs"
+    if spoiled == "mode":
+        folder.chmod(0o777)
+    elif spoiled == "link":
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(tmp_path / "moved")
+    elif os.getuid():
+        pytest.skip("only root can give a folder to somebody else")
+    else:
+        os.chown(folder, 12345, 12345)
+    assert own_runs.recall(storage) == {}
+    own_runs.remember(storage, addresses=[NOBODY])
+    assert own_runs.recall(storage) == {}
 
 
 def test_unknown_run_is_told_at_once(tmp_path: Path) -> None:
@@ -79,6 +137,7 @@ def test_unknown_run_is_told_at_once(tmp_path: Path) -> None:
 
 def test_other_ray_than_this_process_is_connected_to_is_told(ray_cluster: Connection, tmp_path: Path) -> None:
     handle = store(tmp_path, state="RUNNING", driver={**this_process(), "actor": "r", "address": NOBODY})
+    own_runs.remember(open_run(str(tmp_path), run="r"), addresses=[NOBODY, ray_cluster.address])
     with pytest.raises(raydist.ClusterError, match=f"connected to the Ray at {ray_cluster.address}"):
         handle.stop()
     nobody = store(

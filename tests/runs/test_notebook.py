@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import raydist
 from raydist.errors import StorageError
 from raydist.outcome.result import RunError, RunProgress, RunResult
 from raydist.outcome.status import RunState
@@ -172,3 +175,37 @@ def test_handle_and_plan_are_short() -> None:
     plan = make_plan(notes=("a <note>",))
     assert repr(plan) == f"Plan({plan.job.name!r}, multi_worker_mirrored, 2 worker)"
     assert "a &lt;note&gt;" in plan._repr_html_()
+
+
+FAILING = """
+from raydist.outcome.result import RunError, RunResult
+from raydist.outcome.status import RunState
+from raydist.runs.handle import checked
+from raydist.spec.tasks import TaskId
+
+place = 'Traceback (most recent call last):\\n  File "job.py", line 3, in train\\nKeyError: 7\\n'
+error = RunError(type="KeyError", message="7", task=TaskId.parse("worker/0"), attempt=0, traceback=place)
+checked(RunResult(run="r", state=RunState.FAILED, steps=7, storage="/runs/r", error=error))
+"""
+SHELL = f"""
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_cell("import raydist; raydist.plan('nothing.py')")
+print("=====")
+shell.run_cell({FAILING!r})
+"""
+
+
+def test_error_in_a_cell_shows_the_frames_of_the_user_alone_and_once(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SHELL], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    mistake, _, failure = found.stdout.partition("=====")
+    assert "JobFileError: there is no job file nothing.py" in mistake
+    assert failure.count('File "job.py", line 3, in train') == 1
+    assert "In worker/0: Traceback" in failure
+    for shown in (mistake, failure):
+        assert "<module>" in shown
+        assert f"{Path(raydist.__file__).parent}/" not in shown
+        assert "site-packages" not in shown

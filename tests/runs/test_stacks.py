@@ -45,9 +45,9 @@ def test_task_without_a_handler_is_not_killed(wait_until: WaitUntil) -> None:
             cmdline = Path(f"/proc/{process.pid}/cmdline")
             wait_until(lambda: cmdline.read_bytes().startswith(b"ray::TaskActor"), timeout_s=10)
             with pytest.raises(ClusterError, match="no longer a task of raydist"):
-                signal_task(process.pid, signal.SIGUSR1, host="127.0.0.1", address=None)
+                signal_task(process.pid, signal.SIGUSR1, host="127.0.0.1", address_of=lambda: None)
             assert process.poll() is None
-            signal_task(process.pid, signal.SIGTERM, host="127.0.0.1", address=None)
+            signal_task(process.pid, signal.SIGTERM, host="127.0.0.1", address_of=lambda: None)
             assert process.wait(timeout=10) == -signal.SIGTERM
         finally:
             process.kill()

@@ -17,6 +17,7 @@ CLEAR = "\x1b[2J\x1b[H"
         pytest.param("\x9b2J\x7f", r"\x9b2J\x7f", id="eight-bits"),
         pytest.param("a\tb\nĉ ✓", "a\tb\nĉ ✓", id="text"),
         pytest.param(r"C:\x1b", r"C:\x1b", id="escaped-before"),
+        pytest.param("a\u202egpj.exe", r"a\u202egpj.exe", id="direction"),
     ],
 )
 def test_control_characters_are_written_out(text: str, shown: str) -> None:

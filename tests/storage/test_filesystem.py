@@ -217,6 +217,13 @@ def test_missing_bucket_is_named_with_the_remedy(s3_uri: str) -> None:
         Storage.open(s3_uri.replace("bucket-", "other-")).check_writable()
 
 
+def test_listing_of_a_missing_bucket_is_no_empty_one(s3_uri: str) -> None:
+    other = s3_uri.replace("bucket-", "other-")
+    with pytest.raises(StorageError, match=r"there is no bucket other-\w+; check its name, or create it"):
+        Storage.open(other).list_names("")
+    assert Storage.open(f"{s3_uri}/no-folder").list_names("") == []
+
+
 def test_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(

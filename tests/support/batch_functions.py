@@ -172,3 +172,35 @@ def _jit_model(ctx: Any, layers: list[Any]) -> Any:
 
 def _flat(model: Any) -> np.ndarray:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def of_graphs(ctx: Any) -> dict[str, Any]:
+    """Trains on batches of a composite tensor of the user's own, whose type has no shape."""
+    import tensorflow as tf
+
+    fields = {"__annotations__": {"nodes": tf.Tensor}, "__module__": __name__}
+    graph = type("Graph", (tf.experimental.BatchableExtensionType,), fields)
+
+    class Model(tf.keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1, kernel_initializer="zeros")
+
+        def call(self, given: Any) -> Any:
+            return self.dense(tf.reduce_mean(given.nodes, axis=1))
+
+    data = tf.data.Dataset.range(32).map(lambda _: (graph(tf.ones([3, 4])), tf.ones([1]))).batch(16)
+    told = {}
+    for name, call in {
+        "fit": lambda model: model.fit(data, verbose=0).history["loss"][0],
+        "evaluate": lambda model: model.evaluate(data, verbose=0),
+        "predict": lambda model: model.predict(data.map(lambda x, y: x), verbose=0).sum(),
+    }.items():
+        with ctx.strategy.scope():
+            model = Model()
+            model.compile(tf.keras.optimizers.SGD(0.0), "mse")
+        try:
+            told[name] = float(call(model))
+        except Exception as error:
+            told[name] = f"{type(error).__name__}: {error}"
+    return {"told": told}

@@ -957,3 +957,31 @@ def additive_losses(ctx: Any) -> dict[str, Any]:
         [dependence] = linearity.dependences(traced.graph, sources, kept)
         found[name] = dependence.is_additive
     return {"additive": found}
+
+
+def custom_gradients(ctx: Any) -> dict[str, Any]:
+    """Trains by a gradient that a `tf.custom_gradient` returns as it is, and by one that the step clips."""
+    import tensorflow as tf
+
+    notes = {}
+    for kind in ("custom", "clipped"):
+        with ctx.strategy.scope():
+            weight, optimizer = tf.Variable([[1.0], [2.0]]), tf.keras.optimizers.SGD(0.1)
+
+        @tf.custom_gradient
+        def raised(value: Any) -> Any:
+            return tf.square(value), lambda upstream: 2 * value * upstream
+
+        def step(batch: Any, kind: str = kind, weight: Any = weight, optimizer: Any = optimizer) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(batch @ raised(weight)))
+            [gradient] = tape.gradient(loss, [weight])
+            gradient = tf.clip_by_norm(gradient, 1.0) if kind == "clipped" else gradient
+            optimizer.apply_gradients([(gradient, weight)])
+            return {"loss": loss}
+
+        before = set(notes_of(ctx))
+        data = tf.data.Dataset.from_tensor_slices(tf.random.stateless_normal([64, 2], [1, 2]))
+        ctx.train_steps(step, data.batch(16), num_steps=2)
+        notes[kind] = [note for note in notes_of(ctx) if note not in before]
+    return {"notes": notes}

@@ -68,6 +68,35 @@ def loop_over_other_sizes(ctx: Any) -> None:
         run(ids)
 
 
+def label_out_of_range(ctx: Any) -> None:
+    """Fits a model of three classes to a label 7."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)])
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = examples(8)
+    y[3] = 7
+    ctx.fit(model, x, y, epochs=1, batch_size=8)
+
+
+def assertion_in_a_step(ctx: Any) -> None:
+    """Fits a model whose own step asserts what is not so."""
+    import tensorflow as tf
+
+    class Asserting(tf.keras.Model):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            tf.debugging.assert_less(tf.reduce_max(data[0]), -1.0e6, "inputs are small")
+            return super().train_step(data)
+
+    with ctx.strategy.scope():
+        given = tf.keras.layers.Input((6,))
+        model = Asserting(given, tf.keras.layers.Dense(3)(given))
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = examples(8)
+    ctx.fit(model, x, y, epochs=1, batch_size=8)
+
+
 def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
     """Fits and predicts by models that make the functions of their steps, by Keras's and without them."""
     import tensorflow as tf
@@ -105,3 +134,94 @@ def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
 
     cells = [(Predicting, "predict"), (Training, "fit"), (Counting, "fit")]
     return {cls.__name__: called(cls, call) for cls, call in cells}
+
+
+def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
+    """Trains, and asks for predictions of, layers that want the 16 rows of a whole batch."""
+    import numpy as np
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class OfSixteen(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return tf.reshape(x, [16, 6])
+
+    class Model(keras.Model):
+        def call(self, x: Any) -> Any:
+            return tf.reshape(x, [16, 6])
+
+    def with_layer(layer: Any) -> Any:
+        return keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(6)])
+
+    def told(call: Any) -> str:
+        try:
+            call()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    x = np.ones((64, 6), np.float32)
+    types = (tf.TensorSpec([6]), tf.TensorSpec([6]))
+    rows = tf.data.Dataset.from_generator(lambda: zip(x, x, strict=True), output_signature=types)
+    errors = {}
+    for name, make in {
+        "reshapes": lambda: with_layer(OfSixteen(name="reshapes")),
+        "adds": lambda: with_layer(keras.layers.Lambda(lambda one: one + tf.ones([16, 1]), name="adds")),
+        "whole": lambda: Model(name="whole"),
+    }.items():
+        for length, data in {"known": tf.data.Dataset.from_tensor_slices((x, x)), "not": rows}.items():
+            with ctx.strategy.scope():
+                model = make()
+                model.compile("sgd", "mse")
+            batches = data.batch(16)
+            errors[f"{name}, {length}, evaluates"] = told(lambda: model.evaluate(batches, verbose=0))  # noqa: B023
+            errors[f"{name}, {length}"] = told(lambda: model.fit(batches, verbose=0))  # noqa: B023
+        errors[f"{name}, predicts"] = told(lambda: model.predict(x, batch_size=16, verbose=0))  # noqa: B023
+    with ctx.strategy.scope():
+        model = with_layer(OfSixteen())
+        model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((x, x)).batch(16)
+    errors["ctx.fit"] = told(lambda: ctx.fit(model, data, epochs=1))
+    return {"errors": errors}
+
+
+def reshape_of_a_part(ctx: Any) -> dict[str, Any]:
+    """Reshapes 8 rows of a batch of unknown size to 16 outside of replicas, where nothing keeps it."""
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 6])])
+    def mean(rows: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.reshape(rows, [16, 6]) @ tf.ones([6, 1]))
+
+    try:
+        return {"mean": float(mean(tf.ones([8, 6])))}
+    except tf.errors.InvalidArgumentError:
+        return {"mean": None}
+
+
+def slips(ctx: Any) -> dict[str, str]:
+    """Trains on data without batches, and mistypes a name of the context; returns the errors."""
+    import numpy as np
+    import tensorflow as tf
+
+    from raydist.errors import UnsupportedError
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(3)])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    data = tf.data.Dataset.from_tensor_slices((np.ones((8, 4), np.float32), np.zeros(8)))
+    calls = {
+        "fit": lambda: model.fit(data, verbose=0),
+        "predict": lambda: model.predict(data, verbose=0),
+        "steps": lambda: ctx.train_steps(lambda batch: {"loss": 0.0}, data, num_steps=1),
+        "name": lambda: ctx.num_wokers,
+        "save": lambda: ctx.save(step=1),
+    }
+    errors = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except (AttributeError, UnsupportedError) as error:
+            errors[name] = str(error)
+    return errors

@@ -30,6 +30,7 @@ from raydist.tracking.mlflow_tracker import MlflowTracker, params_of, tags_of
 from tests.conftest import WaitUntil
 from tests.support.faulty_http import Fault, FaultyProxy, faulty_proxy
 from tests.support.metric_rows import read_rows, row, store_rows
+from tests.support.processes import Cluster, run_function
 
 
 def is_installed(distribution: str) -> bool:
@@ -342,3 +343,14 @@ class TestServer:
             assert history(server, newest, "loss") == [(1, 0.5, 1_000_000)]
             MlflowClient(tracking_uri=server).delete_run(newest)
         assert "lacks the one before" in tracker.notes()[0]
+
+
+@pytest.mark.skipif(
+    not is_installed("mlflow-skinny"), reason="needs MLflow's client: pip install mlflow-skinny"
+)
+def test_autologging_in_a_job_makes_one_run_of_the_chiefs(tmp_path: Path) -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2)
+    target = "tests.support.callback_functions:autologged"
+    chief, other = run_function(target, cluster, tracking_uri=tmp_path.as_uri())
+    assert chief.values["run"] is not None
+    assert other.values["run"] is None

@@ -44,6 +44,23 @@ def test_programs_that_are_wrong_for_several_replicas_say_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_error_of_a_node_is_a_sentence_with_the_frames_of_the_users_code_alone(keras: str) -> None:
+    names = ["label_out_of_range", "assertion_in_a_step"]
+    [task] = run_function(MESSAGES, Cluster(keras=keras), mistakes=names)
+    label, assertion = (task.values["told"][name] for name in names)
+    assert label[:2] == [
+        "USER",
+        "a label is 7, but the model's output has 3 classes, 0 to 2; give the last layer a unit for each "
+        "class, or number the labels from 0",
+    ]
+    assert assertion[1].startswith("assertion failed: [inputs are small]")
+    of_graph = assertion[2].partition("in the graph that was made at\n")[2]
+    assert "in train_step" in of_graph
+    assert "site-packages" not in of_graph
+    assert f"{Path(raydist.__file__).parent}/" not in of_graph
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_functions_of_steps_that_do_not_call_kerass_are_refused_by_name(keras: str) -> None:
     function = "tests.support.mistake_functions:functions_of_own_steps"
     [task] = run_function(function, Cluster(strategy="mirrored", devices=2, keras=keras))

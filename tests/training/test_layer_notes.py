@@ -1,12 +1,13 @@
-"""Layers of the user's own that draw by `tf.random`, which their classes do not show, are noted."""
+"""Layers of the user's own that draw by `tf.random` are noted, and those that want a whole batch refused."""
 
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 
-from tests.support.processes import Cluster, TaskProcess, run_in_turn
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FUNCTION = "tests.support.loss_functions:layer_that_draws"
 KINDS = ("layer", "lambda", "subclassed", "none")
@@ -24,3 +25,24 @@ def test_layers_that_draw_by_tensorflow_are_noted(kind: str, keras: str) -> None
     [task] = run(keras)[kind]
     assert len(task.values["notes"]) == (kind != "none")
     assert all("random numbers" in note for note in task.values["notes"])
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+class TestAConstantBatchSize:
+    CONSTANT = "tests.support.mistake_functions:constant_batch_sizes"
+
+    def test_two_replicas_are_told_the_layer_and_how_many_rows_each_has(self, keras: str) -> None:
+        [task] = run_function(self.CONSTANT, Cluster(strategy="mirrored", devices=2, keras=keras))
+        del task.values["errors"]["ctx.fit"]  # as fit
+        for name, error in task.values["errors"].items():
+            # Where rows have no known size either, TensorFlow counts values.
+            found = re.sub("96 values(.*) has 48", r"16 rows\1 has 8", error)
+            assert found == (
+                f"UnsupportedError: layer {name.partition(',')[0]} has a constant batch size of 16 rows, and "
+                "each of 2 replicas has 8 of them; write -1 or tf.shape(x)[0] in its place, or use one "
+                "worker with one device"
+            ), name
+
+    def test_one_device_trains_it(self, keras: str) -> None:
+        [task] = run_function(self.CONSTANT, Cluster(keras=keras))
+        assert set(task.values["errors"].values()) == {""}

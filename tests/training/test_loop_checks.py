@@ -183,3 +183,9 @@ def test_losses_that_divide_by_values_of_all_examples_are_told_from_sums_by_thei
     [task] = run_function(f"{FUNCTIONS}:additive_losses", Cluster())
     sums = {"mean", "sum", "regularized", "masked sum", "sum of a boolean mask", "quotient of each", "loop"}
     assert {name for name, is_additive in task.values["additive"].items() if is_additive} == sums
+
+
+def test_gradient_of_a_custom_gradient_is_not_taken_for_one_that_was_clipped() -> None:
+    [task] = run_function(f"{FUNCTIONS}:custom_gradients", Cluster(strategy="mirrored", devices=2))
+    clipped = {kind: [one for one in notes if "clips" in one] for kind, notes in task.values["notes"].items()}
+    assert (len(clipped["custom"]), len(clipped["clipped"])) == (0, 1)

@@ -78,3 +78,9 @@ def test_iterators_are_freed_by_other_threads_and_all_of_them() -> None:
     assert task.values["is_freed_here"] == {"plain": False, "distributed": False}
     assert task.values["num_pending"] == 0
     assert task.values["sum"] == 6
+
+
+def test_grappler_drops_a_reshape_to_a_constant_shape() -> None:
+    """Fails when it does not any more: then `keep_reshapes` can go."""
+    [task] = run_function("tests.support.mistake_functions:reshape_of_a_part", Cluster())
+    assert task.values["mean"] == 6.0

@@ -123,3 +123,26 @@ def test_data_without_files_are_refused_under_the_policy_for_files(
     for task in sharded_by_file:
         for case in ("even", "generator"):
             assert "reads no files that TensorFlow could divide" in result(task, case)["error"]
+
+
+def test_composite_tensors_without_rows_are_refused_on_two_replicas_and_train_on_one_device() -> None:
+    function = "tests.support.batch_functions:of_graphs"
+    for keras in ("3", "legacy"):
+        [task] = run_function(function, Cluster(strategy="mirrored", devices=2, keras=keras))
+        for told in task.values["told"].values():
+            assert told.startswith(
+                "UnsupportedError: the data have a Graph, which raydist cannot cut by rows"
+            )
+    [task] = run_function(function, Cluster(keras="legacy"))  # Keras 3 itself takes no such data
+    assert task.values["told"] == {"fit": 1.0, "evaluate": 1.0, "predict": 0.0}
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_data_without_batches_and_a_name_that_the_context_lacks_are_told(keras: str) -> None:
+    [task] = run_function(
+        "tests.support.mistake_functions:slips", Cluster(strategy="mirrored", devices=2, keras=keras)
+    )
+    for name in ("fit", "predict", "steps"):
+        assert task.values[name].endswith("add .batch(GLOBAL_BATCH_SIZE) to the dataset")
+    assert task.values["save"].startswith("ctx.save got nothing to save; name what it stores: ctx.save(step=")
+    assert task.values["name"] == "ctx has no 'num_wokers'; did you mean num_workers?"

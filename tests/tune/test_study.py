@@ -64,6 +64,14 @@ def test_trial_is_complete_if_it_succeeded_or_was_stopped_early(
     assert (found.has_ended, found.is_complete) == (has_ended, is_complete)
 
 
+def test_trial_that_the_search_ends_is_shown_as_stopped_early() -> None:
+    early, stopped = trial("a", state="CANCELLED", stopped_early=True), trial("b", state="CANCELLED")
+    found = study(early, stopped)
+    assert [found.cells(one)[1] for one in found.trials] == ["stopped early", "CANCELLED"]
+    told = [(one["state"], one["stopped_early"]) for one in found.as_dict()["trials"]]
+    assert told == [("CANCELLED", True), ("CANCELLED", False)]
+
+
 def test_study_knows_which_trials_failed() -> None:
     bad = trial("b", error=FAILURE)
     assert study(trial("a", 1.0), bad).failed == (bad,)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
-from collections.abc import Callable, Collection, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,12 @@ from raydist.cli.screen.progress import duration
 from raydist.errors import MistakeError
 from raydist.outcome.codec import as_plain
 from raydist.outcome.status import RunState
+from raydist.spec.best import Direction, direction_of
 from raydist.spec.params import shown_params
 from raydist.spec.text import suggest
 
 if TYPE_CHECKING:
+    from raydist.storage.filesystem import Storage
     from raydist.storage.run_record import RunRecord
     from raydist.storage.run_removal import DamagedRecord, Listing
 
@@ -45,6 +49,9 @@ _NOT_COLUMNS = ("metrics", "params", "error", "created_at_s", "duration_s")
 @click.option("--job", metavar="JOB", help="Runs of this job: cifar, cifar.py, cifar.py:train or a pattern.")
 @click.option("--study", metavar="NAME", help="Runs of this study, such as the trials of a search.")
 @count_option("--limit", "How many at most; 0 for all.", minimum=0, default=_LIMIT)
+@click.option(
+    "--sort", metavar="METRIC", help="The best first by this metric, which gets a column, not the newest."
+)
 @click.option("--params", "with_params", is_flag=True, help="Add a column for each param.")
 @click.option(
     "--columns",
@@ -57,17 +64,27 @@ def command(
     job: str | None,
     study: str | None,
     limit: int,
+    sort: str | None,
     with_params: bool,
     columns: str | None,
     storage: str,
     is_json: bool,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, the newest first.
+
+    \b
+    Example:
+      raydist list --job cifar --sort val_accuracy --limit 5
+    """
     from raydist.storage.filesystem import Storage
     from raydist.storage.run_removal import list_runs
 
     opened = Storage.open(storage)
-    listing = list_runs(opened, limit=limit or None, matches=_matcher(states, job, study))
+    most = limit or None
+    listing = list_runs(opened, limit=None if sort else most, matches=_matcher(states, job, study))
+    goal = _Goal.of(opened, study=study, sort=sort)
+    if sort is not None and listing.runs:
+        listing = goal.sorted(listing, limit=most)
     if is_json:
         runs = [_described(run) for run in listing.runs]
         told = {"num_known": listing.num_known, "is_complete": listing.is_complete}
@@ -79,8 +96,53 @@ def command(
         why = "" if folder is None or folder.is_dir() else ", which does not exist"
         output.show(f"no runs{asked} in {opened.uri()}{why}")
         return
-    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
-    _print(listing, asked=chosen, with_params=with_params)
+    chosen = _COLUMNS if columns is None else [name.strip() for name in columns.split(",")]
+    chosen = [*chosen, *([sort] if sort is not None and sort not in chosen else [])]
+    _print(listing, goal, columns=chosen, with_params=with_params)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Goal:
+    """The metric that runs are compared by: that of --sort, else that of the study's search.
+
+    Attributes:
+      values: The best values of a search's trials that have ended, where the metric is the search's.
+    """
+
+    metric: str | None
+    direction: Direction
+    values: Mapping[str, float]
+
+    @classmethod
+    def of(cls, storage: Storage, *, study: str | None, sort: str | None) -> _Goal:
+        from raydist.storage.studies import StudyStore
+
+        store = StudyStore(storage)
+        searched = None if study is None else store.compared_by(study)
+        if study is None or searched is None or sort not in (None, searched[0]):
+            direction = None if sort is None else direction_of(sort)
+            return cls(metric=sort, direction=direction or Direction.HIGHEST, values={})
+        return cls(metric=searched[0], direction=searched[1], values=store.values(study))
+
+    def value(self, record: RunRecord | DamagedRecord) -> float | None:
+        from raydist.page.run_list import value_of
+        from raydist.storage.run_record import RunRecord
+
+        return value_of(record, self.metric, self.values) if isinstance(record, RunRecord) else None
+
+    def sorted(self, listing: Listing, *, limit: int | None) -> Listing:
+        """Returns the runs, the best first, and those without a value last."""
+        sign = -1.0 if self.direction is Direction.HIGHEST else 1.0
+
+        def rank(record: RunRecord | DamagedRecord) -> float:
+            value = self.value(record)
+            return math.inf if value is None else sign * value
+
+        if all(map(math.isinf, map(rank, listing.runs))):
+            known = {name for one in listing.runs for name in _described(one)["metrics"]}
+            _check_columns([str(self.metric)], known=known)
+        runs = sorted(listing.runs, key=rank)[:limit]
+        return dataclasses.replace(listing, runs=tuple(runs), is_complete=len(runs) == len(listing.runs))
 
 
 def _check_columns(columns: Iterable[str], *, known: Collection[str]) -> None:
@@ -126,7 +188,7 @@ def _described(record: RunRecord | DamagedRecord) -> dict[str, Any]:
     return {**told, "params": {}}
 
 
-def _print(listing: Listing, *, asked: Sequence[str] | None, with_params: bool) -> None:
+def _print(listing: Listing, goal: _Goal, *, columns: Sequence[str], with_params: bool) -> None:
     from raydist.storage.run_record import RunRecord
 
     cells = []
@@ -135,10 +197,14 @@ def _print(listing: Listing, *, asked: Sequence[str] | None, with_params: bool) 
         told["started"] = run_view.local_time(told["created_at_s"])
         told["best"] = run_view.best_text(record.best) if isinstance(record, RunRecord) else None
         told["duration"] = None if told["duration_s"] is None else duration(told["duration_s"])
+        value = goal.value(record)
+        if goal.metric is not None and value is not None:
+            told["metrics"] = {**told["metrics"], goal.metric: value}
+            told["best"] = f"{goal.metric} {value:.4g}"
         # A column of its own wins over a param, a param over a metric of that name.
         cells.append({**told["metrics"], **told["params"], **told})
     params = dict.fromkeys(name for cell in cells for name in cell["params"])
-    columns = [*(asked or _COLUMNS), *(params if with_params else ())]
+    columns = [*columns, *(params if with_params else ())]
     _check_columns(columns, known={*_COLUMNS, *_MORE_COLUMNS, *(name for cell in cells for name in cell)})
     output.print_table(columns, [[cell.get(name) for name in columns] for cell in cells])
     for record in listing.runs:

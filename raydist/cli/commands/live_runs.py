@@ -172,8 +172,9 @@ def profile(
 @run_argument
 @timeout_option("60s")
 @address_option("Ray that a detached run is in; the one it was submitted to when omitted.")
+@wait_option
 @reading_options
-def stop(run: str, timeout_s: float, address: str | None, storage: str, is_json: bool) -> None:
+def stop(run: str, timeout_s: float, address: str | None, wait_s: float, storage: str, is_json: bool) -> None:
     """Stop a run and wait for its end.
 
     It ends as with Ctrl-C in its own shell. A detached run is stopped from any host that reaches its Ray; any
@@ -181,7 +182,7 @@ def stop(run: str, timeout_s: float, address: str | None, storage: str, is_json:
     """
     from raydist.runs.attached import AttachedRun
 
-    opened = open_named(storage, run)
+    opened = open_named(storage, run, wait_s=wait_s)
     run = opened.run
     attached = AttachedRun(opened, address=address)
     with output.stdout_kept_for_json(is_json):

@@ -1,15 +1,15 @@
-"""`raydist metrics RUN`: the curve of a run, over all its attempts."""
+"""`raydist metrics RUN …`: the curves of runs, each over all its attempts."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from raydist.cli.job_options import reading_options
-from raydist.cli.run_argument import note_damage, open_named, run_argument
+from raydist.cli.run_argument import complete_run, note_damage, open_named
 from raydist.cli.screen import output
 from raydist.errors import StorageError
 from raydist.outcome.status import Scope
@@ -67,7 +67,7 @@ _POINTS_PER_COLUMN = 2  # of a braille character
 
 
 @click.command("metrics", epilog="More: `raydist guide commands`.")
-@run_argument
+@click.argument("runs", metavar="RUN…", nargs=-1, required=True, shell_complete=complete_run)
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print it."
 )
@@ -76,46 +76,65 @@ _POINTS_PER_COLUMN = 2  # of a braille character
 )
 @click.option("--plot", is_flag=True, help="Draw each metric over the steps instead.")
 @reading_options
-def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json: bool) -> None:
-    """Print the metrics of a run, a line per step."""
+def command(runs: tuple[str, ...], form: str, local: bool, plot: bool, storage: str, is_json: bool) -> None:
+    """Print the metrics of runs, a line per step.
+
+    Of several runs each line begins with the name of its run.
+    """
     if plot and (is_json or form != "table"):
         other = "--json" if is_json else f"--format {form}"
         raise click.UsageError(f"--plot draws for a terminal, {other} prints for programs; give one of them.")
     from raydist.metrics import formats
+
+    named = dict.fromkeys(runs)
+    opened = {one.run: one for one in (open_named(storage, run) for run in named)}
+    scope = Scope.LOCAL if local else Scope.GLOBAL
+    tables = {name: _table_of(one, scope) for name, one in opened.items()}
+    table = formats.together(tables)
+    if is_json or form == "json":
+        _print_blocks(formats.json_blocks(tables), is_json=True)
+    elif form == "csv":
+        _print_blocks(formats.csv_blocks(table))
+    elif not table.num_rows:
+        output.show(f"no metrics of {', '.join(tables)} are stored yet")
+    elif plot:
+        _draw(tables, opened)
+    else:
+        _print_blocks(formats.text_blocks(table))
+
+
+def _table_of(opened: RunStorage, scope: Scope) -> MetricTable:
+    """Returns a run's table; what is damaged is left out and told."""
     from raydist.metrics.curves import as_table
     from raydist.metrics.reading import read_columns
 
-    opened = open_named(storage, run)
-    run = opened.run
     note_damage(opened)
-    scope = Scope.LOCAL if local else Scope.GLOBAL
     damaged: list[StorageError] = []
     table = as_table(read_columns(opened, scope=scope, on_damage=damaged.append))
     if damaged and not table.num_rows:
         raise damaged[0]
     for error in damaged:
         output.show(f"left out: {error}", is_error=True)
-    if is_json or form == "json":
-        _print_blocks(formats.json_blocks(table, run=run), is_json=True)
-    elif form == "csv":
-        _print_blocks(formats.csv_blocks(table))
-    elif not table.num_rows:
-        output.show(f"no metrics of {run} are stored yet")
-    elif plot:
-        _draw(table, opened)
-    else:
-        _print_blocks(formats.text_blocks(table))
+    return table
 
 
-def _draw(table: MetricTable, opened: RunStorage) -> None:
+def _draw(tables: Mapping[str, MetricTable], opened: Mapping[str, RunStorage]) -> None:
     from raydist.metrics.curves import curves
     from raydist.page.curves import later_trainings
     from raydist.storage.segments import read_events
 
     damaged: list[StorageError] = []
-    trainings = later_trainings(read_events(opened, on_damage=damaged.append))
+    is_one = len(tables) == 1
     width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)
-    points = curves(table, num_buckets=_POINTS_PER_COLUMN * width)
+    points: dict[tuple[str, str], Points] = {}
+    trainings: list[dict[str, Any]] = []
+    for run, table in tables.items():
+        found = curves(table, num_buckets=_POINTS_PER_COLUMN * width)
+        has_tasks = len({task for _, task in found}) > 1
+        for (name, task), curve in found.items():
+            points[name, task if is_one else f"{run} {task}" if has_tasks else run] = curve
+        if is_one:  # the fits of several would not be told apart
+            trainings = later_trainings(read_events(opened[run], on_damage=damaged.append))
     marks = [one["step"] for one in trainings]
     drawn = charts(points, marks=marks, width=width, height=_CHART_HEIGHT)
     output.show("\n\n".join(drawn) or "there are no numbers to draw; see the table")

@@ -43,6 +43,11 @@ _COLUMNS = ("format", "difference", "uri")
     type=click.Choice(("parquet", "csv")),
     help="Format of the predictions; CSV for CSV, and Parquet for others, when omitted.",
 )
+@click.option(
+    "--delimiter",
+    metavar="CHARACTER",
+    help="Between the columns of CSV data, such as ';'; a comma when omitted.",
+)
 @count_option("--batch-size", "Rows that the model gets at once.", metavar="ROWS")
 @address_option()
 @reading_options
@@ -55,6 +60,7 @@ def predict(
     copy: str | None,
     format_name: str | None,
     to: str | None,
+    delimiter: str | None,
     batch_size: int | None,
     address: str | None,
     storage: str,
@@ -80,6 +86,7 @@ def predict(
         features=_names(features),
         copy=_names(copy),
         to=to,
+        delimiter=None if delimiter is None else delimiter.replace("\\t", "\t"),
         workers=workers,
         batch_size=batch_size,
         address=address,
@@ -107,8 +114,11 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     help=f"Formats with commas between: {', '.join(_MODEL_FORMATS)}.",
 )
 @click.option("-o", "--out", metavar="OUT", help="Folder, or its URI; RUN-exported here when omitted.")
+@click.option(
+    "--trust", "is_trusted", is_flag=True, help="Load a model with code of its own, such as a Lambda layer."
+)
 @reading_options
-def export(run: str, to: str, out: str | None, storage: str, is_json: bool) -> None:
+def export(run: str, to: str, out: str | None, is_trusted: bool, storage: str, is_json: bool) -> None:
     """Export a run's model in other formats.
 
     Each is loaded again, and its outputs for a batch are compared with those of the run's exported model. The
@@ -123,7 +133,7 @@ def export(run: str, to: str, out: str | None, storage: str, is_json: bool) -> N
 
     formats = chosen_names(to, _MODEL_FORMATS, option="--to")
     opened = open_named(storage, run)
-    rows = export(opened, formats, Storage.open(out or f"{opened.run}-exported"))
+    rows = export(opened, formats, Storage.open(out or f"{opened.run}-exported"), is_trusted=is_trusted)
     if is_json:
         output.print_json({"run": opened.run, "exported": rows})
         return

@@ -21,6 +21,7 @@ from raydist.cli.job_options import (
     reading_options,
 )
 from raydist.cli.kept_job import (
+    ambiguous_texts,
     check_args,
     check_roles,
     kept_code,
@@ -31,7 +32,7 @@ from raydist.cli.kept_job import (
 )
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
-from raydist.entry.definition import read_job
+from raydist.entry.definition import literal_defaults
 from raydist.entry.environment import ENV, variable_names
 from raydist.runtime.host.software import package_versions
 from raydist.runtime.task.code_archive import unpack
@@ -131,11 +132,11 @@ def reproduce(
     if is_run:
         return _run_again(record, code, target, notes, storage=storage, name=name, is_json=is_json)
     with tempfile.TemporaryDirectory(prefix="raydist-") as scratch:
-        defaults: Mapping[str, Any] = {}
+        defaults: Mapping[str, Any] | None = {}
         if code is not None:
             unpack(code, Path(scratch))
             job = kept_job(opened.run, record.spec, working_dir=scratch)
-            defaults = read_job(job, cwd=Path(scratch), working_dir=scratch).defaults
+            defaults = literal_defaults(job, cwd=Path(scratch))  # who wrote the copy is not known
     shown = redact(storage)
     if shown != storage:
         notes.append("the credentials in --storage are not shown; give them again")
@@ -153,11 +154,14 @@ def reproduce(
         )
     own = {"working_dir": working_dir, "storage": shown, "name": name}
     lines.append(submit_line(again, {**kept_settings(record.spec), **own}, defaults=defaults))
+    texts = [] if defaults is not None else ambiguous_texts(record.spec)
+    if texts:
+        notes.append(f"-p {', '.join(texts)} may be read as a number, not as the text that it was")
     if is_json:
         output.print_json({"run": opened.run, "commands": lines, "notes": notes})
         return 0
     for note in notes:
-        output.show(f"# {note}")
+        output.show(f"# {' '.join(note.split())}")
     for line in lines:
         output.show(line)
     return 0

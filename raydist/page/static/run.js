@@ -183,7 +183,8 @@ function launchView(timings) {
   const told = phases.filter(({ seconds }) => seconds > 0);
   const bars = told.map(({ name, seconds, number }) => h("span", { className: `phase p${number}`, title: `${name}: ${formatSeconds(seconds)}`,
     style: { flexGrow: String(Math.max(seconds, before / 200)) } }));
-  return section("Launch", `${formatSeconds(before)} until the first step`, h("div", { className: "phases" }, bars),
+  const reached = typeof timings.first_step === "number" ? "until the first step" : "without a step";
+  return section("Launch", `${formatSeconds(before)} ${reached}`, h("div", { className: "phases" }, bars),
     h("div", { className: "legend" }, told.map(({ name, seconds, number }) => h("span", {}, h("i", { className: `phase p${number}` }), `${name} ${formatSeconds(seconds)}`))));
 }
 

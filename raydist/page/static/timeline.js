@@ -1,7 +1,7 @@
 // What each task did when: a row of bars for each.
 
 const MOST_ROWS = 40;
-const STAGES = ["waiting", "starting", "training", "lost", "replaced"];
+const STAGES = ["waiting", "starting", "running", "lost", "replaced"];
 
 function timelineView(timeline) {
   const [begunS, spanS] = [timeline.begun_s, Math.max(timeline.end_s - timeline.begun_s, 0.001)];

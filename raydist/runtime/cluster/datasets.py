@@ -6,6 +6,7 @@ place of one, does not pay for Ray Data's import.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -104,7 +105,10 @@ class DatasetSplits:
 
     def share_of(self, worker: int) -> dict[str, Any]:
         """Returns the `ray.data.DataIterator` of a worker for each dataset; all have equally many rows."""
-        return {name: shares[worker] for name, shares in self._splits.items()}
+        shares = {name: shares[worker] for name, shares in self._splits.items()}
+        for share in shares.values():
+            share.schema = functools.partial(_schema_of_tensors, share)  # `to_tf` asks this iterator's
+        return shares
 
     def stop(self) -> None:
         """Ends the coordinators, and with them what they still read. Idempotent."""
@@ -113,3 +117,24 @@ class DatasetSplits:
         splits, self._splits = self._splits, {}
         for shares in splits.values():
             ray_internals.kill_split_coordinator(shares[0])
+
+
+def _schema_of_tensors(share: Any) -> Any:
+    """Returns the schema of a `DataIterator`, whose lists of either kind are those that Ray's `to_tf` knows.
+
+    It knows `list`, of any lengths, and tensor columns.
+    """
+    import pyarrow as pa
+    from ray.data import Schema
+    from ray.data.extensions import ArrowTensorType
+
+    schema = type(share).schema(share)
+    if schema is None or not isinstance(schema.base_schema, pa.Schema):
+        return schema
+
+    def known(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_fixed_size_list(kind):
+            return ArrowTensorType((kind.list_size,), kind.value_type)
+        return pa.list_(kind.value_type) if pa.types.is_large_list(kind) else kind
+
+    return Schema(pa.schema([one.with_type(known(one.type)) for one in schema.base_schema]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from raydist.errors import ClusterError
@@ -14,17 +15,17 @@ from raydist.runtime.cluster.connection import connect
 _TASK_PROCESSES = (b"ray::TaskActor", b"raydist::")
 
 
-def signal_task(pid: int, number: int, *, host: str, address: str | None) -> None:
+def signal_task(pid: int, number: int, *, host: str, address_of: Callable[[], str | None]) -> None:
     """Sends signal `number` to the task that is process `pid` of `host`.
 
     Args:
       host: Its address as Ray knows it.
-      address: The Ray cluster, as in JobSpec; asked only where `host` is not this one.
+      address_of: Returns the Ray to join where `host` is not this one, or raises why none is.
 
     Raises:
       ClusterError: The process is no longer a task, or its host cannot be reached.
     """
-    is_task = _signal(pid, number) if _is_here(host) else _signal_there(pid, number, host, address)
+    is_task = _signal(pid, number) if _is_here(host) else _signal_there(pid, number, host, address_of())
     if not is_task:
         raise ClusterError(f"process {pid} of host {host} is no longer a task of raydist")
 

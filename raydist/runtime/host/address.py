@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import socket
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,13 +18,14 @@ CLIENT_PREFIX = "ray://"
 LOCAL = "local"
 
 _PROBE_TIMEOUT_S = 1.0
+_ADDRESS_CHARS = 1024
 
 
 def running_address(environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns RAY_ADDRESS, else the address of a Ray that `ray start` left running here, else None.
 
-    RAY_ADDRESS is taken at its word; only the file that `ray start` leaves, and that outlives a
-    crashed Ray, is checked by a TCP connection.
+    RAY_ADDRESS is taken at its word. The file that `ray start` leaves counts only if this user or root
+    owns it, and is checked by a TCP connection, as it outlives a crashed Ray.
     """
     given = environ.get(ADDRESS_VARIABLE, "")
     if given not in ("", "auto"):
@@ -77,10 +79,17 @@ def ray_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def _recorded_address(environ: Mapping[str, str]) -> str | None:
+    # As in ray/_common/utils.py, get_ray_address_file.
+    path = ray_folder(environ) / "ray_current_cluster"
     try:
-        # As in ray/_common/utils.py, get_ray_address_file.
-        return (ray_folder(environ) / "ray_current_cluster").read_text().strip() or None
-    except OSError:
+        # Every user can write to Ray's folder, and the file says which Ray gets the code and the token.
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(opened, encoding="utf-8") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
+                return None
+            return file.read(_ADDRESS_CHARS).strip() or None
+    except (OSError, ValueError):
         return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import os
 import pickle
@@ -22,7 +23,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,6 +48,8 @@ _CHUNK = 1 << 16
 _NUM_FDS = 3
 # Why a restarted server imports nothing.
 _PROBLEM = "RAYDIST_FORK_PROBLEM"
+# In the environment of what a forked process starts, so that a daemon can be found in any session.
+_MARK = "RAYDIST_STARTED_BY"
 # As NumPy's wheels call it, and as others do.
 _SET_NUM_THREADS = (
     *("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"),
@@ -149,6 +152,7 @@ class _Server:
         self._problem = problem
         self._pids: dict[socket.socket, int] = {}
         self._bound: list[socket.socket] = []
+        self._token = os.urandom(8).hex()
         self._idle_since_s = time.monotonic()
 
     def serve(self) -> tuple[ForkRequest, list[int]]:
@@ -162,6 +166,8 @@ class _Server:
                 watched.append(self._parent)
             ready, _, _ = select.select(watched, [], [], self._patience_s())
             if self._parent in ready:
+                for connection in list(self._pids):
+                    self._forget(connection)
                 sys.exit()
             if woken in ready:
                 os.read(woken, _CHUNK)
@@ -213,7 +219,8 @@ class _Server:
                 one.close()
             if self._parent is not None:
                 os.close(self._parent)
-            return request, fds
+            environ = {**request.environ, _MARK: self._mark_of(os.getpid())}
+            return dataclasses.replace(request, environ=environ), fds
         for fd in fds:
             os.close(fd)
         self._pids[connection] = pid
@@ -224,27 +231,35 @@ class _Server:
 
     def _reap(self) -> None:
         """Tells the agents of the processes that have ended. What these have left running is killed."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        while (ended := _next_ended()) is not None:
+            pid, status = ended
             for connection in [one for one, owned in self._pids.items() if owned == pid]:
-                _kill_group(pid)
+                self._kill_started_by(pid)
                 with contextlib.suppress(OSError):
                     send(connection, Exited(code=os.waitstatus_to_exitcode(status)))
                 del self._pids[connection]
                 self._drop(connection)
+        if not self._pids:  # what is left of them has no mark, and is this process's own child by now
+            for child in children_of(os.getpid()):
+                _kill(child)
 
     def _forget(self, connection: socket.socket) -> None:
         pid = self._pids.pop(connection)
-        for child in children_of(pid):  # such as those with a session of their own
-            _kill(child)
         _kill(pid)
-        _kill_group(pid)
+        self._kill_started_by(pid)
         self._drop(connection)
+
+    def _kill_started_by(self, pid: int) -> None:
+        """Kills what a process has started, in whatever session."""
+        _kill_group(pid)
+        killed: set[int] = set()
+        while found := set(_processes_with(self._mark_of(pid))) - killed:  # one may start another meanwhile
+            for one in found:
+                _kill(one)
+            killed |= found
+
+    def _mark_of(self, pid: int) -> str:
+        return f"{self._token}-{pid}"
 
     def _drop(self, connection: socket.socket) -> None:
         connection.close()
@@ -372,8 +387,25 @@ def servers_here() -> dict[int, int]:
     return found
 
 
+def _next_ended() -> tuple[int, int] | None:
+    """Returns a child that has ended, with its status; None where there is none."""
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, status) if pid else None
+
+
+def _processes_with(mark: str) -> Iterator[int]:
+    entry = f"{_MARK}={mark}".encode()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # another user's, or one that has just ended
+            if entry in environ.read_bytes().split(b"\0"):
+                yield int(environ.parent.name)
+
+
 def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # a daemon may run as another user
         os.kill(pid, signal.SIGKILL)
 
 

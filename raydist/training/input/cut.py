@@ -243,6 +243,7 @@ def _can_slice(dataset: Any, strategy: tf.distribute.Strategy) -> bool:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (None, AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
         return False
+    slices.check_has_rows(dataset.element_spec)
     specs = tf.nest.flatten(dataset.element_spec)
     if not specs or any(getattr(spec, "shape", tf.TensorShape(None)).rank in (None, 0) for spec in specs):
         return False

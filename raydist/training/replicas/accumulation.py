@@ -14,7 +14,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.replicas import side_effects, slices
 from raydist.training.replicas.code_names import is_keras
-from raydist.training.replicas.gradient_probe import Probe, Update, is_processed
+from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import added, comes_from_half, overflowed_halves
 from raydist.training.replicas.loss_verdict import described
 from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, use_share, weighted_gradient
@@ -223,7 +223,7 @@ class UpdateCheck:
         self._step, self._probe = step, Probe(strategy)
         self._run = tf_private.WithoutEffects(self._trace, spec)
         self.assigned = tf_private.assigned_variables(self._run.graph)
-        self.is_processed = any(is_processed(one) for update in self.updates for one in update.gradients)
+        self.is_processed = any(update.is_processed for update in self.updates)
 
     def amounts(self, batch: Any) -> list[tf.Tensor]:
         """Returns the amounts of a batch in the order in which its losses ask for them."""

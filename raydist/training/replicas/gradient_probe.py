@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ class Update:
       is_reduced: Whether the step has summed the gradients over replicas itself.
       unprocessed: Of gradients that something not linear was done to, such as clipping, those that a tape
         gave for the same variables; None where there are none, and where nothing was done.
+      is_processed: Whether something not linear, such as clipping, was done to one of the gradients.
     """
 
     optimizer: Any
@@ -27,6 +28,7 @@ class Update:
     variables: tuple[Any, ...]
     is_reduced: bool = False
     unprocessed: tuple[Any, ...] = ()
+    is_processed: bool = False
 
 
 class Statistics:
@@ -106,13 +108,18 @@ class Probe:
     def record(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, is_reduced: bool = False
     ) -> None:
-        unprocessed = tuple(map(self._unprocessed, gradients, variables))
-        self.updates.append(Update(optimizer, tuple(gradients), tuple(variables), is_reduced, unprocessed))
+        # A tape's result may be an operation of a `tf.custom_gradient`, which no name tells from others.
+        of_tapes = {id(getattr(_values(one), "op", None)) for _, one in self._of_tapes}
+        are_processed = [one is not None and _is_processed(one, of_tapes) for one in gradients]
+        unprocessed = tuple(
+            self._unprocessed(gradient, variable) if is_processed else None
+            for gradient, variable, is_processed in zip(gradients, variables, are_processed, strict=True)
+        )
+        given = (tuple(gradients), tuple(variables), is_reduced, unprocessed, any(are_processed))
+        self.updates.append(Update(optimizer, *given))
 
     def _unprocessed(self, gradient: Any, variable: Any) -> Any:
-        """Returns the last gradient of a tape's from which one was made; None if nothing was done to it."""
-        if gradient is None or not is_processed(gradient):
-            return None
+        """Returns the last gradient of a tape's from which one was made; None without one."""
         ids = tf_private.ids_of([variable])
         ahead = {id(one) for one in tf_private.ops_behind(_values(gradient))}
         return next(
@@ -124,17 +131,20 @@ def _values(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def is_processed(gradient: Any) -> bool:
+def _is_processed(gradient: Any, of_tapes: Collection[int]) -> bool:
     """Whether something that is not linear, such as clipping, was done to a gradient in a graph.
 
     TensorFlow names what a tape computes (eager/backprop.py, `_gradient_function`).
+
+    Args:
+      of_tapes: Ids of the operations whose results tapes have returned.
     """
-    ahead = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient]
+    ahead = [_values(gradient)]
     seen: set[int] = set()
     while ahead:
         tensor = ahead.pop()
         op = getattr(tensor, "op", None)
-        if op is None or id(op) in seen or op.name.startswith("gradient_tape/"):
+        if op is None or id(op) in seen or id(op) in of_tapes or op.name.startswith("gradient_tape/"):
             continue
         if op.type in _NOT_LINEAR:
             return True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -37,11 +39,68 @@ def refuse_stateful(model: Any, strategy: tf.distribute.Strategy) -> None:
     """
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) and any(one.__name__ == "RNN" for one in type(layer).__mro__):
-            raise UnsupportedError(
-                f"layer {layer.name} is stateful: its states are those of a whole batch's rows, and each of "
-                f"{strategy.num_replicas_in_sync} replicas has some of them; use stateful=False, or "
-                "one worker with one device"
+            raise _needs_all_rows(
+                f"layer {layer.name} is stateful: its states are those of a whole batch's rows",
+                strategy,
+                "some",
+                "use stateful=False",
             )
+
+
+@contextmanager
+def refusing_constant_rows(model: Any, strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Raises UnsupportedError for a step that fails because it wants as many rows as the whole batch has."""
+    try:
+        yield
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        found = _rows_wanted(str(error), strategy.num_replicas_in_sync)
+        if found is None:
+            raise
+        own, wanted, unit, node = found
+        names = {one.name for one in model._flatten_layers()}
+        parts = (name for part in reversed(node.split("/")) for name in (part, re.sub(r"_\d+$", "", part)))
+        raise _needs_all_rows(
+            f"layer {next((one for one in parts if one in names), model.name)} has a constant batch size of "
+            f"{wanted} {unit}",
+            strategy,
+            str(own),
+            "write -1 or tf.shape(x)[0] in its place",
+        ) from error
+
+
+_SHAPE = r"\[(\d+)[^\]]*\]"
+_UNLIKE_ROWS = (rf"input shapes: {_SHAPE}, {_SHAPE}", rf"Incompatible shapes: {_SHAPE} vs\. {_SHAPE}")
+
+
+def _rows_wanted(message: str, num_replicas: int) -> tuple[int, int, str, str] | None:
+    """Returns a replica's rows, the whole batch's, `rows`, and the node that wants these; or None.
+
+    Where only the numbers of values are known, these and `values`.
+    """
+    unit = "rows"
+    node = re.search(r"node ([^ }]+)", message)
+    if sizes := re.search(rf"a tensor with (\d+) elements to shape {_SHAPE} \((\d+) elements\)", message):
+        values, wanted, all_values = map(int, sizes.groups())
+        own = values * wanted / max(all_values, 1)
+    elif sizes := re.search(r"a tensor with (\d+) values, but the requested shape has (\d+)", message):
+        own, wanted = map(int, sizes.groups())
+        unit = "values"
+    else:
+        found = (re.search(one, message) for one in _UNLIKE_ROWS)
+        if (sizes := next(filter(None, found), None)) is None:
+            return None
+        own, wanted = sorted(map(int, sizes.groups()))
+    is_part = (
+        num_replicas > 1 and own in (wanted // num_replicas, -(-wanted // num_replicas)) and own < wanted
+    )
+    return (int(own), wanted, unit, node[1] if node else "") if is_part else None
+
+
+def _needs_all_rows(cause: str, strategy: tf.distribute.Strategy, own: str, remedy: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{cause}, and each of {strategy.num_replicas_in_sync} replicas has {own} of them; {remedy}, or use "
+        "one worker with one device"
+    )
 
 
 def notes_on(

@@ -202,6 +202,25 @@ UNLIKE_ROWS = (
 )
 
 
+def check_has_rows(element_spec: Any) -> None:
+    """Raises UnsupportedError for what has no row for each example.
+
+    Those are composite tensors that are not TensorFlow's, such as those of graphs, and data without batches.
+    """
+    for spec in tf.nest.flatten(element_spec, expand_composites=False):
+        if not type(spec).__module__.startswith("tensorflow."):
+            raise UnsupportedError(
+                f"the data have a {spec.value_type.__name__}, which raydist cannot cut by rows for several "
+                "replicas; give tensors or ragged tensors with a row for each example, from which the model "
+                "makes it, or use one worker with one device"
+            )
+        if getattr(spec, "shape", tf.TensorShape(None)).rank == 0:
+            raise UnsupportedError(
+                "an element of the dataset has a scalar where a batch has a row for each example; add "
+                ".batch(GLOBAL_BATCH_SIZE) to the dataset"
+            )
+
+
 def is_even(element_spec: Any, num_replicas: int) -> bool:
     """Whether the replicas have as many rows as one another in every batch, as its shapes show."""
     sizes = {spec.shape[0] for spec in tf.nest.flatten(element_spec)}
@@ -236,8 +255,16 @@ def rows(batch: Any, start: Any, size: Any) -> Any:
 
 
 def zeros_of(specs: Any) -> Any:
-    """Returns zeros of a structure of specs, or of a model's symbolic inputs; a size that is unknown is 1."""
-    return tf.nest.map_structure(lambda spec: tf.zeros([size or 1 for size in spec.shape], spec.dtype), specs)
+    """Returns zeros of a structure of specs, or of a model's symbolic inputs; a size that is unknown is 1.
+
+    A graph does not know it either: layers that want a certain one can be traced.
+    """
+
+    def zeros(spec: Any) -> tf.Tensor:
+        of_one = tf.zeros([size or 1 for size in spec.shape], spec.dtype)
+        return tf.compat.v1.placeholder_with_default(of_one, spec.shape)
+
+    return tf.nest.map_structure(zeros, specs)
 
 
 def own_rows_of(element: Any) -> Any:

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.replicas import dependence, linearity, slices
-from raydist.training.replicas.gradient_probe import Probe, Statistics, Update, is_processed
+from raydist.training.replicas.gradient_probe import Probe, Statistics, Update
 from raydist.training.replicas.gradients import with_unique_rows
 from raydist.training.replicas.loss_verdict import (
     TOLERANCE,
@@ -366,7 +366,7 @@ class StepCheck:
         self.means = [metric for metric, _ in shown[0][0]]
         self.reduces_itself = any(update.is_reduced for update in whole)
         self.normalising = statistics.layers
-        self.processes_gradients = any(is_processed(one) for update in whole for one in update.gradients)
+        self.processes_gradients = any(update.is_processed for update in whole)
         self.processes_sums = any(one is not None for update in whole for one in update.unprocessed)
         gradients = [one for update in whole for one in update.gradients if one is not None]
         self.tolerance = max(map(_tolerance_of, gradients), default=TOLERANCE)

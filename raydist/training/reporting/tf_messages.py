@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 from raydist.spec.text import without_colours
 
@@ -20,6 +22,9 @@ _ADVICE = {
         "Build MultiWorkerMirroredStrategy() before the first tensor, variable, dataset or model; before "
         "tf.config.list_logical_devices(); tf.config.list_physical_devices() may come first."
     ),
+    "'ShardedVariable' object has no attribute 'handle'": (
+        "Keras 3 has no sharded variables: use --keras legacy, or leave variable_partitioner out."
+    ),
     # TensorFlow has not brought it along since 2.21. raydist's extra `tensorflow` does not either, because
     # only programs that write summaries themselves need it.
     "TensorBoard is not installed, missing implementation for tf.summary": (
@@ -27,6 +32,40 @@ _ADVICE = {
         "TensorBoard callback: raydist writes its metrics for TensorBoard without them."
     ),
 }
+# What TensorFlow tells of where a node was made: the whole stack, of which few frames are the user's.
+_NODE_STACK = re.compile(
+    r"(?:Graph execution error:\n\n)?Detected at node \S+ defined at \(most recent call last\):\n"
+    r"((?:<stack traces unavailable>\n|  File .*\n\n?)+)"
+)
+_FRAME = re.compile(r'  File "(.*)", line \d+, in .*\n')
+_OF_OTHERS = (f"{os.sep}site-packages{os.sep}", f"{Path(__file__).parents[2]}{os.sep}", "<frozen ")
+_LABEL = re.compile(
+    r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\).*"
+    r"(?:\n\t \[\[\{\{node .*)?"
+)
+
+
+def readable(text: str, *, with_frames: bool = True) -> str:
+    """Returns a message or traceback without most of what TensorFlow tells of a node that failed.
+
+    Args:
+      with_frames: Whether the frames of the user's code in the node's stack stay.
+    """
+
+    def users(stack: re.Match[str]) -> str:
+        frames = [one for one in _FRAME.finditer(stack[1]) if not any(name in one[1] for name in _OF_OTHERS)]
+        return "".join(["in the graph that was made at\n", *(one[0] for one in frames)]) if frames else ""
+
+    text = _NODE_STACK.sub(users if with_frames else "", text)
+    return _LABEL.sub(_about_label, text)
+
+
+def _about_label(said: re.Match[str]) -> str:
+    value, num_classes = said[1], int(said[2])
+    return (
+        f"a label is {value}, but the model's output has {num_classes} classes, 0 to {num_classes - 1}; give "
+        "the last layer a unit for each class, or number the labels from 0"
+    )
 
 
 def with_advice(message: str) -> str:

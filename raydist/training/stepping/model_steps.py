@@ -126,7 +126,12 @@ def make_predict_function(
         return tf.nest.map_structure(lambda *parts: gathered_rows.joined(parts), *map(of_all, elements))
 
     traced = predict if model.run_eagerly else tf.function(predict, reduce_retracing=True)
-    return lambda elements: traced([slices.for_replicas(element, strategy) for element in elements])
+
+    def call(elements: Sequence[Any]) -> Any:
+        with layer_notes.refusing_constant_rows(model, strategy):
+            return traced([slices.for_replicas(element, strategy) for element in elements])
+
+    return call
 
 
 def make_step_function(
@@ -250,7 +255,7 @@ def make_step_function(
 
     def call(elements: Any) -> Any:
         own_logs.set_shown(model, shown)
-        with kept_totals.changing():
+        with kept_totals.changing(), layer_notes.refusing_constant_rows(model, strategy):
             outputs = function(elements)
         if isinstance(elements, step_calls.StepCall):
             outputs = own_logs.of_task(model, outputs, is_training=is_training)

@@ -155,7 +155,10 @@ def _of_replicas(value: Any) -> Sequence[Any]:
 
 
 def _num_rows(component: Any) -> Any:
-    return tf.cast(1 if component.shape.rank == 0 else slices.num_rows(component), tf.int64)
+    has_rows = (
+        isinstance(component, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)) and component.shape.rank != 0
+    )
+    return tf.cast(slices.num_rows(component) if has_rows else 1, tf.int64)
 
 
 # A file of each thread and the state of each connection are read for it.

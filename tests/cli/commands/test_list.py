@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
+from raydist.storage.studies import StudyStore
 from tests.cli.conftest import Run
 from tests.support.records import make_record
 
@@ -116,6 +119,70 @@ def test_list_has_the_columns_that_are_asked_for(
 ) -> None:
     code, out, _ = raydist("list", "--storage", tuned, *arguments)
     assert (code, out.splitlines()) == (0, lines)
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> str:
+    """A storage with the trials of a search by accuracy, and with a run that has more of it."""
+    uri = str(tmp_path / "searched")
+    for created_at_s, name, accuracy, study in (
+        (1.0, "s-0", 0.5, "s"),
+        (2.0, "s-1", 0.75, "s"),
+        (3.0, "s-2", None, "s"),
+        (4.0, "alone", 0.9, None),
+    ):
+        storage = open_run(uri, run=name)
+        metrics = {"val_loss": 2.5} | ({} if accuracy is None else {"accuracy": accuracy})
+        best = {"name": "val_loss", "value": 1.5, "step": 4}
+        record = make_record(
+            storage, state="SUCCEEDED", spec={"study": study}, metrics=metrics, best=best, steps=4
+        )
+        RunRecordStore(storage, clock=lambda now_s=created_at_s: now_s).replace(record)
+    store = StudyStore(Storage.open(uri))
+    store.begin("s", {"--metric": "accuracy", "--mode": "max"})
+    store.keep_values("s", {"s-0": 0.875})
+    return uri
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        pytest.param(["--sort", "accuracy"], ["alone  0.9", "s-1  0.75", "s-0  0.5", "s-2  -"], id="highest"),
+        pytest.param(["--sort", "accuracy", "--limit", "1"], ["alone  0.9"], id="limit"),
+        pytest.param(
+            ["--sort", "accuracy", "--study", "s"], ["s-0  0.875", "s-1  0.75", "s-2  -"], id="study"
+        ),
+    ],
+)
+def test_list_is_sorted_by_a_metric_the_best_first(
+    raydist: Run, searched: str, arguments: list[str], lines: list[str]
+) -> None:
+    code, out, _ = raydist("list", "--storage", searched, "--columns", "run", *arguments)
+    assert (code, out.split("\n")[0].split()) == (0, ["run", "accuracy"])
+    assert [line.split() for line in out.splitlines()[1:] if "--limit" not in line] == [
+        line.split() for line in lines
+    ]
+    runs = json.loads(raydist("list", "--storage", searched, "--json", *arguments)[1])["runs"]
+    assert [run["run"] for run in runs] == [line.split()[0] for line in lines]
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_metric_to_sort_by_that_no_run_has_is_exit_2(
+    raydist: Run, searched: str, form: tuple[str, ...]
+) -> None:
+    code, _, err = raydist("list", "--storage", searched, "--sort", "acuracy", *form)
+    assert (code, "no run that is listed has 'acuracy'; did you mean accuracy?" in err) == (2, True)
+
+
+def test_trials_of_a_search_are_listed_with_the_best_values_of_its_metric(
+    raydist: Run, searched: str
+) -> None:
+    out = raydist("list", "--storage", searched, "--columns", "run,best", "--study", "s")[1]
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["s-2", "val_loss", "1.5"],
+        ["s-1", "accuracy", "0.75"],
+        ["s-0", "accuracy", "0.875"],
+    ]
 
 
 def test_column_that_no_run_has_is_exit_2(raydist: Run, tuned: str) -> None:

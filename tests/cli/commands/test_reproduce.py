@@ -22,7 +22,9 @@ from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.records import make_record
 
 JOB = """
-import raydist
+import pathlib, raydist
+
+pathlib.Path("executed").touch()
 
 PARAMS = {"epochs": 3, "word": "a", "shape": None, "api_key": ""}
 
@@ -68,10 +70,12 @@ def test_printed_commands_ask_for_what_the_run_had(
     kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "executed").unlink()  # by the plan of the run itself
     storage = str(tmp_path / "runs")
     download, submit = told(capsys, "reproduce", "first", "--storage", storage)["commands"]
     assert main.run(shlex.split(download)[1:]) == 0
     assert (tmp_path / "first-code/job.py").read_text() == JOB
+    assert not (tmp_path / "executed").exists()  # the copy may be anybody's
     capsys.readouterr()
     planned = told(capsys, "submit", "--dry-run", *shlex.split(submit)[2:])
     assert planned["code"] == 0
@@ -83,7 +87,36 @@ def test_printed_commands_ask_for_what_the_run_had(
         "7",
     ]
     assert "--no-export" in words
-    assert "--max-failures" not in words
+    assert "--max-failures" in words  # only a run of the file would tell that it is not asked for
+
+
+def test_printed_command_leaves_out_what_literals_in_the_source_ask_for(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "literal").mkdir()
+    (tmp_path / "literal" / "job.py").write_text(JOB.replace("params=PARAMS", "params={'epochs': 3}"))
+    file = RunFolder(kept, resume=False).keep_code(pack(tmp_path / "literal"))
+    spec = json.loads(kept.read_text(kept.record))["spec"]
+    store(
+        kept, spec=spec, code={"digest": "d" * 64, "num_bytes": 9, "file": file, "dirty": True, "omitted": []}
+    )
+    _, submit = told(capsys, "reproduce", "first", "--storage", str(tmp_path / "runs"))["commands"]
+    assert "--max-failures" not in submit
+    assert "--workers 1" in submit
+
+
+def test_line_break_in_a_record_stays_in_its_comment(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs/first/run.json"
+    record = json.loads(path.read_text())
+    record["code"]["omitted"] = ["a\ntouch b\rc"]
+    path.write_text(json.dumps(record))
+    assert main.run(["reproduce", "first", "--storage", str(tmp_path / "runs")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("#", "raydist ")) for line in lines)
+    assert any("a touch b c" in line for line in lines)
 
 
 def test_options_of_the_printed_command_are_those_of_the_run(
@@ -107,6 +140,16 @@ def test_options_of_the_printed_command_are_those_of_the_run(
         name for name, value in json.loads(json.dumps(describe_job(job))).items() if was[name] != value
     }
     assert different == {"name", "params", "working_dir", "storage"}  # the secret is no longer in params
+
+
+def test_text_that_may_be_read_as_a_number_is_told(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads(kept.read_text(kept.record))
+    spec = {**record["spec"], "params": {"shape": "1", "word": "a b"}}
+    store(kept, spec=spec, code=record["code"], versions=record["versions"])
+    notes = told(capsys, "reproduce", "first", "--storage", str(tmp_path / "runs"))["notes"]
+    assert [note for note in notes if note.startswith("-p shape may be read as a number")]
 
 
 def test_differences_are_told(kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

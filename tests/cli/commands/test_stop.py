@@ -14,6 +14,7 @@ from tests.cli.conftest import Run
 # Stands for a driver: records its end as a controller does, when it is interrupted.
 DRIVER = """
 import sys, time
+from raydist.storage import own_runs
 from raydist.storage.claims import this_process
 from raydist.storage.run_storage import open_run
 from raydist.storage.run_record import RunRecordStore
@@ -23,6 +24,7 @@ storage = open_run("raydist_runs", run="digits-1")
 record = RunRecordStore(storage)
 try:
     record.replace(make_record(storage, state="RUNNING", steps=4, driver=this_process()))
+    own_runs.remember(storage, addresses=(), driver=this_process())
     print("up", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
@@ -31,14 +33,19 @@ except KeyboardInterrupt:
 
 
 @pytest.fixture
-def driver() -> Iterator[subprocess.Popen[str]]:
+def starting_driver() -> Iterator[subprocess.Popen[str]]:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", DRIVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == "up\n"
         yield driver
         driver.kill()
+
+
+@pytest.fixture
+def driver(starting_driver: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    assert starting_driver.stdout is not None
+    assert starting_driver.stdout.readline() == "up\n"
+    return starting_driver
 
 
 def store(driver: dict[str, Any] | None) -> None:
@@ -55,6 +62,14 @@ def store(driver: dict[str, Any] | None) -> None:
 def test_stop_interrupts_the_driver_and_waits_for_the_end(raydist: Run) -> None:
     code, out, _ = raydist("stop", "digits-1")
     assert (code, out) == (0, "run digits-1: CANCELLED after 5 steps\n")
+
+
+@pytest.mark.usefixtures("starting_driver")
+def test_stop_waits_for_a_run_that_is_being_submitted(raydist: Run) -> None:
+    code, out, err = raydist("stop", "digits-1")
+    assert (code, out) == (0, "run digits-1: CANCELLED after 5 steps\n")
+    assert "no run named 'digits-1'" in err
+    assert "waiting up to 10 s for it" in err
 
 
 @pytest.mark.parametrize(

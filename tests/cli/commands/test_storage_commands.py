@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from raydist.metrics.parquet import MetricsWriter
+from raydist.spec.tasks import TaskId
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from tests.cli.conftest import Run
+from tests.support.metric_rows import row
+from tests.support.records import make_record
 
 pytestmark = pytest.mark.usefixtures("stored_run")
 
@@ -147,6 +152,33 @@ def test_metrics_of_a_later_attempt_win(raydist: Run) -> None:
 def test_metrics_as_csv_can_be_read_by_others(raydist: Run) -> None:
     _, out, _ = raydist("metrics", "digits-1", "--format", "csv")
     assert out.splitlines() == ["step,epoch,task,loss", "10,1,worker/0,0.5", "20,2,worker/0,0.25"]
+
+
+@pytest.fixture
+def other_run(tmp_path: Path) -> None:
+    """A second run, which has reported another metric too."""
+    storage = open_run(str(tmp_path / "raydist_runs"), run="digits-2")
+    RunRecordStore(storage).replace(make_record(storage, state="RUNNING"))
+    writer = MetricsWriter.open(storage, task=TaskId.parse("worker/0"), attempt=0)
+    writer.append([row(step=10, epoch=1, value=0.125), row(step=10, epoch=1, value=0.75, name="auc")])
+    writer.flush()
+
+
+@pytest.mark.usefixtures("other_run")
+def test_metrics_of_several_runs_have_their_names(raydist: Run) -> None:
+    both = ("metrics", "digits-1", "digits-2", "digits-1")
+    assert raydist(*both, "--format", "csv")[1].splitlines() == [
+        "run,step,epoch,task,loss,auc",
+        "digits-1,10,1,worker/0,0.5,",
+        "digits-1,20,2,worker/0,0.25,",
+        "digits-2,10,1,worker/0,0.125,0.75",
+    ]
+    assert raydist(*both)[1].splitlines()[-1].split() == ["digits-2", "10", "1", "worker/0", "0.125", "0.75"]
+    printed = json.loads(raydist(*both, "--json")[1])["runs"]
+    assert [(one["run"], len(one["metrics"])) for one in printed] == [("digits-1", 2), ("digits-2", 1)]
+    drawn = raydist(*both, "--plot")[1]
+    assert "loss of digits-1" in drawn
+    assert "loss of digits-2" in drawn
 
 
 def test_metrics_are_drawn(raydist: Run) -> None:

@@ -10,11 +10,20 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+import ray
 
 from raydist.errors import SpecError
 from raydist.outcome.status import TaskState
-from raydist.runtime.cluster.datasets import check_datasets, check_resumed, deserialize, serialize
+from raydist.runtime.cluster.datasets import (
+    DatasetSplits,
+    check_datasets,
+    check_resumed,
+    deserialize,
+    serialize,
+)
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 
@@ -62,6 +71,27 @@ def test_each_worker_reads_its_share_in_every_pass(
     wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
     assert [drive.statuses[task].step for task in BOTH] == [20, 20]
     assert sorted(ids_of(drive, "worker/0") + ids_of(drive, "worker/1")) == list(range(20))
+
+
+def tensors_of(share: Any, columns: list[str]) -> Any:
+    """Returns the rows of each column as `to_tf` gives them."""
+    batches = [x for x, _ in share.to_tf(columns, "y", batch_size=8)]
+    return {name: getattr(batch, "to_list", batch.numpy)() for [x] in [batches] for name, batch in x.items()}
+
+
+def test_lists_of_any_kind_are_tensors_of_a_share(ray_data: Any) -> None:
+    rows = np.arange(24, dtype=np.float32).reshape(8, 3)
+    table = {
+        "fixed": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 3),
+        "list": pa.array(rows.tolist(), pa.list_(pa.float32())),
+        "large": pa.array(rows.tolist(), pa.large_list(pa.float32())),
+    }
+    dataset = ray_data.from_arrow(pa.table({**table, "y": pa.array([0.0] * 8)}))
+    splits = DatasetSplits.start({"train": dataset}, node_ids=[ray.get_runtime_context().get_node_id()])
+    read = ray.remote(tensors_of).options(num_cpus=0).remote(splits.share_of(0)["train"], list(table))
+    for name, found in ray.get(read).items():
+        np.testing.assert_array_equal(found, rows, err_msg=name)
+    splits.stop()
 
 
 def test_split_of_another_attempt_is_made_anew(ray_data: Any, start: Start, wait_until: WaitUntil) -> None:

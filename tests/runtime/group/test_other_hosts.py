@@ -325,7 +325,7 @@ def signal_from_elsewhere(pid: int, host: str) -> str:
         "import sys; from raydist.runtime.cluster import signals; from raydist.errors import ClusterError\n"
         "signals._is_here = lambda host: False\n"
         "pid, host, address = sys.argv[1:]\n"
-        "try: signals.signal_task(int(pid), 9, host=host, address=address)\n"
+        "try: signals.signal_task(int(pid), 9, host=host, address_of=lambda: address)\n"
         "except ClusterError as error: print(error)"
     )
     command = [sys.executable, "-c", code, str(pid), host, gcs_address()]

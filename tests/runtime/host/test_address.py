@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -44,6 +45,23 @@ def test_recorded_address_that_answers_is_found(tmp_path: Path) -> None:
 
 def test_address_that_a_crashed_ray_left_is_passed_over(tmp_path: Path) -> None:
     assert running_address(record(tmp_path, "127.0.0.1:1")) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_address_that_another_user_wrote_is_passed_over(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        environ = record(tmp_path, f"127.0.0.1:{server.getsockname()[1]}")
+        os.chown(tmp_path / "ray" / "ray_current_cluster", 65534, 65534)
+        assert running_address(environ) is None
+
+
+def test_address_behind_a_link_is_passed_over(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        environ = record(tmp_path, f"127.0.0.1:{server.getsockname()[1]}")
+        path = tmp_path / "ray" / "ray_current_cluster"
+        path.rename(tmp_path / "own")
+        path.symlink_to(tmp_path / "own")
+        assert running_address(environ) is None
 
 
 def test_no_record_is_no_address(tmp_path: Path) -> None:

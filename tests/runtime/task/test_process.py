@@ -18,6 +18,7 @@ import pytest
 
 from raydist.outcome.status import TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment, static_environment
+from raydist.runtime.host.guarded_command import children_of
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.task import fork_client, fork_server, runner as runner_module
 from raydist.runtime.task.child import Begin, Run
@@ -172,6 +173,24 @@ def test_process_dies_with_its_agent_and_so_does_what_it_has_started(wait_until:
     wait_until(lambda: not lives(process) and not lives(child))
 
 
+def test_daemon_ends_with_the_server_of_its_process(wait_until: WaitUntil) -> None:
+    program = AGENT.replace('child="sleep', 'child="setsid sleep')
+    # The server ends with the parent of the agent, as with Ray's daemon.
+    parent = subprocess.Popen(
+        ["sh", "-c", '"$0" -c "$1"; :', sys.executable, program], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    told = next(line for line in parent.stdout if line.startswith("pids "))
+    process, child = map(int, told.split()[1:])
+    [agent] = children_of(parent.pid)
+    parent.kill()
+    try:
+        wait_until(lambda: not lives(process) and not lives(child))
+    finally:
+        os.kill(agent, signal.SIGKILL)
+        parent.communicate()
+
+
 AGENT = textwrap.dedent("""
     import time
     from tests.runtime.task.test_process import Agent, Begin, LogTarget, TASK, TaskProcess, COUNTING, run_of
@@ -189,6 +208,54 @@ AGENT = textwrap.dedent("""
     print(f"\\npids {process.pid} {child}", flush=True)
     time.sleep(1000)
 """)
+
+
+@pytest.mark.parametrize("end", ["returns", "killed", "stopped"])
+@pytest.mark.parametrize(
+    "daemon",
+    [
+        pytest.param("setsid sleep 1000", id="session-of-its-own"),
+        pytest.param("env -i setsid sleep 1000", id="without-its-environment"),
+    ],
+)
+def test_daemon_ends_with_the_process_that_has_started_it(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil, daemon: str, end: str
+) -> None:
+    process = start(keep_warm_s=60.0)
+    pid = forked(process, wait_until)
+    process.send(run_of(steps=3 if end == "returns" else 100_000, child=daemon))
+    if end == "returns":
+        status = process.wait()
+        assert isinstance(status, TaskStatus)
+        process.stop(timeout_s=1.0)
+    else:
+        wait_until(lambda: process.status is not None and any("child=" in it for it in process.status.notes))
+        status = process.status
+        if end == "killed":
+            os.kill(pid, signal.SIGKILL)
+        else:
+            process.kill()
+    child = next(int(note.partition("=")[2]) for note in status.notes if note.startswith("child="))
+    wait_until(lambda: not lives(pid) and not lives(child))
+
+
+def test_daemon_is_left_alone_when_another_process_ends(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    first, second = start(), start()
+    ended = forked(second, wait_until)
+    first.send(run_of(steps=100_000, child="setsid --fork sleep 1000"))
+    wait_until(lambda: first.status is not None and any("child=" in it for it in first.status.notes))
+    mark = f"OF_TEST={tmp_path}".encode()
+    (daemon,) = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.read_bytes() == b"sleep\0001000\0" and mark in (path.parent / "environ").read_bytes()
+    ]
+    second.kill()
+    wait_until(lambda: not lives(ended))
+    assert isinstance(outcome(start()), TaskStatus)  # the server has seen that end before
+    assert lives(daemon)
 
 
 def test_killed_server_is_the_death_of_its_processes(

@@ -1,0 +1,49 @@
+"""Texts of a storage, which anybody may have written, take no longer than their length asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from raydist.spec.secrecy import redact_text
+from raydist.spec.text import as_submitted, coloured_line, escaped, without_sequences
+
+# A search that begins again at each place would take hours.
+pytestmark = pytest.mark.timeout(60)
+SIZE = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("function", "part", "end"),
+    [
+        (as_submitted, "/a", "/code/"),
+        (as_submitted, "/a a a a a a a a a", "/code/"),
+        (as_submitted, "1-a-1-aaaaaaaa-", "/code/"),
+        (as_submitted, "/a/raydist-1/1-1-aaaaaaaa-1", "/code/x"),
+        (redact_text, "a://x:", ""),
+        (redact_text, "a://x", "@"),
+        (redact_text, "a://x@", ""),
+        (redact_text, "a://b?a=1&", ""),
+        (without_sequences, "\x1b]", ""),
+        (without_sequences, "\x1b[0", ""),
+        (coloured_line, "\x1b[31m", ""),
+        (coloured_line, "\x1b[;", ""),
+        (escaped, "\x1b", ""),
+    ],
+)
+def test_text_of_a_megabyte_is_read_once(function: Callable[[str], str], part: str, end: str) -> None:
+    assert isinstance(function(part * (SIZE // len(part)) + end), str)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://k:s/e@h/x", "s3://***@h/x"),
+        ("hdfs://host:8020/a@b", "hdfs://host:8020/a@b"),
+        ("a://u:p@h/b@c, b://t@h", "a://***@h/b@c, b://***@h"),
+        ("see a://h and mail me@host", "see a://h and mail me@host"),
+    ],
+)
+def test_user_parts_are_hidden_wherever_they_stand(text: str, shown: str) -> None:
+    assert redact_text(text) == shown
