@@ -193,6 +193,7 @@ def of_graphs(ctx: Any) -> dict[str, Any]:
     told = {}
     for name, call in {
         "fit": lambda model: model.fit(data, verbose=0).history["loss"][0],
+        "ctx.fit": lambda model: ctx.fit(model, data, epochs=1).history["loss"][0],
         "evaluate": lambda model: model.evaluate(data, verbose=0),
         "predict": lambda model: model.predict(data.map(lambda x, y: x), verbose=0).sum(),
     }.items():

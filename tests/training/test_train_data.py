@@ -134,7 +134,7 @@ def test_composite_tensors_without_rows_are_refused_on_two_replicas_and_train_on
                 "UnsupportedError: the data have a Graph, which raydist cannot cut by rows"
             )
     [task] = run_function(function, Cluster(keras="legacy"))  # Keras 3 itself takes no such data
-    assert task.values["told"] == {"fit": 1.0, "evaluate": 1.0, "predict": 0.0}
+    assert task.values["told"] == {"fit": 1.0, "ctx.fit": 1.0, "evaluate": 1.0, "predict": 0.0}
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])

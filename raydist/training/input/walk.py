@@ -182,4 +182,5 @@ def _is_cut_alike(element_spec: Any) -> bool:
 
 def has_static_rows(element_spec: Any) -> bool:
     """Whether all sizes but that of the batch are known."""
-    return all(spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(element_spec))
+    shapes = [getattr(spec, "shape", tf.TensorShape([])) for spec in tf.nest.flatten(element_spec)]
+    return all(shape[1:].is_fully_defined() for shape in shapes)

@@ -260,7 +260,9 @@ def zeros_of(specs: Any) -> Any:
     A graph does not know it either: layers that want a certain one can be traced.
     """
 
-    def zeros(spec: Any) -> tf.Tensor:
+    def zeros(spec: Any) -> Any:
+        if not hasattr(spec, "dtype"):  # a composite tensor that is not TensorFlow's
+            return tf.nest.map_structure(zeros, spec, expand_composites=True)
         of_one = tf.zeros([size or 1 for size in spec.shape], spec.dtype)
         return tf.compat.v1.placeholder_with_default(of_one, spec.shape)
 
