@@ -76,6 +76,17 @@ def test_no_false_alarm(program: str, keras: str, libraries: str) -> None:
     assert [note for note in false if TRUE_NOTES.get(program, "none") not in note] == []
 
 
+def test_graph_tensors_train_on_one_device_and_are_refused_on_two_workers(libraries: str) -> None:
+    one, two = (
+        run_programs(["tf_gnn_graphs"], cluster_of(cluster, "legacy"), **_place(libraries))["tf_gnn_graphs"]
+        for cluster in ("one device", "2 workers")
+    )
+    losses = one[0].trained.history["loss"]
+    assert losses[-1] < losses[0]
+    for task in two:
+        assert "UnsupportedError: the data have a GraphTensor, which raydist cannot cut" in str(task.error)
+
+
 def test_loss_that_a_train_step_returns_is_in_the_history(libraries: str) -> None:
     [one] = run("legacy", "one device", libraries)["tfrs_ranking"]
     assert one.trained.history["loss"].tolist() == one.trained.history["total_loss"].tolist()
