@@ -326,7 +326,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     tf_private.count_saves_alone()
     tf_private.key_traces_by_replica()
     tf_private.inline_functions(on_compiled=compilation.note_inlined)
-    tf_private.keep_reshapes()
+    tf_private.check_constant_rows()
     check_keras(assignment.keras)
     if job.patch_keras:
         tf_private.make_variables_convertible()

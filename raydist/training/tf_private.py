@@ -70,6 +70,7 @@ from tensorflow.python.framework import (
     op_def_registry,
     ops,
     random_seed,
+    tensor as tensor_lib,
 )
 from tensorflow.python.ops import (
     collective_ops,
@@ -576,31 +577,41 @@ def inline_functions(*, on_compiled: Callable[[str], None]) -> None:
     owner.__call__ = __call__
 
 
-def keep_reshapes() -> None:
-    """Has a replica's traced `tf.reshape` to a constant shape fail where its input has other elements.
+def check_constant_rows() -> None:
+    """Has a replica fail where the constant shape of a reshape or `set_shape` has not the rows of its tensor.
 
-    Grappler drops a reshape that it takes for one without effect, and takes a batch of unknown size for one
-    of the size that is asked for (arithmetic_optimizer.cc and constant_folding.cc). With a part of the batch
-    the model would go on without a word. A shape that is no constant for Grappler keeps the operation.
+    Grappler drops a reshape that may be without effect: it takes a batch of unknown size for one of the
+    size that is asked for (arithmetic_optimizer.cc and constant_folding.cc). `set_shape` checks nothing.
+    With a part of the batch the model would go on without a word. EnsureShape is never dropped.
     """
-    original = gen_array_ops.reshape
-    if getattr(original, "is_kept", False):
+    stock_reshape, stock_set = gen_array_ops.reshape, tensor_lib.Tensor.set_shape
+    if getattr(stock_reshape, "checks_rows", False):
         return
 
-    @functools.wraps(original)
-    def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
-        if isinstance(tensor, tf.Tensor) and not tensor.shape.is_fully_defined() and _is_one_of_several():
-            shape = tf.convert_to_tensor(shape)
-            wanted = tf.get_static_value(shape)
-            if wanted is not None and np.size(wanted) and np.min(wanted) >= 0:
-                shape = tf.raw_ops.PlaceholderWithDefault(input=shape, shape=shape.shape)
-                reshaped = original(tensor, shape, name)
-                reshaped.set_shape(wanted)
-                return reshaped
-        return original(tensor, shape, name)
+    @functools.wraps(stock_reshape)
+    def reshape(tensor: Any, shape: Any, name: str | None = None) -> tf.Tensor:
+        made = stock_reshape(tensor, shape, name)
+        is_traced = isinstance(made, tf.Tensor) and not context.executing_eagerly()
+        if not is_traced or not made.shape.is_fully_defined() or not _is_one_of_several():
+            return made
+        given = made.op.inputs[0]
+        if given.shape.is_fully_defined():
+            return made
+        may_be_same = given.shape.rank is not None and given.shape.is_compatible_with(made.shape)
+        # Behind a reshape of another rank stands none that Grappler can join with it.
+        return tf.ensure_shape(given if may_be_same else made, made.shape)
 
-    reshape.is_kept = True  # type: ignore[attr-defined]
+    @functools.wraps(stock_set)
+    def set_shape(self: tf.Tensor, shape: Any) -> None:
+        is_open = bool(self.shape.rank) and self.shape[0] is None
+        rows = tf.shape(self)[0] if is_open and _is_one_of_several() else None
+        stock_set(self, shape)
+        if rows is not None and self.shape[0] is not None:
+            tf.debugging.assert_equal(rows, self.shape[0], "set_shape")
+
+    reshape.checks_rows = True  # type: ignore[attr-defined]
     gen_array_ops.reshape = reshape
+    tensor_lib.Tensor.set_shape = set_shape
 
 
 def key_traces_by_replica() -> None:

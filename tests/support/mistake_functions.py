@@ -151,6 +151,20 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
         def call(self, x: Any) -> Any:
             return tf.reshape(x, [16, 6])
 
+    class Claiming(keras.Model):
+        def call(self, x: Any) -> Any:
+            same = tf.identity(x)
+            same.set_shape([16, 6])
+            return same
+
+    class Splitting(keras.Model):
+        def call(self, x: Any) -> Any:
+            return tf.reshape(tf.reshape(x, [16, 2, 3]), [16, 6])
+
+    class Compiled(keras.Model):
+        def call(self, x: Any) -> Any:
+            return tf.function(lambda one: tf.reshape(one, [16, 6]), jit_compile=True)(x)
+
     def with_layer(layer: Any) -> Any:
         return keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(6)])
 
@@ -169,6 +183,9 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
         "reshapes": lambda: with_layer(OfSixteen(name="reshapes")),
         "adds": lambda: with_layer(keras.layers.Lambda(lambda one: one + tf.ones([16, 1]), name="adds")),
         "whole": lambda: Model(name="whole"),
+        "claims": lambda: Claiming(name="claims"),
+        "splits": lambda: Splitting(name="splits"),
+        "compiles": lambda: Compiled(name="compiles"),
     }.items():
         for length, data in {"known": tf.data.Dataset.from_tensor_slices((x, x)), "not": rows}.items():
             with ctx.strategy.scope():

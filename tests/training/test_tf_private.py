@@ -81,6 +81,6 @@ def test_iterators_are_freed_by_other_threads_and_all_of_them() -> None:
 
 
 def test_grappler_drops_a_reshape_to_a_constant_shape() -> None:
-    """Fails when it does not any more: then `keep_reshapes` can go."""
+    """Fails when it does not any more: then `check_constant_rows` can let reshapes be."""
     [task] = run_function("tests.support.mistake_functions:reshape_of_a_part", Cluster())
     assert task.values["mean"] == 6.0

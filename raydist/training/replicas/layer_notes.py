@@ -69,7 +69,13 @@ def refusing_constant_rows(model: Any, strategy: tf.distribute.Strategy) -> Iter
 
 
 _SHAPE = r"\[(\d+)[^\]]*\]"
-_UNLIKE_ROWS = (rf"input shapes: {_SHAPE}, {_SHAPE}", rf"Incompatible shapes: {_SHAPE} vs\. {_SHAPE}")
+_UNLIKE_ROWS = (
+    rf"input shapes: {_SHAPE}, {_SHAPE}",
+    rf"Incompatible shapes: {_SHAPE} vs\. {_SHAPE}",
+    rf"Shape of tensor \S+ {_SHAPE} is not compatible with expected shape {_SHAPE}",
+    r"Dimension 0 in both shapes must be equal, but are (\d+) and (\d+)",
+    r"\[set_shape\](?s:.*) = \] \[(\d+)\](?s:.*) = \] \[(\d+)\]",
+)
 
 
 def _rows_wanted(message: str, num_replicas: int) -> tuple[int, int, str, str] | None:
