@@ -16,16 +16,14 @@ from tests.support import worker_machine
 from tests.support.faulty_http import FaultyProxy, faulty_proxy
 from tests.support.groups import GroupScheduling, num_workers, rank_of
 from tests.support.leaks import Snapshot
-from tests.support.left_out import Case, Choice, Level, read_shard, sentence_of
+from tests.support.levels import faults_of_marks, mark_case, names_only_tests, read_shard, shard_of
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 
-# Every case that was collected, and what is said of those that are left out.
-CASES = pytest.StashKey[list[Case]]()
+# What is wrong with marks, and what is said of the tests that need an option.
+FAULTS_OF_MARKS = pytest.StashKey[list[str]]()
 LEFT_OUT = pytest.StashKey[str]()
 # Whether collecting them has imported TensorFlow: each worker of pytest-xdist would.
 HAS_TENSORFLOW = pytest.StashKey[bool]()
-
-SHARDED = (Level.RUNSLOW, Level.EXHAUSTIVE)
 
 LEAKING_VARIABLES = (
     *("RAY_ADDRESS", "TF_CONFIG", "TF_USE_LEGACY_KERAS", "TF_GRPC_REUSE_PORT", "KERAS_BACKEND"),
@@ -34,15 +32,7 @@ LEAKING_VARIABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--runslow", action="store_true", help="run slow tests too, one case of each at least")
-    parser.addoption("--exhaustive", action="store_true", help="run each case of each test; takes hours")
-    parser.addoption(
-        "--exhaustive-shard", metavar="K/N", help="of what --exhaustive adds run the K-th of N parts"
-    )
-    parser.addoption("--runslow-shard", metavar="K/N", help="of what --runslow adds run the K-th of N parts")
-    parser.addoption(
-        "--only-added", action="store_true", help="run only the tests that the given option adds"
-    )
+    parser.addoption("--shard", metavar="K/N", help="run the K-th of N parts of the tests, in whole files")
     parser.addoption(
         "--compat", action="append", default=[], help="also run a set of tests/compat/sets.toml, or all"
     )
@@ -57,9 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
     And lets bytecode be written, which some machines forbid: tests start hundreds of processes, and each
     would compile raydist for itself. Ray gives its workers a niceness of 15, and tests that run beside them
-    would leave them next to nothing of a small machine.
+    would leave them next to nothing of a small machine. A test that is named is run, slow or not.
     """
     os.environ["RAY_worker_niceness"] = "0"
+    chooses = any(one.startswith("-m") for one in config.invocation_params.args)
+    if names_only_tests(config.args) and not chooses:
+        config.option.markexpr = ""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -88,12 +81,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    choice = _choice_of(config)
-    cases = {item: _case_of(item) for item in items}
-    config.stash[CASES] = [*cases.values()]
-    config.stash[LEFT_OUT] = sentence_of([*cases.values()], choice)
-    config.hook.pytest_deselected(items=[item for item, case in cases.items() if not choice.takes(case)])
-    items[:] = [item for item, case in cases.items() if choice.takes(case)]
+    config.stash[FAULTS_OF_MARKS] = faults_of_marks(items)
+    for item in items:
+        mark_case(item)
+    if (text := config.getoption("--shard")) is not None:
+        number, num_shards = _shard(text)
+        left = [item for item in items if shard_of(item.nodeid, num_shards) != number]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     if hasattr(config, "workerinput"):  # of pytest-xdist
         items.sort(key=lambda item: rank_of(item.nodeid))
 
@@ -124,21 +119,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(said)
 
 
-def _choice_of(config: pytest.Config) -> Choice:
-    shards = {level: config.getoption(f"--{level.name.lower()}-shard") for level in SHARDED}
-    asked = [level for level in SHARDED if config.getoption(f"--{level.name.lower()}") or shards[level]]
-    highest = max(asked, default=Level.DEFAULT)
-    lowest = highest if config.getoption("--only-added") else Level.DEFAULT
-    shard = shards.get(highest)
+def _shard(text: str) -> tuple[int, int]:
     try:
-        return Choice(lowest=lowest, highest=highest, shard=None if shard is None else read_shard(shard))
+        return read_shard(text)
     except ValueError as error:
-        raise pytest.UsageError(f"--{highest.name.lower()}-shard: {error}") from error
-
-
-def _case_of(item: pytest.Item) -> Case:
-    path, _, name = item.nodeid.removeprefix("tests/").partition("::")
-    return Case(path, name, is_marked=item.get_closest_marker("slow") is not None)
+        raise pytest.UsageError(f"--shard: {error}") from error
 
 
 @pytest.fixture(autouse=True)

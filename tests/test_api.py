@@ -31,6 +31,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def train(ctx: raydist.TrainContext) -> None: ...
 
 
+@pytest.mark.slow
 def test_plan_of_a_decorated_job_takes_its_defaults() -> None:
     plan = raydist.plan(train, address="local")
     assert plan.strategy is Strategy.MULTI_WORKER_MIRRORED
@@ -48,6 +49,7 @@ def test_plan_of_a_closure_needs_no_ray() -> None:
     assert len(plan.tasks) == 3
 
 
+@pytest.mark.slow
 def test_keywords_win_over_config_and_config_over_the_job(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("address: local\nworkers: 3\nkeep: 7\nparams: {epochs: 5}\n")
@@ -56,6 +58,7 @@ def test_keywords_win_over_config_and_config_over_the_job(tmp_path: Path) -> Non
     assert raydist.plan(train, config=config, params={"epochs": 9}).job.params == {"epochs": 9}
 
 
+@pytest.mark.slow
 def test_relative_storage_becomes_one_that_tasks_can_open(tmp_path: Path) -> None:
     assert raydist.plan(train, address="local", storage="runs").job.storage == str(tmp_path / "runs")
     assert raydist.plan(train, address="local", storage="s3://b/runs").job.storage == "s3://b/runs"
@@ -184,6 +187,7 @@ def test_bug_in_the_controller_comes_out_where_the_result_is_asked_for() -> None
         handle.result(timeout=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["local", "127.0.0.1:1"])
 def test_resume_auto_returns_what_has_succeeded_and_asks_no_ray(tmp_path: Path, address: str) -> None:
     storage = open_run(str(tmp_path / "runs"), run="done")

@@ -118,6 +118,7 @@ def wheel(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_what_a_script_needs_is_installed_for_it_alone(tmp_path: Path) -> None:
     using = "import tiny_addition\nfrom tests.benchmarks.figures.printing import figure\n"
     using += "figure('value', tiny_addition.VALUE, 's')\n"

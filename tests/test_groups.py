@@ -19,6 +19,7 @@ def test_collecting_tests_does_not_import_tensorflow(request: pytest.FixtureRequ
 
 
 # The first is a file that only some of the workers take, the second one that only the others take.
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["runtime/host/test_address.py", "cli/test_main.py"])
 def test_few_files_are_run_whatever_the_number_of_workers(path: str) -> None:
     process = subprocess.run(

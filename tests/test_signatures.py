@@ -58,6 +58,7 @@ def test_signature_shows_every_option(function: Any) -> None:
     assert "param_texts" not in parameters
 
 
+@pytest.mark.slow
 def test_type_checker_knows_names_and_types_of_options(tmp_path: Path) -> None:
     (tmp_path / "checked.py").write_text(CHECKED)
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "--follow-imports=silent"]

@@ -32,7 +32,7 @@ else:
 
 # Options of programs other than raydist: pytest, pip, and the scripts of tests/benchmarks.
 FOREIGN_OPTIONS = {
-    "--runslow",
+    "--shard",
     "--seeds",
     "--cold",
     "--growth",
@@ -43,10 +43,6 @@ FOREIGN_OPTIONS = {
     "--short",
     "--shrink",
     "--parts",
-    "--exhaustive",
-    "--exhaustive-shard",
-    "--runslow-shard",
-    "--only-added",
     "--compat",
     "--compat-dir",
     "--libraries",

@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import LEAKING_VARIABLES
 from tests.support.guide import PAGES, ROOT, blocks
 
+pytestmark = pytest.mark.slow
+
 SNIPPETS = {
     f"{page.stem} {index}": code
     for page in PAGES

@@ -27,6 +27,9 @@ TESTS = (
     "tests/training/test_keras_patches.py::test_every_replaced_function_is_the_one_it_was_written_for",
 )
 
+SMOKE_TEST = "tests/compat/test_smoke.py"
+CASES = ("-m", "not exhaustive")
+
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", list(version_sets()))
@@ -35,7 +38,7 @@ def test_promises_hold_with_the_set(name: str, pytestconfig: pytest.Config, tmp_
     kept = pytestconfig.getoption("--compat-dir")
     python = make_environment(versions, Path(kept, name) if kept else tmp_path / name)
     done = subprocess.run(
-        [python, "-m", "pytest", "-n", "auto", "-q", "-p", "no:cacheprovider", *TESTS],
+        [python, "-m", "pytest", "-n", "auto", "-q", "-p", "no:cacheprovider", *CASES, *TESTS],
         cwd=ROOT,
         env=environment_variables(versions),
         check=False,
@@ -50,7 +53,7 @@ def test_smoke_job_runs_with(name: str, pytestconfig: pytest.Config, tmp_path: P
     kept = pytestconfig.getoption("--compat-dir")
     python = make_environment(versions, Path(kept, name) if kept else tmp_path / name, extra="tensorflow")
     done = subprocess.run(
-        [python, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "tests/compat/test_smoke.py"],
+        [python, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", *CASES, SMOKE_TEST],
         cwd=ROOT,
         env=environment_variables(versions),
         check=False,

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROWS_PER_GROUP = 2000
 # 32 features: 256 kB a row group as float32.
 NUM_FEATURES = 32

@@ -77,6 +77,7 @@ def epoch_of(batches: Batches, epoch: int) -> list[list[int]]:
     return [read(batches, epoch * per_epoch + step, reader=reader) for step in range(per_epoch)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXES)
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("seed", [5, None])
@@ -264,6 +265,7 @@ def of_every_kind(folder: Path) -> Batches:
     return mixed.batches(global_batch_size=8, seed=2)
 
 
+@pytest.mark.slow
 def test_sources_of_every_kind_make_batches_of_tensors(tmp_path: Path) -> None:
     import tensorflow as tf
 

@@ -24,6 +24,7 @@ def found(folder: Path) -> dict[str, Any]:
     return task.values
 
 
+@pytest.mark.slow
 def test_parts_of_input_pipelines_make_up_the_global_batches(found: dict[str, Any]) -> None:
     found = found["parts"]
     assert found["wrong"] == []

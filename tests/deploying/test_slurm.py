@@ -67,6 +67,7 @@ def test_exit_code_of_a_training_that_fails_is_that_of_the_job(slurm: Slurm, wai
     wait_until(lambda: is_nothing_left(slurm), timeout_s=30)
 
 
+@pytest.mark.exhaustive("requeue", covered_by="[time-limit], where the script requeues its job itself")
 @pytest.mark.parametrize("cause", ["time-limit", "requeue"])
 def test_requeued_job_goes_on_from_its_newest_checkpoint(
     slurm: Slurm, wait_until: WaitUntil, cause: str

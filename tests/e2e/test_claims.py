@@ -19,6 +19,8 @@ from raydist.storage.segments import read_events
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, RunningRay, status_of
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 import raydist
 

@@ -21,6 +21,8 @@ from tests.e2e.conftest import RunningRay, start_raydist, status_of
 from tests.support.lanes import num_lanes
 from tests.support.ray_heads import ray_node
 
+pytestmark = pytest.mark.slow
+
 NUM_EXAMPLES, BATCH_SIZE, EPOCHS = 1000, 24, 2
 STEPS_PER_EPOCH = -(-NUM_EXAMPLES // BATCH_SIZE)
 # Windows of 400 rows in all: enough for 4 lanes.
@@ -142,6 +144,7 @@ def test_epoch_is_each_example_once_in_an_order_of_its_own(expected: list[list[i
     assert epochs[0] != epochs[1]
 
 
+@pytest.mark.exhaustive("3", "4", covered_by="the same with 2 workers")
 @pytest.mark.parametrize(
     "workers", ["2", *(pytest.param(count, marks=pytest.mark.slow) for count in ("3", "4"))]
 )
@@ -152,6 +155,7 @@ def test_workers_together_train_on_the_batches_of_one(
     check(recorded, f"undisturbed-{workers}", expected)
 
 
+@pytest.mark.exhaustive(covered_by="shrinking_from_3_to_2, whose workers become fewer as one is killed")
 def test_killed_worker_changes_no_batch(
     recorded: Recorded, expected: list[list[int]], wait_until: WaitUntil
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
+pytestmark = pytest.mark.slow
+
 Raydist = Callable[..., Ended]
 
 NUM_EXAMPLES = 400
@@ -101,7 +103,7 @@ def test_data_workers_make_each_example_once_for_all_workers(
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive(covered_by="test_failures.py; a data worker's death is that of a task")
 def test_killed_data_worker_costs_an_attempt(
     raydist: Raydist, running_ray: RunningRay, job: list[str], tmp_path: Path, wait_until: WaitUntil
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.e2e.conftest import BIN, RunningRay
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 import os
 import signal
@@ -117,7 +119,7 @@ def script(running_ray: RunningRay, data: Path, tmp_path: Path) -> Callable[[dic
     return lambda do: call(running_ray, tmp_path, data, json.dumps(do))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive(covered_by="runtime/cluster/test_datasets.py splits the data again")
 def test_killed_worker_costs_an_attempt_and_leaves_nothing_of_the_stream(script: Any) -> None:
     # 160 rows for each worker, 8 of them a step.
     told = script({"name": "killed", "params": {"kill_at": 30}})

@@ -23,6 +23,8 @@ from tests.support.environ import inherited
 from tests.support.ray_heads import ray_head
 from tests.support.records import record_of
 
+pytestmark = pytest.mark.slow
+
 # One process that trains nothing: a death of Ray is the same to it.
 _JOB = """
 import time
@@ -124,6 +126,7 @@ def check_ended(host: Host, name: str) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.exhaustive("EnvAgent", covered_by="[/raylet ], without which Ray ends as well")
 @pytest.mark.parametrize("victim", ["/raylet ", "EnvAgent"])  # Ray renames its agents
 def test_embedded_ray_that_dies_is_exit_code_3_and_leaves_nothing(
     host: Host, wait_until: WaitUntil, victim: str
@@ -142,6 +145,7 @@ def test_embedded_ray_that_dies_is_exit_code_3_and_leaves_nothing(
     wait_until(lambda: host.processes() == {})
 
 
+@pytest.mark.exhaustive("all", covered_by="[group], and the tests beside it that end Ray's processes")
 @pytest.mark.parametrize("receivers", ["group", "all"])
 def test_sigterm_to_all_processes_of_a_command_ends_the_run_and_leaves_nothing(
     host: Host, wait_until: WaitUntil, receivers: str

@@ -16,6 +16,8 @@ import pytest
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
+pytestmark = pytest.mark.slow
+
 Raydist = Callable[..., Ended]
 
 ATTACH = """
@@ -61,6 +63,7 @@ def attach(running_ray: RunningRay, folder: Path, name: str) -> dict[str, Any]:
     return json.loads(ended.stdout)
 
 
+@pytest.mark.exhaustive(covered_by="runs/test_detached.py without training, training/test_checkpoints.py")
 def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
     raydist: Raydist,
     running_ray: RunningRay,

@@ -9,6 +9,8 @@ import pytest
 
 from tests.e2e.conftest import ROOT, Ended
 
+pytestmark = pytest.mark.slow
+
 Raydist = Callable[..., Ended]
 RECOMMENDER = str(ROOT / "jobs" / "recommender.py")
 IMDB = str(ROOT / "jobs" / "imdb.py")
@@ -19,6 +21,7 @@ SMALL_IMDB += ["-p", "data=generated"]  # whatever is in this machine's cache of
 KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="[3], and tests/compat for tf_keras")
 @pytest.mark.parametrize("keras", KERASES)
 def test_recommender_learns_nearly_to_the_noise(raydist: Raydist, keras: str) -> None:
     ended = raydist(
@@ -33,6 +36,7 @@ def test_recommender_learns_nearly_to_the_noise(raydist: Raydist, keras: str) ->
     assert reached.startswith(f"validation RMSE is {result['metrics']['val_rmse']:.3f}")
 
 
+@pytest.mark.exhaustive(covered_by="[recommender-3], tests/jobs/test_imdb.py, tests/compat")
 @pytest.mark.parametrize("keras", KERASES)
 def test_imdb_learns_nearly_to_the_label_noise(raydist: Raydist, keras: str) -> None:
     ended = raydist("submit", IMDB, *SMALL_IMDB, "--strategy", "one_device", "--keras", keras, "--json")
@@ -43,7 +47,7 @@ def test_imdb_learns_nearly_to_the_label_noise(raydist: Raydist, keras: str) -> 
     assert [note for note in result["notes"] if note.startswith("data: 6000 generated reviews")]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive(covered_by="programs/test_equality.py: recommender, efficient_embeddings")
 @pytest.mark.parametrize(
     ("job", "params", "metric"),
     [(RECOMMENDER, SMALL_RECOMMENDER, "val_rmse"), (IMDB, SMALL_IMDB, "val_loss")],

@@ -6,6 +6,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Ended, status_of
 
 SCRIPT = """
@@ -17,6 +19,7 @@ print("all variables are there")
 """
 
 
+@pytest.mark.slow
 def test_tasks_have_the_variables_and_storage_has_no_secret(
     raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:

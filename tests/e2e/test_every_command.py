@@ -227,6 +227,20 @@ def live(place: Place) -> Place:
     return place
 
 
+@pytest.mark.exhaustive(
+    "damaged",
+    "damaged0",
+    "damaged1",
+    "failed",
+    "failed0",
+    "failed1",
+    "finished",
+    "finished0",
+    "finished1",
+    "s3",
+    covered_by="[live]; tests/cli/commands on kept runs; tests/storage on S3",
+)
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "state"), LINES)
 def test_command(live: Place, case: Case, state: str) -> None:
     code, piece = case.expected[state]
@@ -237,12 +251,16 @@ def test_command(live: Place, case: Case, state: str) -> None:
         assert "Traceback" not in ended.out + ended.err
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
+@pytest.mark.slow
 def test_list_has_all_four(live: Place) -> None:
     told = live.run("list", "--json").json["runs"]
     states = {run["run"]: run["state"] for run in told}
     assert states == {LIVE: "RUNNING", FINISHED: "SUCCEEDED", FAILED: "FAILED", DAMAGED: None}
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
+@pytest.mark.slow
 @pytest.mark.parametrize("command", sorted(SERVERS))
 def test_server_takes_all_four(live: Place, command: str) -> None:
     process = live.start(command, "--json")
@@ -257,6 +275,8 @@ def test_server_takes_all_four(live: Place, command: str) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
+@pytest.mark.slow
 def test_failed_run_is_resumed_and_those_that_have_ended_are_deleted(live: Place) -> None:
     address = ("--address", live.ray.address)
     resumed = live.run("resume", FAILED, *address, "-p", "raise_at=-1")
@@ -267,6 +287,8 @@ def test_failed_run_is_resumed_and_those_that_have_ended_are_deleted(live: Place
     assert live.run("status", FINISHED).code == 2
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
+@pytest.mark.slow
 def test_live_run_is_stopped(live: Place) -> None:
     stopped = live.run("stop", LIVE)
     assert stopped.code == 0, stopped.err

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Ended, status_of
+
+pytestmark = pytest.mark.slow
 
 SERVER = """
 import os, socket, sys

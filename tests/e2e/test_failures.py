@@ -49,6 +49,7 @@ def train(ctx: raydist.TrainContext):
 """
 
 
+@pytest.mark.slow
 def test_crash_names_the_signal_and_shows_the_end_of_the_log(raydist: Raydist, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "crash.py").write_text(_CRASHING_JOB)
@@ -75,6 +76,7 @@ def train(ctx: raydist.TrainContext):
 """
 
 
+@pytest.mark.slow
 def test_stop_on_nan_ends_the_run_at_that_step_without_another_attempt(
     raydist: Raydist, tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ def train(ctx: raydist.TrainContext):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "kind", "task", "said"),
     [
@@ -194,6 +197,7 @@ def train(ctx: raydist.TrainContext):
 """
 
 
+@pytest.mark.slow
 def test_run_is_retried_and_ends_as_the_exceptions_of_the_job_say(raydist: Raydist, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "saying.py").write_text(_SAYING_JOB)
@@ -211,6 +215,7 @@ def test_run_is_retried_and_ends_as_the_exceptions_of_the_job_say(raydist: Raydi
     ]
 
 
+@pytest.mark.slow
 def test_task_whose_gpus_tensorflow_does_not_see_ends_before_it_trains(
     slow_job: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -254,6 +259,7 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
     assert ended.json["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_run_of_that_name_goes_on_with_resume(raydist: Raydist, slow_job: str) -> None:
     assert raydist("submit", slow_job, "--name", "twice", "-p", "epochs=1", "-p", "pause_s=0").code == 0
     again = raydist("submit", slow_job, "--name", "twice", "--json")
@@ -271,6 +277,7 @@ def test_run_of_that_name_goes_on_with_resume(raydist: Raydist, slow_job: str) -
     assert done.json["metrics"] == more.json["metrics"] != {}
 
 
+@pytest.mark.slow
 def test_same_command_with_resume_auto_begins_goes_on_and_ends(
     raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -313,6 +320,7 @@ def test_ctrl_c_stops_the_run_and_leaves_nothing(
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
 
 
+@pytest.mark.slow
 def test_run_waits_while_the_cluster_is_busy(
     raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:

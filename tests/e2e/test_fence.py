@@ -17,7 +17,10 @@ from tests.conftest import WaitUntil
 from tests.support.hosts import Host, Hosts
 from tests.support.netns import Machine, why_unavailable
 
-pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable())),
+]
 
 JOB = """
 import os
@@ -80,7 +83,6 @@ def rules_of(host: Host) -> str:
     return host.run("sh", "-c", "; ".join(f"PATH=$PATH:/usr/sbin {tool}" for tool in tools))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin") is None, reason="nftables is not installed"
 )
@@ -107,7 +109,6 @@ def test_outsider_is_refused_and_the_run_goes_on(hosts: Hosts, wait_until: WaitU
     assert not [rules for rules in map(rules_of, hosts.all) if "raydist" in rules]
 
 
-@pytest.mark.slow
 def test_host_that_may_not_have_rules_gets_a_note_once(hosts: Hosts) -> None:
     for host in hosts.all:
         hidden = host.write("nothing", "#!/bin/sh\nexit 1\n")
@@ -167,7 +168,6 @@ def test_server_at_a_public_address_is_refused(submit_in_public: Submit, tmp_pat
     assert not list(tmp_path.glob("up-*"))
 
 
-@pytest.mark.slow
 def test_public_address_is_no_matter_without_a_server_or_if_it_is_allowed(submit_in_public: Submit) -> None:
     assert submit_in_public("--workers", "1")[0] == 0
     assert submit_in_public("--allow-public-ports")[1]["state"] == "SUCCEEDED"

@@ -19,7 +19,10 @@ from tests.conftest import WaitUntil
 from tests.support.hosts import Host, Hosts
 from tests.support.netns import why_unavailable
 
-pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable())),
+]
 
 JOB = """
 import os
@@ -109,6 +112,7 @@ def result_of(process: subprocess.Popen[str], *, code: int = 0) -> dict[str, Any
     return result
 
 
+@pytest.mark.exhaustive(covered_by="the tests beside it kill one of two hosts; tests/deploying")
 def test_run_over_two_hosts_needs_nothing_but_common_storage(hosts: Hosts) -> None:
     head, other = hosts.all
     result = result_of(submit(hosts, "two", "--storage", str(hosts.shared)))
@@ -126,7 +130,6 @@ def test_run_over_two_hosts_needs_nothing_but_common_storage(hosts: Hosts) -> No
     assert [leftovers(host) for host in hosts.all] == [[], []]
 
 
-@pytest.mark.slow
 def test_next_run_removes_what_a_dead_driver_left_on_hosts_that_it_does_not_use(
     hosts: Hosts, wait_until: WaitUntil
 ) -> None:
@@ -141,7 +144,6 @@ def test_next_run_removes_what_a_dead_driver_left_on_hosts_that_it_does_not_use(
     assert len(result_of(process)["tasks"]) == 1
 
 
-@pytest.mark.slow
 def test_doctor_looks_at_each_host_and_at_the_links_between_them(hosts: Hosts) -> None:
     address = f"{hosts.head.address}:6379"
     own_disk = str(hosts.head.disk / "runs")
@@ -162,7 +164,6 @@ def test_doctor_looks_at_each_host_and_at_the_links_between_them(hosts: Hosts) -
     assert "host host-2 does not see the storage" in found[other, "storage"]["text"]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="needs redis-server: apt-get install redis-server"
 )
@@ -225,7 +226,6 @@ def test_killed_host_costs_an_attempt_that_goes_on_where_there_is_room(
     wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])
 
 
-@pytest.mark.slow
 def test_standby_goes_on_in_the_place_of_a_host_that_is_cut_off(wait_until: WaitUntil) -> None:
     with Hosts.started(1, 1) as hosts:
         hosts.head.write("code/helper.py", HELPER)
@@ -265,7 +265,6 @@ def test_killed_raylet_costs_an_attempt_that_keeps_away_from_its_host(
     wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])
 
 
-@pytest.mark.slow
 def test_chief_that_is_cut_off_for_a_minute_ends_and_does_no_harm(wait_until: WaitUntil) -> None:
     num_steps = 10 * EPOCH
     with Hosts.started(1, 2) as hosts:
@@ -290,7 +289,6 @@ def test_chief_that_is_cut_off_for_a_minute_ends_and_does_no_harm(wait_until: Wa
         assert [leftovers(host) for host in hosts.all] == [[], [], []]
 
 
-@pytest.mark.slow
 def test_slow_link_that_loses_frames_only_makes_the_run_slow(hosts: Hosts) -> None:
     hosts.all[1].slow(delay_s=0.02, loss=0.05)
     result = result_of(submit(hosts, "slow", "--storage", str(hosts.shared)))
@@ -330,7 +328,7 @@ def train(ctx: raydist.TrainContext):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("1", covered_by="[0]")
 @pytest.mark.parametrize("standby", ["0", "1"])
 def test_worker_whose_host_is_killed_comes_back_on_another_one(standby: str, wait_until: WaitUntil) -> None:
     with Hosts.started(2, 3) as hosts:  # the worker, with its three CPUs, has the second host for itself

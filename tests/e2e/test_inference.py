@@ -105,6 +105,7 @@ def matrix(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     return np.array(column.to_pylist(), np.float32)
 
 
+@pytest.mark.slow
 def test_predictions_that_were_killed_are_continued_with_each_row_once(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_predictions_that_were_killed_are_continued_with_each_row_once(
     assert (again.code, again.json["rows_before"]) == (0, ROWS)
 
 
+@pytest.mark.slow
 def test_records_are_predicted_by_the_features_of_the_inputs_names(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -182,6 +184,7 @@ def test_records_are_predicted_by_the_features_of_the_inputs_names(
     assert json.loads((tmp_path / "other/_raydist.json").read_text())["features"] == ["label", "y"]
 
 
+@pytest.mark.slow
 def test_csv_is_predicted_to_csv(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -204,6 +207,7 @@ def test_csv_is_predicted_to_csv(
     assert "is that of other predictions: to was 'csv', and is 'parquet'" in other.err
 
 
+@pytest.mark.slow
 def test_images_are_predicted_from_any_folder(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -403,6 +407,7 @@ model.save(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_exported_formats_have_the_outputs_of_the_run_s_model(
     raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ import pytest
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 import tensorflow as tf
 
@@ -42,6 +44,7 @@ def write_with_a_null(path: Path) -> None:
     pq.write_table(table, path, row_group_size=8, write_statistics=False)
 
 
+@pytest.mark.exhaustive("parameter_server", covered_by="[multi_worker_mirrored]")
 @pytest.mark.parametrize(
     "options", [(), ("--strategy", "parameter_server", "--ps", "1")], ids=["mirrored", "parameter_server"]
 )
@@ -64,6 +67,7 @@ def test_null_that_no_statistics_show_ends_the_run_with_one_sentence(
     assert ended.err.count("row group 41") == 1
 
 
+@pytest.mark.exhaustive(covered_by="training/test_recipes.py without Ray")
 def test_replaced_worker_of_a_parameter_server_run_gets_its_data_again(
     running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil
 ) -> None:

@@ -14,6 +14,8 @@ from tests.support.environ import inherited
 from tests.support.guide import README, blocks, commands
 from tests.support.processes import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 Raydist = Callable[..., Ended]
 STRATEGIES = {
     "one_device": ["--strategy", "one_device"],
@@ -27,7 +29,11 @@ JOBS = {"cifar": ["-p", "epochs=2", "-p", "data=digits"], "digits": ["-p", "epoc
 
 
 # The README's command is the default test of multi_worker_mirrored.
-@pytest.mark.slow
+@pytest.mark.exhaustive(
+    "cifar",
+    "multi_worker_mirrored",
+    covered_by="jobs/digits.py under each strategy; the README's job in test_failures.py",
+)
 @pytest.mark.parametrize(
     ("job", "strategy"),
     [(job, strategy) for job in JOBS for strategy in STRATEGIES],
@@ -44,7 +50,6 @@ def test_job_learns_under(raydist: Raydist, job: str, strategy: str) -> None:
     assert len(result["tasks"]) == (2 if strategy == "multi_worker_mirrored" else 1)
 
 
-@pytest.mark.slow
 def test_legacy_keras_trains_the_same_job(raydist: Raydist) -> None:
     job = str(ROOT / "jobs" / "cifar.py")
     ended = raydist("submit", job, "--keras", "legacy", "-p", "epochs=1", "-p", "data=digits", "--json")
@@ -86,7 +91,6 @@ def test_folder_of_a_finished_run_tells_everything(raydist: Raydist, tmp_path: P
     assert "told" in str(listed)
 
 
-@pytest.mark.slow
 def test_first_command_of_the_readme_needs_no_token_and_leaves_none(tmp_path: Path) -> None:
     (tmp_path / "digits.py").write_text(blocks(README, "python")[0])
     home = tmp_path / "home"

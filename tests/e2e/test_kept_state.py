@@ -101,6 +101,7 @@ def test_attempt_after_a_kill_goes_on_from_memory_and_ends_with_the_same_weights
     check_equal(weights_of(raydist, "stored"), weights_of(raydist, "plain"))
 
 
+@pytest.mark.exhaustive("central_storage", "one_device", covered_by="[--strategy-mirrored---devices-2]")
 @pytest.mark.parametrize(
     "options",
     [

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import RunningRay, start_raydist, status_of
 from tests.support.processes import PATIENCE
 
 
+@pytest.mark.slow
 def test_task_killed_for_memory_is_named_so_and_the_next_attempt_asks_for_more(
     running_ray: RunningRay, tmp_path: Path
 ) -> None:

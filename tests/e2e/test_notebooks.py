@@ -15,6 +15,8 @@ from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import open_run
 from tests.e2e.conftest import ROOT, RunningRay
 
+pytestmark = pytest.mark.slow
+
 HOMES = ["local", pytest.param("attached", marks=pytest.mark.slow)]
 DEFINED = """
 import raydist
@@ -50,6 +52,7 @@ def displays(outputs: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [one["data"] for one in outputs if one["output_type"] == "display_data"]
 
 
+@pytest.mark.exhaustive("attached", covered_by="[local]; training/test_scripts.py: notebook_runs")
 @pytest.mark.parametrize("home", HOMES)
 def test_cell_shows_one_display_and_the_result(running_ray: RunningRay, tmp_path: Path, home: str) -> None:
     address = "local" if home == "local" else running_ray.address
@@ -78,6 +81,7 @@ def test_cell_shows_one_display_and_the_result(running_ray: RunningRay, tmp_path
     assert has_widgets[0]["data"]["text/plain"] == "False"
 
 
+@pytest.mark.exhaustive("attached", covered_by="[local]; training/test_scripts.py: notebook_runs")
 @pytest.mark.parametrize("home", HOMES)
 def test_interrupt_stops_the_run_and_the_kernel_goes_on(
     running_ray: RunningRay, tmp_path: Path, home: str

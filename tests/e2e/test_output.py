@@ -11,6 +11,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 # The chief dies in its first attempt, so that what it wrote is salvaged, and found by the second.
 JOB = """
 import os

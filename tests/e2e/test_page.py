@@ -13,6 +13,7 @@ from tests.support.serving import serving
 from tests.support.slow_job import write_slow_job
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(browsers.why_unavailable() is not None, reason=str(browsers.why_unavailable()))
 def test_page_follows_a_run_to_its_end(tmp_path: Path) -> None:
     storage = str(tmp_path / "live")

@@ -16,6 +16,8 @@ import pytest
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
+pytestmark = pytest.mark.slow
+
 Raydist = Callable[..., Ended]
 
 JOB = """
@@ -126,7 +128,7 @@ def test_killed_worker_is_replaced_while_training_goes_on(
     assert raydist("logs", "worker-killed", "--task", "worker/1").out.count("serves at") >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("chief/0", covered_by="[ps/0], which ends the same way")
 @pytest.mark.parametrize("task", ["ps/0", "chief/0"])
 def test_death_of_what_holds_the_state_costs_one_attempt(
     raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil, task: str
@@ -142,7 +144,6 @@ def test_death_of_what_holds_the_state_costs_one_attempt(
     assert any(f"{task} failed" in note for note in result["notes"])
 
 
-@pytest.mark.slow
 def test_server_that_has_to_leave_is_saved_first(
     raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:

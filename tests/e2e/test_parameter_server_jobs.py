@@ -24,6 +24,12 @@ def reached() -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.exhaustive(
+    "imdb",
+    "legacy",
+    "sharded",
+    covered_by="[recommender-3]; tests/compat; training/test_parameter_server.py",
+)
 @pytest.mark.parametrize(
     ("job", "options", "metric", "steps"),
     [

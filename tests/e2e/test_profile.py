@@ -19,6 +19,8 @@ from tests.e2e.conftest import Ended, status_of
 from tests.support.profiles import events_of, steps_of
 from tests.support.slow_job import write_slow_job
 
+pytestmark = pytest.mark.slow
+
 LONG = ("-p", "epochs=100", "-p", "pause_s=0.2")
 # Keras's own loop, and no word of raydist.
 SCRIPT = """
@@ -104,6 +106,7 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "runs") if request.param == "folder" else str(request.getfixturevalue("s3_uri"))
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_attached_run_and_script_are_profiled(uri: str, tmp_path: Path, wait_until: WaitUntil) -> None:
     (tmp_path / "main.py").write_text(SCRIPT)
     file = str(tmp_path / "main.py")

@@ -43,6 +43,7 @@ def endpoint(head: RayHead) -> Endpoint:
     return Endpoint(int(answer.stdout))
 
 
+@pytest.mark.exhaustive("detached", covered_by="[attached]; the controller is the same")
 @pytest.mark.parametrize("home", ["attached", "detached"])
 def test_run_is_seen_while_it_goes_on_and_its_series_end_with_it(
     home: str, head: RayHead, endpoint: Endpoint, tmp_path: Path, wait_until: WaitUntil

@@ -14,6 +14,8 @@ import pytest
 
 from tests.e2e.conftest import RunningRay
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import json
 import sys
@@ -125,6 +127,7 @@ print(ray.is_initialized())
 """
 
 
+@pytest.mark.exhaustive("running", covered_by="[ended]")
 @pytest.mark.parametrize("home", ["embedded", "running"])
 def test_run_that_ends_leaves_ray_to_the_others_of_its_process(
     running_ray: RunningRay, tmp_path: Path, home: str
@@ -276,7 +279,6 @@ print(json.dumps({"parent": result.metrics["parent"], "ahead": ahead}))
 """
 
 
-@pytest.mark.slow
 def test_tasks_of_a_ray_on_this_host_find_what_the_driver_has_begun_to_import(
     running_ray: RunningRay, tmp_path: Path
 ) -> None:

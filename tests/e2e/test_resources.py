@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Ended, status_of
 
 SCRIPT = """
@@ -19,6 +21,7 @@ print("resources", json.dumps({name: reserved.get(name) for name in ("CPU", "mem
 """
 
 
+@pytest.mark.slow
 def test_embedded_ray_has_what_its_tasks_ask_for(raydist: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(SCRIPT)
     asked = ("--memory-per-worker", "256MiB", "--resources-per-worker", "ssd=1")

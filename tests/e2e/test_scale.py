@@ -16,6 +16,8 @@ from raydist.storage.run_storage import Storage
 from raydist.storage.studies import StudyStore
 from tests.e2e.conftest import ROOT, Ended, RunningRay, start_raydist
 
+pytestmark = pytest.mark.slow
+
 Raydist = Callable[..., Ended]
 # More epochs than a run has time for: each is stopped.
 _JOB = (str(ROOT / "jobs/digits.py"), "--address", "local", "-p", "epochs=100000")

@@ -19,6 +19,8 @@ from tests.support.metric_rows import merge_rows, read_rows
 from tests.support.processes import Cluster
 from tests.support.scripts import copy_of_scripts, results, run_bare, run_script
 
+pytestmark = pytest.mark.slow
+
 Submit = Callable[..., Ended]
 
 
@@ -35,6 +37,7 @@ def submit(raydist: Submit, tmp_path: Path, name: str, *arguments: str) -> dict[
     return ended.json
 
 
+@pytest.mark.exhaustive("3", "custom_training.py", covered_by="training/test_scripts.py")
 @pytest.mark.parametrize(
     ("name", "keras"),
     [
@@ -74,6 +77,7 @@ def test_script_gives_the_losses_of_two_bare_processes(
     np.testing.assert_allclose(losses, found["worker-0"]["loss"], rtol=1e-6)
 
 
+@pytest.mark.exhaustive("3", covered_by="[multi_worker_keras.py-legacy]")
 @pytest.mark.parametrize(
     ("name", "keras"),
     [
@@ -151,7 +155,7 @@ def is_whole(path: Path) -> bool:
     return path.name in ("checkpoint", "training_metadata.json")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("all", covered_by="[fit]; training/test_scripts.py")
 @pytest.mark.parametrize("run_on", ["chief", "all"])
 def test_parameter_server_script_trains(raydist: Submit, tmp_path: Path, run_on: str) -> None:
     out = folder(tmp_path / "out")
@@ -163,7 +167,6 @@ def test_parameter_server_script_trains(raydist: Submit, tmp_path: Path, run_on:
     assert ("serving as worker" in logs) == (run_on == "all")
 
 
-@pytest.mark.slow
 def test_exit_code_and_module_and_resume_with_other_arguments(raydist: Submit, tmp_path: Path) -> None:
     package = folder(tmp_path / "package")
     (package / "__init__.py").write_text("")

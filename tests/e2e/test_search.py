@@ -27,7 +27,7 @@ from tests.support.records import record_of
 
 WaitUntil = Callable[..., None]
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # Reports a value after each step, for as long as it is wanted.
 PACED = """

@@ -95,6 +95,8 @@ def command_lines() -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["folder", pytest.param("s3", marks=pytest.mark.slow)])
 def test_secrets_of_a_run_are_nowhere(place: str, tmp_path: Path, wait_until: WaitUntil) -> None:
     code = tmp_path / "code"

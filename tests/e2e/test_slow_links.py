@@ -73,6 +73,7 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
         yield hosts
 
 
+@pytest.mark.exhaustive(covered_by="training/test_slow_links.py; tests/stragglers")
 def test_task_on_a_slow_link_is_named_until_the_link_is_as_fast_as_the_others(
     hosts: Hosts, wait_until: WaitUntil
 ) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, status_of
 from tests.support.slow_job import write_slow_job
 
 
+@pytest.mark.slow
 def test_stacks_of_a_live_run_show_where_each_task_is(
     raydist: Callable[..., Ended], tmp_path: Path, wait_until: WaitUntil
 ) -> None:

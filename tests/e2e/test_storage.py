@@ -24,6 +24,8 @@ from tests.support.object_store import new_bucket, s3_environ, s3_server
 from tests.support.ray_heads import ray_node
 from tests.support.slow_job import write_slow_job
 
+pytestmark = pytest.mark.slow
+
 Raydist = Callable[..., Ended]
 
 JOB = """
@@ -66,7 +68,6 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
         yield proxy
 
 
-@pytest.mark.slow  # tests/storage tries the calls again one by one
 def test_run_on_s3_that_answers_503_and_500_succeeds(
     proxy: FaultyProxy, job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -99,7 +100,6 @@ def test_run_on_s3_that_answers_503_and_500_succeeds(
     assert sorted(losses) == [4, 8, 12]
 
 
-@pytest.mark.slow
 def test_outage_that_lasts_ends_the_run_with_one_error(
     proxy: FaultyProxy, job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -172,7 +172,6 @@ def test_full_disk_ends_the_run_and_resume_goes_on_where_there_is_space(
         assert (again.json["steps"], again.json["attempts"]) == (12, 2)
 
 
-@pytest.mark.slow  # tests/training/test_checkpoints.py has the same in bare tasks
 def test_storage_unmounted_and_mounted_anew_is_exit_code_4(
     raydist: Raydist, running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil
 ) -> None:

@@ -87,6 +87,9 @@ def busy_host(pid: int) -> Iterator[None]:
             keep_on(cpus, niceness=niceness)
 
 
+@pytest.mark.exhaustive(
+    "another process on its host", "compute", covered_by="training/test_collective_clock.py; tests/stragglers"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("cause", ["data", "compute", "another process on its host"])
 def test_slow_worker_is_named_with_its_cause_until_it_is_as_fast_as_the_others(

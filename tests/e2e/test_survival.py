@@ -17,6 +17,8 @@ import pytest
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
+pytestmark = pytest.mark.slow
+
 Raydist = Callable[..., Ended]
 
 # `ballast_mb` makes uploads take a while; `hang_at` lets the last worker hang in the first attempt.
@@ -134,6 +136,11 @@ def is_uploading(folder: Path) -> bool:
     return any(files and not any("commit" in file for file in files) for files in names)
 
 
+@pytest.mark.exhaustive(
+    "3",
+    "step",
+    covered_by="[start-up-2-worker/0]; [step-2-worker/1], and test_failures.py; [upload-2-worker/0]",
+)
 @pytest.mark.parametrize(
     ("workers", "task"),
     [
@@ -180,7 +187,6 @@ def test_worker_that_hangs_in_the_kernel_is_found(
     assert not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.slow
 def test_code_that_hangs_shows_its_stacks(runs: Runs, undisturbed: list[np.ndarray]) -> None:
     process = runs.start("hung", "--workers", "2", "--stall-timeout", "6", "-p", "hang_at=25")
     result = runs.end(process)
@@ -193,6 +199,7 @@ def test_code_that_hangs_shows_its_stacks(runs: Runs, undisturbed: list[np.ndarr
     assert "most recent call first" in runs.log("hung", "worker/0", attempt=0)
 
 
+@pytest.mark.exhaustive("worker/1", covered_by="[worker/0]")
 @pytest.mark.parametrize("task", [pytest.param("worker/0", marks=pytest.mark.slow), "worker/1"])
 def test_task_that_has_to_leave_costs_nothing_of_the_budget(
     runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil, task: str
@@ -212,7 +219,6 @@ def test_task_that_has_to_leave_costs_nothing_of_the_budget(
     )
 
 
-@pytest.mark.slow
 def test_run_grows_when_there_is_room(
     runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil
 ) -> None:

@@ -45,6 +45,8 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "raydist.cli.main", *arguments]
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
+@pytest.mark.slow
 def test_tensorboard_shows_a_run(storage: str, tmp_path: Path, wait_until: WaitUntil) -> None:
     options = ("--storage", storage, "--address", "local", "--json", "-p", "pause_s=0")
     submitted = subprocess.run(

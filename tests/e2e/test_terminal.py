@@ -7,11 +7,14 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, status_of
 from tests.support.slow_job import write_slow_job
 
 
+@pytest.mark.slow
 def test_run_is_followed_from_its_start_to_its_deletion(
     raydist: Callable[..., Ended], tmp_path: Path, wait_until: WaitUntil
 ) -> None:

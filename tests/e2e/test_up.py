@@ -58,6 +58,7 @@ def raydist(environ: dict[str, str], cwd: Path, *arguments: str) -> subprocess.C
     )
 
 
+@pytest.mark.slow
 def test_ray_that_stays_is_found_by_submit_and_is_warm_until_it_is_ended(
     environ: dict[str, str], tmp_path: Path, wait_until: WaitUntil
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Ended, RunningRay
 from tests.e2e.test_python_api import told_by
 
@@ -63,6 +65,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_value_is_the_same_however_a_run_is_seen(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:

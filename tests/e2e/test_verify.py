@@ -65,6 +65,7 @@ def folders_of(tmp_path: Path) -> list[str]:
     return [path.name for path in tmp_path.glob("raydist_runs/small/verify/*/*")]
 
 
+@pytest.mark.exhaustive(covered_by="the planted difference, before which all steps are equal")
 def test_run_has_the_same_bits_on_other_workers_and_nothing_is_left(raydist: Raydist, tmp_path: Path) -> None:
     submit(raydist, tmp_path)
     ended = raydist("verify", "small", "--workers", "1", "--steps", "20", "--json")

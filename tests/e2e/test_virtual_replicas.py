@@ -56,6 +56,7 @@ def bits_in(text: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3; training/test_virtual_replicas.py")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_killed_and_resumed_on_fewer_workers_has_the_bits_of_one_worker(
     raydist: Raydist, tmp_path: Path, keras: str

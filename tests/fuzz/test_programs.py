@@ -86,6 +86,8 @@ def results(names: tuple[str, ...], keras: str) -> dict[str, Result]:
     return {one.program.name: one for one in compare(names, keras=keras, cluster="2")}
 
 
+@pytest.mark.exhaustive("13", "14", "3-3", "4", "loop20", covered_by="other seeds, and what was wrong once")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "keras"), cases())
 def test_random_program_trains_what_one_device_trains(
     request: pytest.FixtureRequest, name: str, keras: str
@@ -138,6 +140,7 @@ def test_ordinary_programs_predict_and_evaluate_and_most_have_even_batches() -> 
         assert count >= len(programs) / 4
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_parameter_servers_count_examples_and_evaluate_each_once_with_three_workers(keras: str) -> None:
@@ -146,6 +149,7 @@ def test_parameter_servers_count_examples_and_evaluate_each_once_with_three_work
         assert not result.verdict.is_defect, f"{result.program.describe()}\n{result.details}"
 
 
+@pytest.mark.exhaustive(covered_by="training/test_sparse_gradients.py, test_shown_values.py")
 @pytest.mark.slow
 def test_mirrored_steps_of_one_call_look_up_different_numbers_of_rows() -> None:
     name = "7011~task~loss~optimizer~clipping~decay~weights~model~data~after"
@@ -153,6 +157,7 @@ def test_mirrored_steps_of_one_call_look_up_different_numbers_of_rows() -> None:
     assert result.verdict is Verdict.EQUAL, result.details
 
 
+@pytest.mark.exhaustive(covered_by="training/test_sparse_gradients.py, test_shown_values.py")
 @pytest.mark.slow
 def test_losses_of_layers_stay_with_their_replica_while_a_metric_waits_for_the_others() -> None:
     name = "97~after~optimizer~ema~clipping~weights~schedule~callbacks"

@@ -207,6 +207,7 @@ def test_number_that_the_models_type_cannot_hold_is_told(tmp_path: Path) -> None
     assert batch.values["id"].tolist() == [1, 2**31]
 
 
+@pytest.mark.slow
 def test_pictures_that_came_after_the_names_were_listed_are_told(tmp_path: Path) -> None:
     for name in ("b.png", "d.png"):
         (tmp_path / name).write_bytes(png(np.zeros((4, 4, 3), np.uint8)))

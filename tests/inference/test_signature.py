@@ -80,6 +80,7 @@ def signature(folder: Path, name: str) -> Signature | None:
     return read_signature((folder / name / "saved_model.pb").read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "two", "module"])
 def test_signature_is_what_tensorflow_says(exported: tuple[Path, dict[str, Any]], name: str) -> None:
     folder, told = exported

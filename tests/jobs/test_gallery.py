@@ -156,6 +156,8 @@ def test_doc_comment_has_its_command(job: str) -> None:
     assert len(text.splitlines()) <= 120
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("mnist")
 def test_mnist_trains_what_one_device_trains(cluster: str) -> None:
     (expected,) = values_of("mnist", "one device")
@@ -170,6 +172,8 @@ def test_mnist_has_64_examples_per_replica() -> None:
     assert defaults["params"]["batch_size_per_replica"] == 64
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("custom_loop")
 def test_custom_loop_has_the_losses_of_one_device(cluster: str) -> None:
     (expected,) = done("custom_loop", "one device")
@@ -181,6 +185,8 @@ def test_custom_loop_has_the_losses_of_one_device(cluster: str) -> None:
         assert [*map(close_all, task["reports"])] == expected["reports"]
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("replicas")
 def test_replicas_share_a_batch_and_agree_on_a_variable(cluster: str) -> None:
     images, labels = training_digits()
@@ -194,6 +200,8 @@ def test_replicas_share_a_batch_and_agree_on_a_variable(cluster: str) -> None:
     assert sum(values["images_here"] for values in tasks) == 7
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("all_reduce")
 def test_all_reduce_sums_different_gradients_to_that_of_one_device(cluster: str) -> None:
     for task in done("all_reduce", cluster):
@@ -207,6 +215,8 @@ def test_all_reduce_sums_different_gradients_to_that_of_one_device(cluster: str)
             assert values["reduced_minus_one_device"] < 1e-6
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("scope")
 def test_scope_makes_variables_of_the_strategy_and_outside_are_plain_ones(cluster: str) -> None:
     # The first replica adds 1, the second 2. A worker's own variable has what its own replicas have added.
@@ -246,6 +256,8 @@ def shards(cluster: str) -> dict[str, list[set[int]]]:
     }
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("input_pipeline")
 def test_input_pipeline_shows_what_each_worker_saw(cluster: str) -> None:
     for index, values in enumerate(values_of("input_pipeline", cluster)):
@@ -260,6 +272,7 @@ def test_input_pipeline_shows_what_each_worker_saw(cluster: str) -> None:
             }
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
 @on("batch_size")
 def test_batch_size_scales_the_rate_over_the_warm_up(cluster: str) -> None:
     num_replicas = REPLICAS[cluster]
@@ -280,6 +293,8 @@ def test_batch_size_scales_the_rate_over_the_warm_up(cluster: str) -> None:
         assert values["scaled_rate/test_loss"] < values["same_rate/test_loss"] - 0.05
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("sync_vs_async")
 def test_only_asynchronous_updates_are_stale(cluster: str) -> None:
     (one_device,) = values_of("sync_vs_async", "one device")
@@ -294,6 +309,7 @@ def test_only_asynchronous_updates_are_stale(cluster: str) -> None:
             assert values["test_loss"] == close(one_device["test_loss"])
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
 @on("baseline_vs_distributed")
 def test_baseline_has_the_weights_of_the_distributed_model(cluster: str) -> None:
     chief, *others = values_of("baseline_vs_distributed", cluster)
@@ -309,6 +325,8 @@ def check_baseline(values: Mapping[str, float]) -> None:
     assert values["speed_up"] == close(values["baseline/seconds"] / values["distributed/seconds"])
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("monitor")
 def test_monitor_shows_the_replica_whose_gradient_is_too_large(cluster: str) -> None:
     num_replicas = REPLICAS[cluster]
@@ -340,6 +358,8 @@ def test_monitor_shows_the_replica_whose_gradient_is_too_large(cluster: str) -> 
     assert "step 9 " not in printed
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("tune_input")
 def test_each_variant_of_an_input_pipeline_has_the_same_examples(cluster: str) -> None:
     tasks = values_of("tune_input", cluster)
@@ -350,6 +370,8 @@ def test_each_variant_of_an_input_pipeline_has_the_same_examples(cluster: str) -
         assert sum(values[f"{name}/sum_of_numbers"] for values in tasks) == 2 * sum(range(100))
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @on("tpu")
 def test_tpu_falls_back_and_trains_what_one_device_trains(cluster: str) -> None:
     (one_device,) = values_of("tpu", "one device")
@@ -362,6 +384,7 @@ def test_tpu_falls_back_and_trains_what_one_device_trains(cluster: str) -> None:
         assert "no TPU (" in task["output"]
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
 @on("device_choice")
 def test_device_choice_agrees_with_raydist(cluster: str) -> None:
     (task,) = done("device_choice", cluster)
@@ -396,6 +419,7 @@ def test_device_choice_for_described_hosts() -> None:
     }
 
 
+@pytest.mark.slow
 @on("parameter_server_loop")
 def test_parameter_server_loop_learns_with_a_table_on_two_ps(cluster: str) -> None:
     (task,) = done("parameter_server_loop", cluster)
@@ -409,6 +433,8 @@ def test_parameter_server_loop_learns_with_a_table_on_two_ps(cluster: str) -> No
 KILLED = {"epochs": 2, "kill_at_step": 20}
 
 
+@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     ["one device", *(pytest.param(one, marks=pytest.mark.slow) for one in ("2 devices", "2 workers"))],
@@ -464,6 +490,7 @@ def write_photographs(folder: Path) -> None:
             (folder / name / f"{number}.png").write_bytes(png(pixels))
 
 
+@pytest.mark.slow
 def test_data_that_is_there_is_used(tmp_path: Path) -> None:
     """MNIST from `data_dir` and from Keras's cache, flower photographs, and what is none of them."""
     arrays = write_mnist(tmp_path / "keras" / "datasets")
@@ -495,6 +522,7 @@ def test_data_that_is_there_is_used(tmp_path: Path) -> None:
     assert done["flowers"]["values"]["baseline/accuracy"] > 0.9  # of two classes
 
 
+@pytest.mark.slow
 def test_without_data_the_digits_are_taken_and_that_is_said() -> None:
     for task in done("replicas", "2 workers"):
         assert [note for note in task["notes"] if note.startswith("data: scikit-learn's digits; for MNIST")]

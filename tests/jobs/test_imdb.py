@@ -128,6 +128,7 @@ def test_generated_reviews_are_the_same_for_a_seed() -> None:
     assert imdb.generate_reviews(200, seed=3) != imdb.generate_reviews(200, seed=4)
 
 
+@pytest.mark.slow
 def test_generated_labels_are_what_the_reviews_say_but_for_the_noise() -> None:
     reviews, labels = imdb.generate_reviews(12_000)["train"]
     good = {*imdb.GOOD, *(f"not {word}" for word in imdb.BAD)}

@@ -378,6 +378,7 @@ class TestLivePage:
         with serving(str(runs)) as server:
             yield server.url
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("is_dark", "width"), SHOTS)
     def test_list_fits_each_width_and_scheme(
         self, browser: Browser, url: str, is_dark: bool, width: int
@@ -444,6 +445,7 @@ class TestLivePage:
             ["param", "learning_rate", "0.1", "0.01"],
         ]
 
+    @pytest.mark.slow
     def test_study_has_its_runs_the_best_first_and_their_curves(self, browser: Browser, runs: Path) -> None:
         store_study(runs)
         with serving(str(runs)) as server:
@@ -469,6 +471,7 @@ class TestLivePage:
             page.click("a:has-text('rates-0') >> nth=0")
             page.wait_for_selector("text=worker/1")
 
+    @pytest.mark.slow
     def test_page_goes_on_with_its_run_and_keeps_its_zoom(
         self, browser: Browser, url: str, run: RunStorage
     ) -> None:
@@ -490,6 +493,7 @@ class TestLivePage:
         store_record(run, state="SUCCEEDED", steps=300)
         page.wait_for_selector(".badge:text('SUCCEEDED')")
 
+    @pytest.mark.slow
     def test_storage_that_goes_away_is_told_and_comes_back(
         self, browser: Browser, url: str, runs: Path, run: RunStorage
     ) -> None:

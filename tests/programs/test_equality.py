@@ -19,6 +19,17 @@ pytestmark = pytest.mark.timeout(3600)
 # None of these notes may appear for a program that equals one device.
 FALSE_ALARMS = (RANDOM, BATCHNORM, "could not be shown")
 
+REPEATED = pytest.mark.exhaustive(
+    *("keras legacy", "2 devices", "3 workers"),
+    # convnet, text_transformer, miniature_gpt, recommender and wide_deep have the same layers.
+    *("autoencoder", "bilstm", "captcha_ctc", "efficient_embeddings", "issue_tickets"),
+    *("timeseries_transformer", "vision_transformer", "vision_transformer_ops"),
+    # Each has tests of its own in tests/training, and tests/fuzz draws them.
+    *("clipping", "schedules", "weight_decay", "distillation", "endpoint_layer", "train_step_compiled"),
+    *("imbalanced", "mixed_bfloat16"),
+    covered_by="2 workers with Keras 3; other programs of the same layers; tests/compat for tf_keras",
+)
+
 
 def clusters(program: str, keras: str) -> tuple[str, str]:
     """Returns where a program runs: on 2 workers, and in turn on 3 workers or 2 devices."""
@@ -63,18 +74,21 @@ def tasks(request: pytest.FixtureRequest, program: str, keras: str, cluster: str
     return run(selected(request, "program", keras=keras, cluster=cluster), cluster, keras)[program]
 
 
+@REPEATED
 @pytest.mark.parametrize(("program", "keras", "cluster"), cases())
 def test_variables_equal_those_of_one_device(one_device: Done, tasks: list[Done], program: str) -> None:
     for task in tasks:
         task.trained.check_variables(one_device.trained, atol=PROGRAMS[program].atol)
 
 
+@REPEATED
 @pytest.mark.parametrize(("program", "keras", "cluster"), cases())
 def test_history_equals_that_of_one_device(one_device: Done, tasks: list[Done], program: str) -> None:
     for task in tasks:
         task.trained.check_history(one_device.trained, atol=max(PROGRAMS[program].atol, 1e-4))
 
 
+@REPEATED
 @pytest.mark.parametrize(("program", "keras", "cluster"), cases())
 def test_no_false_alarm(tasks: list[Done]) -> None:
     notes = [note for task in tasks for note in task.notes]

@@ -34,6 +34,19 @@ def cases() -> list[object]:
     ]
 
 
+@pytest.mark.exhaustive(
+    "attention_dropout",
+    "augmentation",
+    "dcgan_random",
+    "ema_overwrite",
+    "gradient_accumulation",
+    "keras legacy",
+    "lstm_dropout",
+    "ner",
+    "vae_random",
+    covered_by="Keras 3; convnet_regularized, supervised_contrastive; test_keras_patches.py",
+)
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "keras"), cases())
 def test_what_cannot_be_equal_is_told(request: pytest.FixtureRequest, program: str, keras: str) -> None:
     [done] = run(selected(request, "program", keras=keras), keras)[program]

@@ -41,6 +41,43 @@ def cases() -> Iterator[object]:
             yield pytest.param(program, keras, cluster, id=f"{program}-keras {keras}-{cluster}")
 
 
+@pytest.mark.exhaustive(
+    "keras legacy",
+    "autoencoder",
+    "mixed_float16",
+    "own_fit",
+    "returned_losses",
+    "bilstm",
+    "captcha_ctc",
+    "clipping",
+    "convnet",
+    "custom_loop",
+    "distillation",
+    "efficient_embeddings",
+    "ema",
+    "endpoint_layer",
+    "graph_attention",
+    "imbalanced",
+    "issue_tickets",
+    "masked_tagger",
+    "miniature_gpt",
+    "mixed_bfloat16",
+    "rate_callbacks",
+    "recommender",
+    "schedules",
+    "steps_loop",
+    "text_transformer",
+    "timeseries_transformer",
+    "train_step_compiled",
+    "train_step_guide",
+    "vae",
+    "vision_transformer",
+    "vision_transformer_ops",
+    "weight_decay",
+    "wgan_gp",
+    "wide_deep",
+    covered_by="Keras 3; dcgan; tests/compat; training/test_checkpoints.py",
+)
 @pytest.mark.parametrize(("program", "keras", "cluster"), list(cases()))
 def test_killed_program_ends_as_the_undisturbed_one(
     undisturbed: Outcome,

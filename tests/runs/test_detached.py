@@ -109,6 +109,7 @@ def test_run_ends_by_itself_and_leaves_only_its_record(
     assert record_of(tmp_path)["spec"]["detach"] is True
 
 
+@pytest.mark.slow
 def test_controller_keeps_the_code_and_runs_the_end_command(
     ray_cluster: Connection, tmp_path: Path, code: bytes, wait_until: WaitUntil
 ) -> None:
@@ -157,6 +158,7 @@ def test_code_that_was_replaced_on_storage_is_not_run(
     assert not executed.exists()
 
 
+@pytest.mark.slow
 def test_killed_controller_is_brought_back_and_goes_on_with_a_new_attempt(
     ray_cluster: Connection, tmp_path: Path, code: bytes, wait_until: WaitUntil
 ) -> None:
@@ -183,6 +185,7 @@ def test_killed_controller_is_brought_back_and_goes_on_with_a_new_attempt(
     assert any("worker/0 step 3" in path.read_text() for path in log)  # salvaged after the tasks' death
 
 
+@pytest.mark.slow
 def test_controller_killed_at_every_moment_of_its_run_brings_it_to_its_end(
     ray_cluster: Connection, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -230,6 +233,7 @@ def said(process: subprocess.Popen[bytes]) -> str:
     return process.stdout.readline().decode().strip()
 
 
+@pytest.mark.slow
 def test_run_outlives_its_submitter_and_then_its_controller(
     submitter: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, code: bytes, wait_until: WaitUntil
 ) -> None:
@@ -245,6 +249,8 @@ def test_run_outlives_its_submitter_and_then_its_controller(
     assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 300)
 
 
+@pytest.mark.exhaustive("c-0.0", "kill-0.5", covered_by="[kill-0.0], [ctrl-c-0.5]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "delay_s"),
     [
@@ -286,6 +292,7 @@ def test_stop_cancels_the_run_and_its_controller_ends(
     attached.request_stop()  # harmless
 
 
+@pytest.mark.slow
 def test_name_of_a_run_that_goes_on_is_refused(
     ray_cluster: Connection, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -298,6 +305,7 @@ def test_name_of_a_run_that_goes_on_is_refused(
     assert attached.wait(60)
 
 
+@pytest.mark.slow
 def test_refusal_of_the_controllers_host_comes_out_at_the_submitter(
     ray_cluster: Connection, tmp_path: Path
 ) -> None:
@@ -309,11 +317,13 @@ def test_refusal_of_the_controllers_host_comes_out_at_the_submitter(
         hand_over(plan_for(tmp_path / "runs"), ray_cluster)
 
 
+@pytest.mark.slow
 def test_function_that_closes_over_much_is_refused(ray_cluster: Connection, tmp_path: Path) -> None:
     with pytest.raises(MistakeError, match="put data into a file"):
         hand_over(plan_for(tmp_path, table=os.urandom(9 * 2**20)), ray_cluster)
 
 
+@pytest.mark.slow
 def test_large_function_outlives_its_submitter(
     submitter: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -344,6 +354,7 @@ def launch_of(plan: Plan, *, code: bytes = b"zip") -> bytes:
     )
 
 
+@pytest.mark.slow
 def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None:
     from raydist.runs.detached import DetachedController
     from raydist.storage.run_record import RunRecordStore
@@ -358,6 +369,7 @@ def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_controller_killed_before_its_first_record_leaves_nothing_of_it(tmp_path: Path) -> None:
     from raydist.runs.detached import DetachedController
 
@@ -377,6 +389,7 @@ def claim(storage: Storage, *, number: int, id_: str) -> None:
     assert ClaimStore(RunStorage(storage, run="run")).add(made)
 
 
+@pytest.mark.slow
 def test_controller_brought_back_after_its_run_was_resumed_leaves_it_alone(tmp_path: Path) -> None:
     from raydist.runs.detached import DetachedController
     from raydist.storage.run_record import RunRecordStore
@@ -396,6 +409,7 @@ def test_controller_brought_back_after_its_run_was_resumed_leaves_it_alone(tmp_p
     assert names_in(tmp_path / "run") == ["claims", "run.json"]
 
 
+@pytest.mark.slow
 def test_name_that_another_process_has_claimed_is_refused_by_the_controllers_host(
     ray_cluster: Connection, tmp_path: Path
 ) -> None:
@@ -405,6 +419,7 @@ def test_name_that_another_process_has_claimed_is_refused_by_the_controllers_hos
     assert names_in(tmp_path / "run") == ["claims"]
 
 
+@pytest.mark.slow
 def test_other_versions_on_the_controllers_host_are_refused(tmp_path: Path) -> None:
     from raydist.runs.detached import DetachedController
 
@@ -421,6 +436,7 @@ def test_other_versions_on_the_controllers_host_are_refused(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_controller_lives_on_the_head(ray_cluster: Connection, tmp_path: Path, wait_until: WaitUntil) -> None:
     import ray
     from ray._private import state

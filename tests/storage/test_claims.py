@@ -61,6 +61,7 @@ def dead_process() -> dict[str, Any]:
     return {**this_process(), "pid": process.pid}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 @pytest.mark.parametrize("resume", [False, True], ids=["submit", "resume"])
 def test_one_of_many_processes_gets_the_name_and_the_others_are_told_which(

@@ -67,6 +67,7 @@ def test_what_takes_too_long_is_left_to_the_next_run(storage: Storage) -> None:
     assert "the others are left to the next run, after 60 s" in str(said)
 
 
+@pytest.mark.slow
 def test_run_deletes_the_old_ones_at_its_end(tmp_path: Path, ray_cluster: Any) -> None:
     storage = Storage.open(str(tmp_path / "runs"))
     add(storage, "old", age_s=2 * DAY_S, now_s=time.time())

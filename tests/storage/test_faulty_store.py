@@ -47,6 +47,8 @@ def faulty_storage(proxy: FaultyProxy, s3_uri: str) -> RunStorage:
     return open_run(s3_uri, run="first").patient()
 
 
+@pytest.mark.exhaustive("INTERNAL_ERROR", "SLOW_DOWN", covered_by="the four faults of the default run")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     # 500 is to the client what 503 is.
@@ -72,6 +74,7 @@ def test_every_verb_survives_faults(
     assert proxy.faults[fault] >= 3
 
 
+@pytest.mark.slow
 def test_writers_of_a_run_survive_a_share_of_faults(
     faulty_storage: RunStorage, proxy: FaultyProxy, task: TaskId, tmp_path: Path
 ) -> None:
@@ -127,6 +130,7 @@ def test_segments_of_an_outage_come_once_and_in_order_afterwards(
     assert read_log(faulty_storage, task=task, attempt=0) == "".join(lines)
 
 
+@pytest.mark.slow
 def test_outage_that_lasts_is_one_error_and_the_checkpoint_before_stays(
     proxy: FaultyProxy, s3_uri: str
 ) -> None:
@@ -160,6 +164,7 @@ def test_upload_that_is_cut_for_good_leaves_the_old_object(
     assert storage.read_bytes("run/big") == b"old"
 
 
+@pytest.mark.slow
 def test_store_that_never_answers_is_an_error(proxy: FaultyProxy, s3_uri: str) -> None:
     storage = open_run(s3_uri, run="first").hasty()
     proxy.choose = always(Fault.HANGING)

@@ -177,6 +177,7 @@ def test_hdfs_without_its_client_says_what_to_install(monkeypatch: pytest.Monkey
         Storage.open("hdfs://namenode:8020/runs").check_writable()
 
 
+@pytest.mark.slow
 def test_google_store_that_cannot_be_reached_is_an_error() -> None:
     storage = Storage.open(
         "gs://anonymous@bucket/runs?endpoint_override=127.0.0.1:9&scheme=http&retry_limit_seconds=1"

@@ -71,6 +71,7 @@ def test_host_without_rights_is_named(proxy: FaultyProxy, s3_uri: str) -> None:
         proof.check(host="10.0.0.2")
 
 
+@pytest.mark.slow
 def test_outage_at_the_start_of_a_later_attempt_is_waited_for(proxy: FaultyProxy, s3_uri: str) -> None:
     # More tries than a first look has: 2 of each request, in about 5 calls.
     proxy.choose = lambda request: Fault.DROPPED if request.number < 16 else None

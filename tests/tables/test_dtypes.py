@@ -13,7 +13,7 @@ import pytest
 from tests.support.processes import Cluster, run_function
 from tests.tables.plain import run_plain
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TARGET = "tests.tables.dtypes:run_cells"
 Cell = tuple[str, str]
@@ -74,7 +74,6 @@ def test_types_that_failed_once_are_computed_as_on_one_device(cell: Cell) -> Non
     assert differences(cell, QUICK, "3") == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("place", PLACES)
 def test_each_type_is_computed_as_on_one_device_or_refused(place: str, keras: str) -> None:

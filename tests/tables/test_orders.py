@@ -65,6 +65,7 @@ def differences(case: Case, given: tuple[Case, ...], keras: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_calls_whose_order_mattered_once_are_those_of_one_device(case: Case) -> None:
     assert differences(case, QUICK, "3") == []

@@ -12,6 +12,8 @@ from tests.support import accumulation_functions
 from tests.support.accumulation_functions import CASES, K
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 CLUSTERS = {
     "one device": {},
     "2 devices": {"strategy": "mirrored", "devices": 2},
@@ -34,6 +36,12 @@ def run(where: str, keras: str, cases: tuple[str, ...]) -> dict[str, list[TaskPr
     return run_in_turn(calls, Cluster(**CLUSTERS[where], keras=keras))
 
 
+@pytest.mark.exhaustive(
+    "2 devices",
+    "legacy",
+    "others",
+    covered_by="[2 workers-3-quick], [one device-3-quick]",
+)
 @pytest.mark.parametrize(
     ("where", "keras", "cases"),
     [
@@ -78,6 +86,7 @@ def test_gradients_are_reduced_once_for_all_batches_of_an_update() -> None:
     assert counts == {**dict.fromkeys(QUICK, 1), "masked": 2}
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize(
     ("where", "keras"), [("2 workers", "3"), pytest.param("2 devices", "legacy", marks=SLOW)]
 )
@@ -95,6 +104,7 @@ def test_resumed_run_takes_up_each_batch_once(tmp_path: Path, where: str, keras:
         np.testing.assert_allclose(task.arrays["loss"], task.arrays["undisturbed loss"], atol=1e-5, rtol=0)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_train_step_whose_batches_cannot_make_one_update_is_refused(keras: str) -> None:
     [task] = run_function(f"{FUNCTIONS}:refused", Cluster(keras=keras))

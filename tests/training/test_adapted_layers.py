@@ -15,6 +15,8 @@ DEVICES = Cluster(strategy="mirrored", devices=2)
 MORE_PLACES = ("after compile", "outside, dataset")
 
 
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [

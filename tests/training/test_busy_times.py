@@ -43,6 +43,7 @@ def test_wait_for_the_other_workers_at_an_end_is_no_workers_time() -> None:
     assert told.sums[-1] == ((3, 20), (9, 10))
 
 
+@pytest.mark.exhaustive("slow worker-train_steps", covered_by="[slow worker-fit]")
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", [False, True], ids=["fit", "train_steps"])
 @pytest.mark.parametrize("is_slow", [True, False], ids=["slow worker", "equal workers"])

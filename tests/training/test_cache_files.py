@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.processes import Cluster, run_function, started
+
+pytestmark = pytest.mark.slow
 
 FUNCTIONS = "tests.support.cache_functions"
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)

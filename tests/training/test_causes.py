@@ -43,6 +43,7 @@ TF_KERAS = """in user code:
 """
 
 
+@pytest.mark.exhaustive("tf_keras", covered_by="the same with Keras 3")
 @pytest.mark.parametrize(
     "message",
     [

@@ -38,6 +38,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return run
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_training_goes_on_while_a_checkpoint_is_stored(keras: str) -> None:
     [task] = run_function(
@@ -50,6 +52,7 @@ def test_training_goes_on_while_a_checkpoint_is_stored(keras: str) -> None:
     assert "raydist-checkpoint" not in task.values["threads"]
 
 
+@pytest.mark.slow
 def test_chief_killed_during_an_upload_resumes_from_the_commit_before(
     undisturbed: Undisturbed, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
@@ -71,6 +74,7 @@ REPLACED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "cluster"), [("fit", TWO_WORKERS), ("model.fit", Cluster())], ids=["fit", "no checkpoint"]
 )
@@ -88,6 +92,8 @@ def test_checkpoint_that_is_gone_at_the_end_of_the_run_is_an_error(tmp_path: Pat
         run_function(f"{FUNCTIONS}:checkpoint_is_deleted", Cluster(), storage=tmp_path)
 
 
+@pytest.mark.exhaustive("save", "train_steps", covered_by="[fit]")
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["fit", pytest.param("train_steps", marks=SLOW), "save"])
 def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) -> None:
     [task] = run_function(
@@ -98,6 +104,15 @@ def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) ->
     assert task.values["step"] < 100_000
 
 
+@pytest.mark.exhaustive(
+    "data of unknown length",
+    "fit",
+    "own fit",
+    "steps per execution",
+    "train_steps",
+    covered_by="[watched by the chief-3]; test_parameter_server.py: command_to_save",
+)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "keras"),
     [
@@ -123,6 +138,10 @@ def test_command_to_one_worker_makes_all_save_inside_an_epoch(
     assert [name for name in tmp_path.rglob("state.json") if json.loads(name.read_text())["epoch"]] == []
 
 
+@pytest.mark.exhaustive(
+    "1", "2+1", "own fit after evaluate", "train_steps", covered_by="[fit-multi_worker_mirrored-2-keras3]"
+)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "cluster"),
     [
@@ -176,6 +195,8 @@ def all_run(tasks: list[TaskProcess]) -> bool:
     return True
 
 
+@pytest.mark.exhaustive("1+1", "keraslegacy", covered_by="[mirrored-2-keras3]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [
@@ -199,6 +220,8 @@ def test_early_stopping_ends_a_resumed_run_at_the_same_epoch(cluster: Cluster, t
                 np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.exhaustive("1", "keraslegacy", "mirrored", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [
@@ -222,6 +245,8 @@ def test_resumed_run_draws_the_random_numbers_of_the_undisturbed_one(
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.exhaustive("1", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster", "is_size_known", "every"),
     [
@@ -245,6 +270,8 @@ def test_run_that_dies_between_the_last_step_and_the_end_of_an_epoch_loses_neith
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.exhaustive("legacy", "second model", covered_by="[first model-3]")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 @pytest.mark.parametrize("second", [False, True], ids=["first model", "second model"])
 def test_variables_that_only_a_step_uses_are_restored_each_to_its_own_place(
@@ -261,6 +288,7 @@ def test_variables_that_only_a_step_uses_are_restored_each_to_its_own_place(
         np.testing.assert_allclose(resumed.arrays[name], expected.arrays[name], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_generators_of_a_loop_are_saved_and_restored(tmp_path: Path) -> None:
     [first] = run_function(f"{FUNCTIONS}:generators", Cluster(), storage=tmp_path)
     [second] = run_function(f"{FUNCTIONS}:generators", Cluster(), storage=tmp_path, attempt=1)
@@ -275,6 +303,8 @@ def saved_by_two_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return storage
 
 
+@pytest.mark.exhaustive("no checkpoint", covered_by="[another weight]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "message"),
     [

@@ -61,6 +61,7 @@ def standing(name: str, folder: Path) -> Collective | None:
     return Collective(**{**fields, "state": CallState[fields["state"]]})
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize(
     ("keras", "call", "place"), [*QUICK, *(pytest.param(*cell, marks=pytest.mark.slow) for cell in CELLS)]
 )
@@ -92,6 +93,8 @@ def check(sentence: str, call: str, place: str) -> None:
     )
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keras", "options"),
     [
@@ -113,6 +116,8 @@ def test_one_worker_reads_alone_what_all_have_trained(keras: str, options: dict[
         np.testing.assert_allclose(chief.values["alone"][name][-1], values, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_metric_that_changes_outside_of_calls_is_read_anew(keras: str) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
@@ -121,6 +126,8 @@ def test_metric_that_changes_outside_of_calls_is_read_anew(keras: str) -> None:
         assert task_process.values == {"evaluated": 0.0, **shown}
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keras", "workers", "devices", "options"),
     [

@@ -25,6 +25,12 @@ def named(tasks: list[TaskProcess]) -> dict[str, str]:
     return {str(one.task): one.cause.value for one in found}
 
 
+@pytest.mark.exhaustive(
+    "another process",
+    "compute",
+    "compute in train_steps",
+    covered_by="[data]; tests/stragglers for each cause",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cause", "arguments"),
@@ -57,6 +63,9 @@ def test_with_deterministic_operations_nothing_is_measured() -> None:
     assert {"collective_wait" in one for task in tasks for one in task.values["recorded"]} == {False}
 
 
+@pytest.mark.exhaustive(
+    "legacy", "sparse gradients", covered_by="[3-dense gradients]; test_sparse_gradients.py"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["clipping", "recommender"], ids=["dense gradients", "sparse gradients"])
 @pytest.mark.parametrize("keras", ["3", "legacy"])

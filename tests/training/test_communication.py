@@ -11,6 +11,8 @@ import pytest
 from tests.support.communication_functions import BFLOAT16, FLOAT, HALF
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.communication_functions"
 TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
 TWO_DEVICES = {"strategy": "mirrored", "devices": 2}
@@ -29,6 +31,7 @@ def trained(keras: str, where: str, **options: str | int) -> list[TaskProcess]:
     return run_function(f"{FUNCTIONS}:every_way", cluster, job_options=options)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_options_are_attributes_of_every_collective_that_is_traced(keras: str) -> None:
     for task in trained(keras, "2 workers", **RING):
@@ -80,6 +83,7 @@ def compressed(kind: str, keras: str, where: str) -> Mapping[str, list[TaskProce
     return run_in_turn(calls, cluster, job_options={"compress_gradients": kind})
 
 
+@pytest.mark.exhaustive("2 devices", "legacy", covered_by="the same with 2 workers")
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 @pytest.mark.parametrize(
     ("keras", "where"),
@@ -135,6 +139,7 @@ def _bound(kind: str, own: np.ndarray) -> np.ndarray:
     return bound
 
 
+@pytest.mark.exhaustive("bf16", covered_by="[fp16]")
 @pytest.mark.parametrize(("kind", "types"), [("fp16", {HALF, FLOAT}), ("bf16", {BFLOAT16})])
 def test_compressed_gradients_are_sent_as_such_and_the_run_says_what_it_costs(
     kind: str, types: set[int]

@@ -12,6 +12,7 @@ from tests.support.processes import Cluster, started
 OPTIONS = {"log_device_placement": "true", "dump_xla": "true"}
 
 
+@pytest.mark.exhaustive("not compiled", "s3", covered_by="[folder-compiled]")
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [True, False], ids=["compiled", "not compiled"])
 @pytest.mark.parametrize("where", ["folder", "s3"])

@@ -40,6 +40,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return run
 
 
+@pytest.mark.exhaustive(
+    "steps", "tf_keras epochs", "tf_keras steps", covered_by="[epochs]; test_checkpoints.py"
+)
 @pytest.mark.parametrize(
     ("cluster", "keras", "every", "restored_step"),
     [
@@ -93,6 +96,7 @@ def test_metrics_hold_one_global_value_per_epoch(undisturbed: Undisturbed) -> No
     np.testing.assert_allclose([row.value for row in losses], first.arrays["loss"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> None:
     target = f"{FUNCTIONS}:train_steps_through_context"
     where = Cluster(**TWO_DEVICES)
@@ -106,6 +110,8 @@ def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> N
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_optimizers_that_the_first_step_builds_are_restored(keras: str, tmp_path: Path) -> None:
     target, where = f"{FUNCTIONS}:unbuilt_optimizers", Cluster(**TWO_DEVICES, keras=keras)
@@ -115,6 +121,8 @@ def test_optimizers_that_the_first_step_builds_are_restored(keras: str, tmp_path
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
     [
@@ -137,6 +145,7 @@ def test_loop_whose_checkpoints_lack_what_it_changes_is_noted(where: Cluster) ->
     assert found["all"] == []
 
 
+@pytest.mark.slow
 def test_train_steps_does_its_own_steps_after_a_loop_that_has_counted(tmp_path: Path) -> None:
     target, where = f"{FUNCTIONS}:own_loop_before_train_steps", Cluster()
     options = {"checkpoint_every": "2"}
@@ -152,6 +161,7 @@ def test_train_steps_does_its_own_steps_after_a_loop_that_has_counted(tmp_path: 
         assert resumed.values == undisturbed.values, stops
 
 
+@pytest.mark.slow
 def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
     target, where = f"{FUNCTIONS}:two_fits", Cluster(**TWO_DEVICES)
     [expected] = run_function(target, where, storage=tmp_path / "a")
@@ -166,6 +176,8 @@ def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_trainings_that_share_a_shuffle_go_on_with_it_after_a_resume(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:shared_shuffles", Cluster(**TWO_DEVICES, keras=keras)
@@ -179,6 +191,8 @@ def test_trainings_that_share_a_shuffle_go_on_with_it_after_a_resume(tmp_path: P
         assert sum("depends on timing" in note for note in task.values["status"]["notes"]) == 1
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
@@ -193,6 +207,7 @@ def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: s
     assert more.values["epochs of the next fit"] == [0, 1]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["dataset", "sequence"])
 @pytest.mark.parametrize("keras", ["3", "legacy"])
@@ -219,12 +234,14 @@ def on_two_workers() -> dict[str, list[TaskProcess]]:
     return run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, Cluster(**TWO_WORKERS))
 
 
+@pytest.mark.slow
 def test_function_of_an_input_context_shards_for_itself() -> None:
     for task in on_two_workers()["input_context"]:
         assert task.values["epochs"] == 2
         assert task.values["status"]["step"] == 9 + 8
 
 
+@pytest.mark.slow
 def test_layers_that_depend_on_the_replicas_are_named(tmp_path: Path) -> None:
     [task] = run_function(
         f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_DEVICES), epochs=1, storage=tmp_path, batchnorm=True
@@ -287,6 +304,8 @@ def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_pat
     assert "the last metrics are lost: cannot write" in str(caught.value)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_learning_rate_warms_up_and_travels_with_the_model(keras: str) -> None:
     if keras == "3":

@@ -28,6 +28,8 @@ def run(keras: str, workers: int) -> dict[str, list[TaskProcess]]:
     return run_in_turn(calls, cluster)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(("keras", "workers"), [("3", 2), ("legacy", 2), ("3", 1)])
 @pytest.mark.parametrize("place", PLACES)
 def test_decorated_code_trains_as_plain_code_of_one_device(place: str, keras: str, workers: int) -> None:
@@ -44,6 +46,7 @@ def test_decorated_code_trains_as_plain_code_of_one_device(place: str, keras: st
             np.testing.assert_allclose(found, one, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_a_decorated_step_of_a_loop_trains_as_a_bare_one(keras: str) -> None:
     for task in run(keras, 2)["loop"]:
@@ -52,6 +55,7 @@ def test_a_decorated_step_of_a_loop_trains_as_a_bare_one(keras: str) -> None:
         assert np.abs(task.arrays["none"][:-1] - 1.0).max() > 1e-2
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_a_decorated_loss_of_an_eager_replica_is_not_what_it_was_outside(keras: str) -> None:
     for replica, task in enumerate(run(keras, 2)["eager"]):
@@ -66,6 +70,8 @@ def run_net(keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, Cluster(keras=keras))
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_a_step_that_runs_a_graph_from_before_the_training_ends_with_an_error(keras: str) -> None:
     [task] = run_net(keras)["kept_graph"]
@@ -74,6 +80,7 @@ def test_a_step_that_runs_a_graph_from_before_the_training_ends_with_an_error(ke
     assert "changed neither weights nor the optimizer's variables" in raised
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_steps_that_may_change_nothing_end_with_no_error(keras: str) -> None:
     [task] = run_net(keras)["steps_that_change_nothing_at_first"]

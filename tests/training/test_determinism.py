@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
 
+pytestmark = pytest.mark.slow
+
 TRAINED = "tests.support.determinism_functions:trained"
 CLUSTERS = {
     "one device": {},
@@ -15,6 +17,7 @@ CLUSTERS = {
 }
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", "mirrored", covered_by="[one device-3]")
 @pytest.mark.parametrize(
     ("name", "keras"),
     [

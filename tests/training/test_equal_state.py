@@ -37,6 +37,8 @@ def run(keras: str) -> dict[str, list[TaskProcess]]:
 KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("how", WAYS)
 def test_workers_with_other_values_end_with_the_variables_name(how: str, keras: str) -> None:
@@ -45,6 +47,8 @@ def test_workers_with_other_values_end_with_the_variables_name(how: str, keras: 
         assert re.match(rf"{WAYS[how]} (\w+/)?last/kernel\S*, \S*last/bias\S* of worker/1 differ", error)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 def test_equal_workers_train_and_generators_of_other_seeds_are_noted(keras: str) -> None:
     for task in run(keras)["equal"]:
@@ -52,6 +56,8 @@ def test_equal_workers_train_and_generators_of_other_seeds_are_noted(keras: str)
         assert note.startswith("StateVar")
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("kind", VARIABLES)
 def test_step_that_assigns_what_each_worker_has_is_refused_before_it_runs(kind: str, keras: str) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.train_functions"
 # The batches of 127 and the last one of 113 are divided neither by 2 nor by 3 replicas. Stock TensorFlow is
 # off by 1e-2 there, because it weighs 64 and 63 examples alike.
@@ -53,6 +55,7 @@ def on_two_devices(keras: str, call: str) -> TaskProcess:
     return task
 
 
+@pytest.mark.exhaustive("3 workers", "legacy", "mirrored on 2 devices", covered_by="the same with 2 workers")
 @pytest.mark.parametrize(
     ("name", "keras"),
     [
@@ -73,6 +76,7 @@ def test_weights_equal_those_of_one_device(name: str, keras: str) -> None:
             np.testing.assert_allclose(task.arrays[way], weights, atol=1e-5, rtol=0, err_msg=way)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_batch_with_fewer_examples_than_replicas_counts_each_once(keras: str) -> None:
     expected, two = on_one_device(keras, "few examples"), on_two_devices(keras, "few examples")
@@ -80,12 +84,14 @@ def test_batch_with_fewer_examples_than_replicas_counts_each_once(keras: str) ->
         np.testing.assert_allclose(two.arrays[way], expected[way], atol=1e-5, err_msg=way)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_synchronized_batchnorm_equals_one_device(keras: str) -> None:
     expected, two = on_one_device(keras, "batch norm"), on_two_devices(keras, "batch norm")
     np.testing.assert_allclose(two.arrays["weights"], expected["weights"], atol=1e-5)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_sparse_gradients_of_uneven_batches_equal_one_device(keras: str) -> None:
     expected = on_one_device(keras, "sparse")

@@ -14,6 +14,8 @@ from tests.support.processes import Cluster, run_function, started
 FUNCTIONS = "tests.support.given_functions"
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keras", "devices"),
     [("3", 2), pytest.param("legacy", None, marks=pytest.mark.slow)],

@@ -47,6 +47,7 @@ def append(writer: Any, step: int, restored_step: int = 0, **values: float) -> N
     )
 
 
+@pytest.mark.slow
 def test_values_have_the_tags_of_keras(storage: RunStorage, tmp_path: Path) -> None:
     writer = open_writer(storage)
     append(writer, 10, loss=0.5, val_loss=0.75)
@@ -90,6 +91,7 @@ def test_histograms_are_those_of_the_histograms_plugin(storage: RunStorage, tmp_
     assert found["dense/bias/histogram"][10][:, 2].sum() == 4.0
 
 
+@pytest.mark.exhaustive("tf_keras", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_layers_are_those_of_the_graph_page(tmp_path: Path, library: str) -> None:
     keras = importlib.import_module(library)
@@ -112,6 +114,7 @@ def test_layers_are_those_of_the_graph_page(tmp_path: Path, library: str) -> Non
     }
 
 
+@pytest.mark.exhaustive("tf_keras", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_model_without_a_graph_of_layers_has_none(library: str) -> None:
     keras = importlib.import_module(library)

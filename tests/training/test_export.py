@@ -16,7 +16,7 @@ import pytest
 from tests.support.processes import Cluster, run_function
 
 # Two runs each, where others may use the machine too.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TARGET = "tests.support.checkpoint_functions:trained_for_export"
 # A process that knows nothing of raydist.
@@ -43,6 +43,7 @@ def load(storage: Path, *, keras: str, program: str = LOAD) -> dict[str, np.ndar
         return dict(seen)
 
 
+@pytest.mark.exhaustive("1+2", "keraslegacy", covered_by="the same with 2 workers")
 @pytest.mark.parametrize(
     ("cluster", "options"),
     [
@@ -119,6 +120,7 @@ WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 LEGACY = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
 
 
+@pytest.mark.exhaustive("keraslegacy", "no config", covered_by="[multi_worker_mirrored-2-keras3-config]")
 @pytest.mark.parametrize(
     ("cluster", "kind"),
     [
@@ -191,6 +193,7 @@ THREE = {"user": ["int32", None, 1], "item": ["int64", None, 1], "price": ["floa
 ONE = {"price": ["float32", None, 2]}
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_export_keeps_names_types_and_structure_of_the_model(keras: str, tmp_path: Path) -> None:
     converted = ["keras", "saved_model", *(["litert"] if keras == "3" else [])]

@@ -67,12 +67,16 @@ def both(name: str, cluster: Cluster) -> tuple[TaskProcess, list[TaskProcess]]:
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 class TestAsOnOneDevice:
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     @pytest.mark.parametrize("way", ["function", "batches"])
     def test_classes_are_weighted(self, cluster: Cluster, way: str) -> None:
         expected, tasks = both(f"weighted_classes, {way}", cluster)
         for task in tasks:
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     @pytest.mark.parametrize("way", ["function", "batches"])
     def test_epochs_and_validations_are_counted_as_keras_counts_them(
         self, cluster: Cluster, way: str
@@ -84,6 +88,8 @@ class TestAsOnOneDevice:
             assert len(task.arrays["validations"]) == 2
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     @pytest.mark.parametrize("way", ["function", "batches"])
     def test_evaluation_counts_each_example_once(self, cluster: Cluster, way: str) -> None:
         expected, tasks = both(f"evaluated, {way}", cluster)
@@ -92,6 +98,8 @@ class TestAsOnOneDevice:
             for name in ("whole", "part"):
                 assert task.values[name] == pytest.approx(expected.values[name], abs=1e-5)
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     @pytest.mark.parametrize("way", ["function", "batches"])
     def test_labels_and_sizes_are_taken_beside_arrays_alone(self, cluster: Cluster, way: str) -> None:
         expected, tasks = both(f"evaluated, {way}", cluster)
@@ -105,6 +113,8 @@ class TestAsOnOneDevice:
             assert "ctx.predict got batch_size beside data of " in size
             assert "batch_size is 0; give at least 1" in empty
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     @pytest.mark.parametrize("way", ["function", "batches"])
     def test_evaluation_of_more_steps_than_there_are_is_that_of_keras(
         self, cluster: Cluster, way: str
@@ -113,6 +123,8 @@ class TestAsOnOneDevice:
         for task in tasks:
             assert task.values["beyond"] == pytest.approx(expected.values["by_keras"], abs=1e-5)
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_validation_of_more_steps_than_there_are_counts_each_example_once(self, cluster: Cluster) -> None:
         _, tasks = both("validated", cluster)
         for task in tasks:
@@ -122,6 +134,8 @@ class TestAsOnOneDevice:
                 "is 9, and validation_data has 4 batches of 16: 4 steps evaluate each example once"
             )
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_evaluation_takes_what_yields_batches_in_python(self, cluster: Cluster) -> None:
         [expected], tasks = run(Cluster(keras=cluster.keras))["of python"], run(cluster)["of python"]
         for values in (task.values for task in tasks):
@@ -137,6 +151,8 @@ class TestAsOnOneDevice:
             assert values["number"].startswith("UnsupportedError: data of ctx.evaluate is int; give")
             assert values["empty"].startswith("UnsupportedError: data of ctx.evaluate is a generator that")
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_metric_of_several_values_is_returned_and_reported_by_element(self, cluster: Cluster) -> None:
         expected, tasks = both("classes", cluster)
         assert expected.arrays["evaluated"].shape == (3,)
@@ -153,12 +169,16 @@ class TestAsOnOneDevice:
             [note] = [note for note in task.values["notes"] if note.startswith("large has 101 values")]
             assert note.endswith("take those of at most 100, and leave it out")
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_prediction_has_each_row_once_and_in_order(self, cluster: Cluster) -> None:
         expected, tasks = both("predicted", cluster)
         assert expected.arrays["outputs"].shape == (50, 3)
         for task in tasks:
             np.testing.assert_allclose(task.arrays["outputs"], expected.arrays["outputs"], atol=1e-5)
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("mistake", "sentence"),
         [
@@ -174,6 +194,8 @@ class TestAsOnOneDevice:
         for task in run(cluster)["predicted"]:
             assert task.values[mistake].startswith(f"UnsupportedError: {sentence}")
 
+    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_keras_itself_refuses_batches_with_what_to_do_instead(self, cluster: Cluster) -> None:
         sentence = (
             "UnsupportedError: Keras's own fit, evaluate and predict do not take batches of raydist.data"
@@ -187,6 +209,8 @@ class TestAsOnOneDevice:
                 assert values["model.predict"].startswith(sentence)
 
 
+@pytest.mark.exhaustive("batches", "legacy", covered_by="[function-3]")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 @pytest.mark.parametrize("way", ["function", pytest.param("batches", marks=SLOW)])
 def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> None:
@@ -196,6 +220,8 @@ def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> N
     np.testing.assert_allclose(found.arrays["weights"], plain.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_workers_divide_data_that_are_weighted_by_class(keras: str) -> None:
     target, options = f"{FUNCTIONS}:divided_classes", {"job_options": NO_EXPORT}
@@ -218,6 +244,7 @@ def on_one_device() -> dict[str, TaskProcess]:
     return {name: task for name, [task] in run_in_turn(calls, Cluster(), job_options=NO_EXPORT).items()}
 
 
+@pytest.mark.slow
 def test_steps_beyond_the_end_of_arrays_evaluate_each_example_once() -> None:
     evaluated, validated = (on_one_device()[name].values for name in ("evaluated", "validated"))
     assert evaluated["beyond"] == pytest.approx(evaluated["by_keras"], abs=1e-6)  # of 2 batches of 32
@@ -226,6 +253,7 @@ def test_steps_beyond_the_end_of_arrays_evaluate_each_example_once() -> None:
     assert len(notes) == 1
 
 
+@pytest.mark.slow
 def test_class_without_a_weight_weighs_1_as_in_keras_3() -> None:
     trained, labels = on_one_device()["trained"], on_one_device()["labels"]
     for name in ("first", "one"):
@@ -240,6 +268,8 @@ def test_class_without_a_weight_weighs_1_as_in_keras_3() -> None:
             np.testing.assert_array_equal(weights, expected, err_msg=key)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_run_that_began_at_a_later_epoch_resumes(keras: str, tmp_path: Path) -> None:
     target, where = f"{FUNCTIONS}:later_epochs", Cluster(strategy="mirrored", devices=2, keras=keras)
@@ -259,6 +289,7 @@ def test_batch_whose_components_have_other_numbers_of_rows_is_refused(is_known: 
     )
 
 
+@pytest.mark.slow
 def test_workers_take_their_own_examples_where_elements_come_as_they_are_done() -> None:
     target = f"{FUNCTIONS}:without_a_fixed_order"
     [expected] = run_function(target, Cluster(), is_fixed=True)
@@ -266,6 +297,8 @@ def test_workers_take_their_own_examples_where_elements_come_as_they_are_done() 
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_prediction_is_in_order_on_2_workers_with_2_devices_each(keras: str) -> None:
     [expected] = run_function(f"{FUNCTIONS}:predicted", Cluster(keras=keras))

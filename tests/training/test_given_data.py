@@ -12,6 +12,8 @@ import pytest
 from tests.support.given_functions import AS_KERAS, SHUFFLED
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.given_functions"
 SLOW = pytest.mark.slow  # the same again in another way
 Calls = dict[str, tuple[str, dict[str, Any]]]
@@ -37,6 +39,7 @@ def run(cluster: Cluster) -> dict[str, list[TaskProcess]]:
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 class TestAsOnOneDevice:
+    @pytest.mark.exhaustive("keras3_1", "keraslegacy", "mirrored", covered_by="the same with 2 workers")
     @pytest.mark.parametrize("way", AS_KERAS)
     def test_data_are_taken_as_keras_takes_them(self, cluster: Cluster, way: str) -> None:
         [expected] = run(Cluster(keras=cluster.keras))[f"keras, {way}"]
@@ -50,6 +53,7 @@ class TestAsOnOneDevice:
             goes_on = way == "py dataset, other steps" and cluster.keras != "legacy"
             assert ("on through the next pass" in notes) == goes_on
 
+    @pytest.mark.exhaustive("keras3_1", "keraslegacy", "mirrored", covered_by="the same with 2 workers")
     @pytest.mark.parametrize("way", SHUFFLED)
     def test_shuffled_order_does_not_depend_on_the_cluster(self, cluster: Cluster, way: str) -> None:
         found = run(Cluster(keras=cluster.keras))
@@ -63,6 +67,7 @@ class TestAsOnOneDevice:
         [in_order] = found["py dataset, padded" if way.endswith("padded") else "py dataset"]
         assert np.abs(in_order.arrays["weights"] - expected.arrays["weights"]).max() > 1e-3
 
+    @pytest.mark.exhaustive("keras3_1", "keraslegacy", "mirrored", covered_by="the same with 2 workers")
     def test_mistakes_are_told(self, cluster: Cluster) -> None:
         for task in run(cluster)["refused"]:
             told = task.values
@@ -79,6 +84,15 @@ class TestAsOnOneDevice:
                 assert "of the shape (16, 6, 5), and (None, 4, 5) was expected" in told["sizes"]
 
 
+@pytest.mark.exhaustive(
+    "generator",
+    "legacy",
+    "py dataset, other steps",
+    "py dataset, reordered",
+    "py dataset, shuffled",
+    "steps",
+    covered_by="[shuffled-3]; test_recipes.py",
+)
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 @pytest.mark.parametrize(
     "way",

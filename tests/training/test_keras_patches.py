@@ -63,31 +63,43 @@ def on_one_device(keras: str, call: str = "own fit") -> TaskProcess:
     ],
 )
 class TestUsersOwnFit:
+    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_an_empty_local_batch_leaves_no_nan(self, name: str, keras: str) -> None:
         for task in users_own_fit(keras, name):
             assert [key for key, array in task.arrays.items() if not np.isfinite(array).all()] == []
 
+    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_all_workers_hold_the_same_weights_and_statistics(self, name: str, keras: str) -> None:
         first, *others = users_own_fit(keras, name)
         for task in others:
             for key, array in first.arrays.items():
                 np.testing.assert_array_equal(task.arrays[key], array, err_msg=key)
 
+    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_several_steps_per_execution_change_nothing(self, name: str, keras: str) -> None:
         arrays = users_own_fit(keras, name)[0].arrays
         for key in ("loss", "accuracy", "val_loss", "weights", "statistics", "predict"):
             np.testing.assert_allclose(arrays[f"{key}-4"], arrays[f"{key}-1"], atol=1e-6, err_msg=key)
 
+    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_callbacks_see_the_logs_of_all_replicas_after_each_batch(self, name: str, keras: str) -> None:
         one = on_one_device(keras, "batch logs")
         for task in run(name, keras)["batch logs"]:
             assert task.values["batches"] == pytest.approx(one.values["batches"], abs=1e-5)
             assert task.values["epoch"] == pytest.approx(one.values["epoch"], abs=1e-5)
 
+    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_predictions_keep_the_order_of_the_data(self, name: str, keras: str) -> None:
         predicted = users_own_fit(keras, name)[0].arrays["predict-of-arrays"]
         np.testing.assert_allclose(predicted, on_one_device(keras).arrays["predict-of-arrays"], atol=1e-5)
 
+    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
+    @pytest.mark.slow
     def test_arrays_shuffled_by_keras_are_the_same_on_every_worker(self, name: str, keras: str) -> None:
         if (name, keras) == ("central storage", "legacy"):
             pytest.skip(
@@ -97,12 +109,16 @@ class TestUsersOwnFit:
         np.testing.assert_allclose(loss, on_one_device(keras).arrays["loss-of-arrays"], atol=1e-5)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_workers_agree_on_what_eager_steps_show_where_a_metric_is_zero_in_one(keras: str) -> None:
     for task in run("2 workers", keras)["eager logs"]:
         assert task.values["precision"] == [1.0] * 4
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_callback_that_only_the_chief_has_sees_each_batch_and_blocks_nobody(keras: str) -> None:
     first, second = run("2 workers", keras)["callback of the chief"]
@@ -110,12 +126,14 @@ def test_callback_that_only_the_chief_has_sees_each_batch_and_blocks_nobody(kera
     np.testing.assert_array_equal(first.arrays["weights"], second.arrays["weights"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", CLIPS)
 def test_gradients_are_clipped_after_they_are_summed(clip: str) -> None:
     one, [two] = on_one_device("3", clip), run("mirrored", "3")[clip]
     np.testing.assert_allclose(two.arrays["weights"], one.arrays["weights"], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", REFUSED)
 def test_what_cannot_work_is_refused_before_training(option: str) -> None:
     [task] = run("mirrored", "3")[option]
@@ -139,15 +157,18 @@ def on_stock_keras() -> dict[str, TaskProcess]:
 class TestStockKeras3StillFails:
     """Each fails when Keras is fixed upstream: then raydist's patch can go."""
 
+    @pytest.mark.slow
     def test_at_several_steps_under_mirrored(self) -> None:
         assert "You must feed a value for placeholder" in on_stock_keras()["several steps"].values["error"]
 
+    @pytest.mark.slow
     def test_at_fit_on_2_workers(self) -> None:
         cluster, options = Cluster(**CLUSTERS["2 workers"]), {"patch_keras": False}
         for task in run_function(f"{FUNCTIONS}:error_of_fit", cluster, steps=1, job_options=options):
             assert "PerReplica" in task.values["error"]
 
 
+@pytest.mark.slow
 def test_stock_tf_keras_still_doubles_batch_logs() -> None:
     """Fails when tf_keras is fixed upstream."""
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")

@@ -17,6 +17,7 @@ def run(cluster: Cluster) -> list[TaskProcess]:
     return run_function(TARGET, cluster, timeout_s=600)
 
 
+@pytest.mark.exhaustive("central_storage", "multi_worker_mirrored", covered_by="[mirrored-2-keras3]")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
@@ -37,6 +38,7 @@ def test_first_step_makes_variables_on_every_replica(cluster: Cluster) -> None:
             np.testing.assert_allclose(task.arrays[name], expected, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [Cluster(keras="legacy"), Cluster(strategy="mirrored", devices=2, keras="legacy")],
@@ -49,6 +51,7 @@ def test_loss_of_one_output_of_two_is_shown_once_and_evaluated_to_a_number(clust
     assert task.values["notes"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_optimizer_whose_build_assigns_is_built_before_the_first_trace(devices: int) -> None:
     cluster = Cluster() if devices == 1 else Cluster(strategy="mirrored", devices=devices)
@@ -57,6 +60,7 @@ def test_optimizer_whose_build_assigns_is_built_before_the_first_trace(devices: 
         np.testing.assert_allclose(weights, task.arrays["built"], rtol=1e-4, atol=1e-6, err_msg=way)
 
 
+@pytest.mark.slow
 def test_model_that_holds_unbuilt_parts_trains_in_a_plain_fit_of_tf_keras() -> None:
     target = "tests.support.late_build_functions:unbuilt_inside"
     [expected] = run_function(target, Cluster(keras="legacy"))
@@ -64,6 +68,7 @@ def test_model_that_holds_unbuilt_parts_trains_in_a_plain_fit_of_tf_keras() -> N
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize(
     ("devices", "keras"),
     [(1, "3"), *(pytest.param(2, keras, marks=pytest.mark.slow) for keras in ("3", "legacy"))],
@@ -78,6 +83,8 @@ def test_optimizer_of_a_scope_takes_its_first_step_outside_of_it(devices: int, k
         np.testing.assert_allclose(task.arrays[way], task.arrays["plain"], rtol=1e-5, atol=1e-6, err_msg=way)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "keras"), [(1, "3"), (2, "3"), pytest.param(2, "legacy", marks=pytest.mark.slow)]
 )

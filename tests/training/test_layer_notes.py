@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTION = "tests.support.loss_functions:layer_that_draws"
 KINDS = ("layer", "lambda", "subclassed", "none")
 
@@ -19,6 +21,7 @@ def run(keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn(calls, Cluster(strategy="mirrored", devices=2, keras=keras))
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_that_draw_by_tensorflow_are_noted(kind: str, keras: str) -> None:
@@ -31,6 +34,7 @@ def test_layers_that_draw_by_tensorflow_are_noted(kind: str, keras: str) -> None
 class TestAConstantBatchSize:
     CONSTANT = "tests.support.mistake_functions:constant_batch_sizes"
 
+    @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_two_replicas_are_told_the_layer_and_how_many_rows_each_has(self, keras: str) -> None:
         [task] = run_function(self.CONSTANT, Cluster(strategy="mirrored", devices=2, keras=keras))
         del task.values["errors"]["ctx.fit"]  # as fit
@@ -43,6 +47,7 @@ class TestAConstantBatchSize:
                 "worker with one device"
             ), name
 
+    @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_one_device_trains_it(self, keras: str) -> None:
         [task] = run_function(self.CONSTANT, Cluster(keras=keras))
         assert set(task.values["errors"].values()) == {""}

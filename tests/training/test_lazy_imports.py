@@ -137,6 +137,8 @@ def test_nothing_is_collected_inside_and_what_stays_is_left_alone(was_enabled: b
         gc.enable()
 
 
+@pytest.mark.exhaustive("serves", "stock", covered_by="[trains], which imports most")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "imported"),
     [

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTION = "tests.support.lookup_functions:tables_looked_up"
 KINDS = (
     *("sparse input", "safe lookup", "lookup of weighted ones", "lookup of tables", "each", "of a mask"),
@@ -24,6 +26,7 @@ def run(cluster: Cluster, accumulate: int, clipnorm: float | None) -> list[TaskP
     return run_function(FUNCTION, cluster, kinds=KINDS, accumulate=accumulate, clipnorm=clipnorm)
 
 
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize(
     ("cluster", "accumulate", "clipnorm"),
     [

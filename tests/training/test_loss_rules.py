@@ -12,6 +12,8 @@ import pytest
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 from tests.support.selected import selected
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.loss_functions"
 SUMMED = ("function, sum", "function, each", "step, divided by replicas", "step, average loss")
 AVERAGED = ("function, mean", "compute_loss", "step, mean", "step, loss object and mean")
@@ -156,6 +158,14 @@ CASES = [
 ]
 
 
+@pytest.mark.exhaustive(
+    "2 workers",
+    "function, each",
+    "legacy",
+    "step, average loss",
+    "step, loss object and mean",
+    covered_by="the same on 2 devices; [function, sum], [step, divided by replicas], [step, mean]",
+)
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("kind", [*SUMMED, *AVERAGED])
 def test_weights_and_losses_equal_those_of_one_device(run: Run, kind: str, cluster: str, keras: str) -> None:
@@ -170,6 +180,7 @@ def test_weights_and_losses_equal_those_of_one_device(run: Run, kind: str, clust
             assert about_gradients(task) == []
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(
     run: Run, cluster: str, keras: str
@@ -183,6 +194,7 @@ def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(
         assert told is not is_right_in_keras, (kind, notes)
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_loss_that_compares_examples_is_told(run: Run, cluster: str, keras: str) -> None:
     [note] = run(cluster, keras)[COMPARING][0].values["notes"]
@@ -190,12 +202,28 @@ def test_loss_that_compares_examples_is_told(run: Run, cluster: str, keras: str)
     assert "compares the examples of a batch, each replica those of its own part alone" in note
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_loss_that_draws_is_told_and_averaged_like_any_other(run: Run, cluster: str, keras: str) -> None:
     [drawn] = [note for note in run(cluster, keras)[DRAWING][0].values["notes"] if "draws random" in note]
     assert drawn.endswith("so results repeat only with the same number of replicas")
 
 
+@pytest.mark.exhaustive(
+    "2 workers",
+    "Keras's layers",
+    "a layer of the user's",
+    "a layer that draws",
+    "a layer that slices",
+    "a loss that draws",
+    "a model that compares",
+    "a pruned layer and Keras's loss",
+    "a sum and a dropout",
+    "an averaged layer and Keras's loss",
+    "legacy",
+    "text under a mask",
+    covered_by="2 devices; a dropout, a layer that compares, a model of Keras's layers",
+)
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("model", MODELS)
 def test_notes_name_their_cause_and_nothing_else(
@@ -211,6 +239,16 @@ def test_notes_name_their_cause_and_nothing_else(
     assert task.values["checked"] is (model not in UNCHECKED)
 
 
+@pytest.mark.exhaustive(
+    "2 workers",
+    "legacy",
+    "loop, number of its own",
+    "step, average loss",
+    "step, divided by replicas",
+    "step, loss object and mean",
+    "step, random",
+    covered_by="2 devices; [step, mean], [step, divided by three], [loop, divided outside]",
+)
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_steps_of_a_loop_are_those_of_one_device_or_told(
@@ -231,6 +269,7 @@ def test_steps_of_a_loop_are_those_of_one_device_or_told(
         assert len(notes) == 1
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_nothing_is_said_of_a_loop_without_updates(run: Run, cluster: str, keras: str) -> None:
     for task in run(cluster, keras)["loop_that_evaluates"]:
@@ -244,6 +283,7 @@ def test_loop_that_divides_by_the_number_of_workers_equals_one_device() -> None:
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_model_made_outside_of_the_strategy_trains_as_in_keras(run: Run, cluster: str, keras: str) -> None:
     [expected] = run("one device", keras)["model_made_outside"]
@@ -253,16 +293,19 @@ def test_model_made_outside_of_the_strategy_trains_as_in_keras(run: Run, cluster
         assert task.values["values"] == pytest.approx(expected.values["values"])
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_rule_is_found_anew_once_a_model_is_compiled_again(run: Run, cluster: str, keras: str) -> None:
     check_equal(run, "compiled_twice", cluster, keras, atol=1e-5)
 
 
+@pytest.mark.exhaustive("2 workers", covered_by="the same on 2 devices")
 @pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
 def test_losses_of_layers_are_scaled_in_a_bare_loop(run: Run, cluster: str) -> None:
     check_equal(run, "layer_losses_in_a_loop", cluster, "3", atol=1e-5)
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(
     run: Run, cluster: str, keras: str
@@ -273,6 +316,7 @@ def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(
         assert task.values == expected.values
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("step", THREE)
 def test_workers_take_one_rule_where_one_has_too_few_rows_to_look(
@@ -281,6 +325,7 @@ def test_workers_take_one_rule_where_one_has_too_few_rows_to_look(
     check_equal(run, f"{step} of 3", cluster, keras, atol=1e-5)
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_scaled_term_whose_weight_begins_at_zero_is_taken_as_scaled(
     run: Run, cluster: str, keras: str
@@ -288,6 +333,7 @@ def test_scaled_term_whose_weight_begins_at_zero_is_taken_as_scaled(
     check_equal(run, "term_that_begins_at_zero", cluster, keras, atol=1e-5)
 
 
+@pytest.mark.exhaustive("2 workers", covered_by="the same on 2 devices")
 @pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
 def test_gradients_that_overflow_in_the_first_step_are_told(run: Run, cluster: str) -> None:
     for task in check_equal(run, "first_step_overflows", cluster, "3", atol=2e-3):
@@ -295,12 +341,14 @@ def test_gradients_that_overflow_in_the_first_step_are_told(run: Run, cluster: s
         assert "its first gradients are zero or not finite" in note
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_check_leaves_the_models_own_counters_alone(run: Run, cluster: str, keras: str) -> None:
     for task in run(cluster, keras)["step_that_counts_its_calls"]:
         assert task.values["calls"] == 10
 
 
+@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("deed", NOTED)
 def test_what_each_replica_does_by_itself_is_told(run: Run, deed: str, cluster: str, keras: str) -> None:
@@ -325,6 +373,7 @@ def test_every_layer_of_keras_that_draws_has_a_note(run: Run) -> None:
     assert task.values["unnamed"] == []
 
 
+@pytest.mark.exhaustive("2 workers", covered_by="the same on 2 devices")
 @pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
 def test_step_that_sums_its_gradients_itself_has_to_divide_its_losses(run: Run, cluster: str) -> None:
     for task in check_equal(run, "sums, divided", cluster, "legacy", atol=1e-5):
@@ -347,6 +396,7 @@ def check_equal(run: Run, name: str, cluster: str, keras: str, *, atol: float) -
     return tasks
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_without_the_check_gradients_are_summed(run: Run, keras: str) -> None:
     function = f"{FUNCTIONS}:loss_written_as"

@@ -33,6 +33,8 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
 KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("cluster", [name for name in CLUSTERS if name != "1 device"])
 @pytest.mark.parametrize("how", WAYS)
@@ -54,6 +56,8 @@ def test_metric_that_is_no_sum_is_noted_and_all_others_equal_one_device(
             assert values[name] != pytest.approx(expected[name], rel=1e-3)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 def test_metric_that_cannot_be_run_on_a_part_of_a_batch_is_noted(keras: str) -> None:
     [task] = run("2 devices", keras)["parts"]
@@ -65,6 +69,8 @@ COUNTING = "tests.support.metric_functions:counts"
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [

@@ -30,6 +30,7 @@ def run_in(uri: str) -> RunStorage:
     return open_run(uri, run=name)
 
 
+@pytest.mark.exhaustive("legacy", "multi_worker_mirrored", "parameter_server", covered_by="[mirrored-3]")
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("cluster", DISTRIBUTED, ids=lambda cluster: cluster.strategy)

@@ -24,6 +24,7 @@ def run(*, stops: bool) -> dict[str, list[TaskProcess]]:
     return run_in_turn(calls, Cluster(strategy="multi_worker_mirrored", workers=2), job_options=options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 def test_value_that_becomes_nan_is_noted_once_with_its_step(how: str) -> None:
     for task in run(stops=False)[how]:
@@ -33,6 +34,7 @@ def test_value_that_becomes_nan_is_noted_once_with_its_step(how: str) -> None:
         assert re.search(r"after step \d+: (loss is (nan|inf))", told[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 def test_stop_on_nan_ends_the_training_at_that_step(how: str) -> None:
     for task in run(stops=True)[how]:
@@ -41,6 +43,7 @@ def test_stop_on_nan_ends_the_training_at_that_step(how: str) -> None:
             assert "step 2:" in task.values["error"]
 
 
+@pytest.mark.slow
 def test_checkpoint_and_export_of_such_weights_are_noted_and_never_the_best(tmp_path: Path) -> None:
     options = {"keep_best": "loss"}
     where = Cluster(strategy="mirrored", devices=2)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.norm_functions"
 NORMS = ("plain", "synchronized")
 OWN = ("train step", "loop")
@@ -28,6 +30,7 @@ CLUSTERS = [
 ]
 
 
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("way", OWN)
 def test_mean_loss_with_statistics_of_each_replica_trains_as_kerass_own(cluster: Cluster, way: str) -> None:
@@ -36,6 +39,7 @@ def test_mean_loss_with_statistics_of_each_replica_trains_as_kerass_own(cluster:
         np.testing.assert_allclose(arrays[f"plain, {way}"], arrays["plain, compiled"], atol=1e-5, rtol=0)
 
 
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("way", OWN)
 def test_mean_loss_with_statistics_of_the_batch_trains_as_one_device(cluster: Cluster, way: str) -> None:
@@ -45,6 +49,7 @@ def test_mean_loss_with_statistics_of_the_batch_trains_as_one_device(cluster: Cl
         np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-5, rtol=0)
 
 
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("way", OWN)
 @pytest.mark.parametrize("norm", NORMS)
@@ -59,6 +64,7 @@ def test_notes_tell_that_losses_are_averaged_and_what_is_normalised(
     assert len(notes) == 1 + (norm == "plain")
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_what_a_layer_reduces_is_not_taken_for_a_reduction_of_gradients(keras: str) -> None:
     [expected] = run_function(f"{FUNCTIONS}:reducing_layer", Cluster(keras=keras))

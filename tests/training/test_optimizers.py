@@ -26,6 +26,9 @@ def run(cluster: Cluster) -> list[TaskProcess]:
     return run_function("tests.support.optimizer_functions:train_with_each", cluster, timeout_s=600)
 
 
+@pytest.mark.exhaustive(
+    "keraslegacy", "mirrored", "multi_worker_mirrored", covered_by="[central_storage-2-keras3]"
+)
 @pytest.mark.parametrize(
     "cluster",
     [Cluster(**strategy, keras=keras) for keras in ("3", "legacy") for strategy in STRATEGIES],

@@ -37,6 +37,8 @@ def run(strategy: str, keras: str) -> list[TaskProcess]:
     return run_function(function, cluster, kinds=list(NOTES[keras]))
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", TWO_WORKERS])
 @pytest.mark.parametrize(
     ("keras", "kind"), [(keras, kind) for keras, kinds in NOTES.items() for kind in kinds if kind in EQUAL]
@@ -47,6 +49,7 @@ def test_weights_are_those_of_one_device(strategy: str, keras: str, kind: str) -
         np.testing.assert_allclose(task.arrays[kind], expected.arrays[kind], atol=1e-5, rtol=0)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("strategy", ["mirrored", TWO_WORKERS])
 @pytest.mark.parametrize(
     ("keras", "kind"), [(keras, kind) for keras, kinds in NOTES.items() for kind in kinds]

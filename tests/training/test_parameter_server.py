@@ -30,6 +30,7 @@ def cluster(keras: str = "3", *, workers: int = 2, ps: int = 2, evaluator: bool 
     return Cluster(strategy="parameter_server", workers=workers, ps=ps, keras=keras, evaluator=evaluator)
 
 
+@pytest.mark.exhaustive("tf_keras", "tf_keras sharded", covered_by="the same with Keras 3")
 @pytest.mark.parametrize(
     ("keras", "options"),
     [("3", {}), pytest.param("legacy", {}, marks=SLOW), ("legacy", SHARDED)],
@@ -53,6 +54,8 @@ def test_fit_counts_each_step_and_evaluates_each_example_once(keras: str, option
     assert history["val_rmse"][-1] != history["val_rmse"][0]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_losses_that_own_steps_return_are_reported(keras: str) -> None:
     [chief] = run_function(f"{FUNCTIONS}:returned_losses", cluster(keras, workers=1, ps=1))
@@ -82,6 +85,8 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TaskPro
     return {name: chief for name, [chief] in found.items()}, storage
 
 
+@pytest.mark.exhaustive("more ps", "whole", covered_by="[other shards]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ps", "options", "num_parts"),
     [
@@ -116,6 +121,7 @@ def test_a_resumed_run_may_have_another_number_of_ps(
         np.testing.assert_array_equal(arrays(again)[key], array, err_msg=key)
 
 
+@pytest.mark.slow
 def test_shards_of_layers_of_one_name_are_kept_apart(
     sharded: tuple[dict[str, TaskProcess], Path],
 ) -> None:
@@ -124,6 +130,7 @@ def test_shards_of_layers_of_one_name_are_kept_apart(
     assert values["shapes"] == [[6, 3], [10, 2]]
 
 
+@pytest.mark.slow
 def test_keras_3_with_a_partitioner_is_refused(sharded: tuple[dict[str, TaskProcess], Path]) -> None:
     assert "of Keras 3, which has no sharded variables" in sharded[0]["keras 3"].values["error"]
 
@@ -142,6 +149,8 @@ def arrays(task: Any) -> dict[str, np.ndarray[Any, Any]]:
         return dict(found)
 
 
+@pytest.mark.exhaustive("sharded", covered_by="[keras 3]")
+@pytest.mark.slow
 @pytest.mark.parametrize(("keras", "options"), KERAS_3_OR_SHARDED)
 def test_evaluator_evaluates_the_last_checkpoint(keras: str, options: dict[str, str], tmp_path: Path) -> None:
     with started(
@@ -180,6 +189,7 @@ def loop(where: Cluster, storage: Path, *, attempt: int, num_steps: int) -> Task
     return chief
 
 
+@pytest.mark.slow
 def test_train_steps_and_the_bare_coordinator(looped: tuple[TaskProcess, Path]) -> None:
     chief, values = looped[0], looped[0].values
     assert values["restored"] is None
@@ -190,12 +200,14 @@ def test_train_steps_and_the_bare_coordinator(looped: tuple[TaskProcess, Path]) 
     np.testing.assert_allclose(chief.arrays["weight"], [1.0, -2.0], atol=0.05)
 
 
+@pytest.mark.slow
 def test_custom_loop_is_restored_where_it_was_saved(looped: tuple[TaskProcess, Path]) -> None:
     values = loop(cluster(workers=1, ps=1), looped[1], attempt=1, num_steps=280).values
     assert values["restored"] == 203
     assert values["calls"] == 280 + len(values["bare"])
 
 
+@pytest.mark.slow
 def test_killed_worker_costs_no_step(tmp_path: Path) -> None:
     with started(f"{FUNCTIONS}:fit", cluster(ps=1), storage=tmp_path, epochs=2, steps_per_epoch=1500) as [
         chief,
@@ -214,6 +226,8 @@ def test_killed_worker_costs_no_step(tmp_path: Path) -> None:
     assert values["history"]["val_rmse"][-1] == pytest.approx(values["val_rmse_by_hand"], rel=1e-5)
 
 
+@pytest.mark.exhaustive("sharded", covered_by="[keras 3]")
+@pytest.mark.slow
 @pytest.mark.parametrize(("keras", "options"), KERAS_3_OR_SHARDED)
 def test_resumes_inside_an_epoch(keras: str, options: dict[str, str], tmp_path: Path) -> None:
     where, every = cluster(keras, ps=1), {**options, "checkpoint_every": "25"}
@@ -228,6 +242,8 @@ def test_resumes_inside_an_epoch(keras: str, options: dict[str, str], tmp_path: 
     assert values["history"]["val_rmse"][-1] == pytest.approx(values["val_rmse_by_hand"], rel=1e-5)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keras", "how"),
     [
@@ -261,6 +277,7 @@ def test_metrics_of_an_epoch_that_was_cut_are_of_the_whole_epoch(
         assert history[name] == pytest.approx([value] * 3, rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_command_to_save_commits_inside_an_epoch(tmp_path: Path) -> None:
     where = cluster(workers=1, ps=1)
     with started(f"{FUNCTIONS}:fit", where, storage=tmp_path, epochs=1, steps_per_epoch=1_000_000) as [
@@ -285,6 +302,7 @@ def chiefs() -> dict[str, TaskProcess]:
     return {name: chief for name, [chief] in found.items()}
 
 
+@pytest.mark.slow
 def test_batch_hooks_and_logs_of_an_own_train_step_are_those_of_plain_keras() -> None:
     values = chiefs()["batch_hooks"].values
     expected, found = values["expected"], values["found"]
@@ -298,6 +316,7 @@ def test_batch_hooks_and_logs_of_an_own_train_step_are_those_of_plain_keras() ->
         assert value == pytest.approx(expected["history"][name], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_error_of_a_step_is_raised_in_the_chief() -> None:
     assert "the user's own check" in chiefs()["failing_step"].values["error"]
 

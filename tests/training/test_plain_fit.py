@@ -18,6 +18,10 @@ CALLS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
+@pytest.mark.exhaustive(
+    "2", "keras3", covered_by="[one_device-1-keraslegacy]; [one_device-1-keraslegacy]; test_scripts.py"
+)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [
@@ -63,6 +67,7 @@ def test_a_job_is_told_that_plain_fit_stores_no_checkpoints(keras: str) -> None:
     assert task.values["steps"] == 4  # the model outside of the scope is the run's, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_data_that_an_earlier_fit_has_shuffled_on_are_noted(keras: str) -> None:
     cluster = Cluster(strategy="mirrored", devices=2, keras=keras)
@@ -83,6 +88,7 @@ def test_plain_fit_names_the_users_own_layers_that_depend_on_the_number_of_repli
     assert "layers centred update their own state" in notes
 
 
+@pytest.mark.slow
 def test_plain_fit_of_tf_keras_is_counted_at_the_end_of_epochs_under_parameter_server() -> None:
     cluster = Cluster(strategy="parameter_server", workers=1, ps=1, keras="legacy")
     [chief] = run_function(f"{FUNCTIONS}:on_parameter_server", cluster)

@@ -16,6 +16,8 @@ TRAININGS = (
 run = functools.cache(functools.partial(run_function, "tests.support.plain_keras:train_all"))
 
 
+@pytest.mark.exhaustive("2", "keraslegacy", covered_by="[…-one_device-1-keras3]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [

@@ -42,6 +42,8 @@ def assert_shared(calls: dict[str, list[int]], names: Iterable[str]) -> None:
         assert not alone or max(workers) < alone, name
 
 
+@pytest.mark.exhaustive("3", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", list(SOME))
 def test_rows_of_the_workers_make_up_each_global_batch(workers: int) -> None:
     names = SOME[workers]
@@ -53,6 +55,7 @@ def test_rows_of_the_workers_make_up_each_global_batch(workers: int) -> None:
         assert_shared(found["calls"], (name for name in names if name != "named tuples cached"))
 
 
+@pytest.mark.exhaustive("2", "5", covered_by="[3-1], whose workers have unequal parts")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("workers", "replicas"), [(3, 1), (2, 1), (2, 2), (5, 1)])
@@ -62,6 +65,7 @@ def test_rows_make_up_each_global_batch_of_every_pipeline(workers: int, replicas
     assert found["wrong"] == []
 
 
+@pytest.mark.slow
 def test_walk_ends_where_the_place_of_a_map_matters() -> None:
     [task] = run_function(f"{PIPELINES}:walked", Cluster())
     found = task.values["found"]
@@ -89,6 +93,8 @@ TRAINED_OTHERWISE = {
 }
 
 
+@pytest.mark.exhaustive("2 workers, tf_keras", "3 workers", covered_by="the same with 2 workers")
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("workers", "keras", "trainings"),
@@ -113,6 +119,7 @@ def test_training_equals_one_device(
             assert not [note for note in task.values["notes"] if "maps all examples" in note]
 
 
+@pytest.mark.slow
 def test_map_that_every_worker_runs_is_noted_once_and_changes_no_result(folder: str) -> None:
     [alone] = run_function(f"{TRAININGS}:noted", Cluster(), folder=folder)
     assert not [note for note in alone.values["notes"] if "maps all examples" in note]
@@ -123,6 +130,8 @@ def test_map_that_every_worker_runs_is_noted_once_and_changes_no_result(folder: 
         assert "raydist.data, --auto-shard file and --data-workers divide this work" in note
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one(
     folder: str, tmp_path: Path, keras: str

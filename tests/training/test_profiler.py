@@ -254,6 +254,9 @@ def test_storage_that_fails_is_tried_again(
     assert steps_of(folder, TASK)[0] == 2
 
 
+@pytest.mark.exhaustive(
+    "legacy", "multi_worker_mirrored", "parameter_server", covered_by="[mirrored-3]; e2e/test_profile.py"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("cluster", DISTRIBUTED, ids=lambda cluster: cluster.strategy)

@@ -20,6 +20,8 @@ def trained(cluster: Cluster, names: tuple[str, ...]) -> TaskProcess:
     return run_function(f"{PROGRAMS}:train", cluster, names=names, timeout_s=500)[0]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("name", NAMES)
 def test_one_worker_trains_what_one_device_trains(
@@ -31,6 +33,8 @@ def test_one_worker_trains_what_one_device_trains(
     np.testing.assert_allclose(served, alone, rtol=0, atol=2e-5)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_messages_of_a_step_do_not_grow_with_the_number_of_layers(keras: str) -> None:
     [chief] = run_function(
@@ -42,6 +46,7 @@ def test_messages_of_a_step_do_not_grow_with_the_number_of_layers(keras: str) ->
     assert chief.values["6"] <= {"3": 6, "legacy": 8}[keras]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_steps_of_a_turn_ask_once_for_rate_and_number(keras: str) -> None:
@@ -51,6 +56,8 @@ def test_steps_of_a_turn_ask_once_for_rate_and_number(keras: str) -> None:
     assert chief.values["6"] == {"3": 10 * 4 + 2, "legacy": 10 * 5 + 3}[keras]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_stale_weights_are_those_of_the_first_step_that_shares_them(keras: str) -> None:
     cluster = Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)

@@ -14,6 +14,8 @@ from tests.support.processes import Cluster, TaskProcess, run_function, run_in_t
 from tests.support.selected import selected
 from tests.support.stale_functions import BATCH_SIZE
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.stale_functions"
 STALENESS, EPOCHS, STEPS = 2, 2, 44
 DIGITS_EPOCHS = 6
@@ -70,6 +72,7 @@ def simulation(
     return f"{FUNCTIONS}:simulate", {**arguments, "shares_rows": keras == "3"}
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("is_unrolled", [False, True], ids=["default", "unrolled"])
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -92,6 +95,7 @@ def test_one_worker_trains_what_stale_gradients_train(
         assert history["examples"] == [STEPS * BATCH_SIZE] * EPOCHS
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_resumed_run_trains_what_the_undisturbed_one_trains(way: str, keras: str, tmp_path: Path) -> None:
@@ -113,6 +117,7 @@ def test_a_resumed_run_trains_what_the_undisturbed_one_trains(way: str, keras: s
     np.testing.assert_array_equal(resumed.arrays["weights"], stale.arrays["weights"])
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_several_workers_count_each_step_and_example_and_learn_as_without_staleness(keras: str) -> None:
     where = Cluster(strategy="parameter_server", workers=3, ps=2, keras=keras)

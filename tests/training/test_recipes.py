@@ -41,6 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.mark.exhaustive(
+    "3", "mirrored", covered_by="[arrays-…]; tests/data/sources; [arrays-multi_worker_mirrored-2-keras3]"
+)
 @pytest.mark.parametrize(
     ("kind", "cluster"),
     [
@@ -65,6 +68,8 @@ def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster
         assert task.values["step"] == 2 * NUM_STEPS  # train_steps begins where fit has ended
 
 
+@pytest.mark.exhaustive("parquet", covered_by="[arrays-3]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "keras"),
     [("arrays", "3"), ("parquet", "legacy"), pytest.param("parquet", "3", marks=pytest.mark.slow)],
@@ -89,6 +94,7 @@ def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str
     assert found["failing"][0].values["found"] == "DataError('the examples cannot be read')"
 
 
+@pytest.mark.slow
 def test_steps_of_a_worker_that_died_are_given_to_another_one(tmp_path: Path) -> None:
     cluster = Cluster(strategy="parameter_server", workers=2, ps=1)
     options = {"kind": "arrays", "count": 100, "batch_size": 12, "epochs": 500, "steps_per_call": 30}
@@ -107,6 +113,8 @@ def test_steps_of_a_worker_that_died_are_given_to_another_one(tmp_path: Path) ->
     assert seen.sum() - 500 * 100 <= 12 * (values["steps_repeated"] + 1)
 
 
+@pytest.mark.exhaustive("3", covered_by="[legacy]")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["legacy", pytest.param("3", marks=pytest.mark.slow)])
 def test_evaluator_evaluates_each_example_of_batches(keras: str, tmp_path: Path) -> None:
     cluster = Cluster(strategy="parameter_server", workers=1, ps=1, keras=keras, evaluator=True)
@@ -119,6 +127,7 @@ def test_evaluator_evaluates_each_example_of_batches(keras: str, tmp_path: Path)
     assert values["found"][-1] == pytest.approx(values["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_resumed_run_needs_the_batches_that_it_began_with(tmp_path: Path) -> None:
     """Otherwise examples would be trained on twice, or never, and nobody would know."""
     message = "train_data are other batches than those that checkpoint "
@@ -137,6 +146,7 @@ def test_resumed_run_needs_the_batches_that_it_began_with(tmp_path: Path) -> Non
     assert [(len(values["refused"]), values["seen"]) for values in loops] == [(0, 9.0), (1, 9.0), (0, 14.0)]
 
 
+@pytest.mark.slow
 def test_workers_with_different_data_are_named(tmp_path: Path) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2)
     functions = "tests.support.data_functions"
@@ -162,6 +172,10 @@ def test_workers_with_different_data_are_named(tmp_path: Path) -> None:
 SLOWED = "tests.support.data_functions:slowed_by_its_data"
 
 
+@pytest.mark.exhaustive(
+    "1", "batches of one size", "mirrored", covered_by="the same with 2 workers; […-batches of any size]"
+)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_static", [False, True], ids=["batches of any size", "batches of one size"])
 @pytest.mark.parametrize(
     "cluster",
@@ -184,6 +198,7 @@ def test_training_that_waits_for_its_data_says_so(cluster: Cluster, is_static: b
     assert 0 < max(rates)
 
 
+@pytest.mark.slow
 def test_workers_that_map_their_own_examples_say_how_long_they_wait() -> None:
     tasks = run_function(
         SLOWED, Cluster(strategy="multi_worker_mirrored", workers=2), is_static=False, by_example=True
@@ -193,6 +208,7 @@ def test_workers_that_map_their_own_examples_say_how_long_they_wait() -> None:
     assert max(values["examples_per_s"] for values in recorded) > 0
 
 
+@pytest.mark.slow
 def test_with_deterministic_operations_only_the_examples_are_measured() -> None:
     [task] = run_function(SLOWED, Cluster(), is_static=True, environ={"TF_DETERMINISTIC_OPS": "1"})
     assert not [note for note in task.values["notes"] if "waited for data" in note]

@@ -41,6 +41,8 @@ def one_device() -> dict[str, list[float]]:
     return {name: tasks[0].arrays["losses"].tolist() for name, tasks in run_in_turn(calls, Cluster()).items()}
 
 
+@pytest.mark.exhaustive("None", "loop_losses", covered_by="[multi_worker_keras.py]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "reference"),
     [
@@ -102,6 +104,7 @@ GUIDES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
 def test_guide_runs_unedited_to_its_end_with_the_losses_of_one_device(name: str, tmp_path: Path) -> None:
     guide, path = GUIDES[name], FOLDER / "guides" / f"{name}.py"
@@ -196,6 +199,7 @@ def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_handler_of_preemptions_asks_for_another_attempt(tmp_path: Path) -> None:
     source = f"""
 import tensorflow as tf
@@ -248,6 +252,7 @@ MISFITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISFITS)
 def test_strategy_that_does_not_fit_the_run_is_told(name: str, tmp_path: Path) -> None:
     source, cluster, sentence = MISFITS[name]
@@ -258,6 +263,7 @@ def test_strategy_that_does_not_fit_the_run_is_told(name: str, tmp_path: Path) -
             assert status["failure"]["kind"] == "MISTAKE"
 
 
+@pytest.mark.slow
 def test_options_of_raydists_own_strategies_are_told(tmp_path: Path) -> None:
     source = "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n"
     cluster = Cluster(strategy="mirrored", devices=2)
@@ -302,6 +308,8 @@ def test_notebook_runs_cell_by_cell_and_absl_gets_the_arguments(tmp_path: Path) 
     ]
 
 
+@pytest.mark.exhaustive("all", covered_by="[chief-2]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run_on", "workers"),
     [

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.processes import Cluster, run_function, started
 
+pytestmark = pytest.mark.slow
+
 FUNCTION = "tests.support.several_fits_functions:several_fits"
 ONE = Cluster()
 DEVICES = Cluster(strategy="mirrored", devices=2)
@@ -47,7 +49,7 @@ def test_fits_that_had_ended_give_what_they_have_given_before(tmp_path: Path) ->
     assert run(ONE, tmp_path, attempt=1) == before
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize(
     ("where", "every"),
     [(ONE, "3"), (ONE, "1000"), (Cluster(keras="legacy"), "epoch"), (SERVERS, "epoch")],
@@ -69,7 +71,6 @@ print(json.dumps(several_fits(raydist.context(), dies=[3])["seen"]))
 """
 
 
-@pytest.mark.slow
 def test_script_with_several_fits_sees_what_the_undisturbed_one_sees(tmp_path: Path) -> None:
     file = tmp_path / "several_fits.py"
     file.write_text(SCRIPT)
@@ -81,7 +82,7 @@ def test_script_with_several_fits_sees_what_the_undisturbed_one_sees(tmp_path: P
     assert json.loads(line) == undisturbed(ONE)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_kill_in_each_fit_and_resume_on_other_numbers_of_workers(keras: str, tmp_path: Path) -> None:
     clusters = [

@@ -45,6 +45,8 @@ def shown(request: pytest.FixtureRequest, name: str, keras: str) -> Shown:
     ]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", EQUAL)
 def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str, shown: Shown) -> None:
@@ -59,6 +61,8 @@ def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str, shown: 
         assert not any("depends on how a batch is divided" in note for note in notes)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", NOTED)
 def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, shown: Shown) -> None:
@@ -70,6 +74,7 @@ def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, shown
             assert values[key] != pytest.approx(expected[key], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
     for task in run(("normed", "normed, mean in a layer"), "3", workers=2):
         values, notes = task.values["values"], task.values["notes"]
@@ -80,6 +85,8 @@ def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
         assert "normalise each replica's part" in note
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", ["worked out"])
 def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those_of_one_device(
@@ -97,6 +104,8 @@ def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those
             assert values[key] != pytest.approx(expected[key], rel=1e-5)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 def test_parameter_servers_show_results_of_metrics_by_other_names(keras: str) -> None:
     clusters = (Cluster(strategy="parameter_server", workers=1, ps=1, keras=keras), Cluster(keras=keras))
@@ -108,6 +117,7 @@ def test_parameter_servers_show_results_of_metrics_by_other_names(keras: str) ->
     assert len([note for note in servers.values["notes"] if "works out perplexity from" in note]) == 2
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", ["metric from outside"])
 def test_metric_that_was_made_outside_of_the_scope_is_refused(keras: str, shown: Shown) -> None:

@@ -7,9 +7,12 @@ import pytest
 
 from tests.support.processes import Cluster, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.generator_functions"
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_a_program_that_shuffles_before_each_fit_has_plain_keras_s_numbers_in_each_worker(keras: str) -> None:
     calls = {kind: (f"{FUNCTIONS}:shuffles_between_fits", {"kind": kind}) for kind in ("arrays", "dataset")}
@@ -25,7 +28,6 @@ def test_rehearsals_of_tf_keras_change_no_variable_and_nothing_in_python() -> No
     _check_rehearsals("legacy")
 
 
-@pytest.mark.slow
 def test_rehearsals_of_keras_3_change_no_variable_and_nothing_in_python() -> None:
     _check_rehearsals("3")
 

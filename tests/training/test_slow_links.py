@@ -20,6 +20,7 @@ pytestmark = [
 SLOWED = "tests.support.straggler_functions:slowed"
 
 
+@pytest.mark.exhaustive("loss", "two machines", covered_by="[delay], [no slow link]; tests/stragglers")
 @pytest.mark.parametrize(
     ("num_machines", "slow", "named"),
     [

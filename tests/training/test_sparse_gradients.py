@@ -10,6 +10,8 @@ import pytest
 from tests.support.processes import Cluster, TaskProcess, run_function
 from tests.support.selected import selected
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.loss_functions"
 OPTIMIZERS = (
     "SGD Adam AMSGrad AdamW Adagrad RMSprop Adadelta Adamax Nadam Ftrl Adafactor "
@@ -23,6 +25,19 @@ def run(cluster: Cluster, optimizers: tuple[str, ...]) -> list[TaskProcess]:
     return run_function(f"{FUNCTIONS}:optimizers_with_repeated_rows", cluster, names=optimizers)
 
 
+@pytest.mark.exhaustive(
+    "AMSGrad",
+    "Adadelta",
+    "Adafactor",
+    "AdamW",
+    "Adamax",
+    "RMSprop",
+    "clipnorm",
+    "clipvalue",
+    "keraslegacy",
+    "multi_worker_mirrored",
+    covered_by="2 devices; Adam, Adagrad, Nadam, Ftrl, SGD: rows are summed before any of them",
+)
 @pytest.mark.parametrize(
     "cluster",
     [

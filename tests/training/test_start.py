@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import signal
 
+import pytest
+
 from tests.conftest import WaitUntil
 from tests.support.processes import Cluster, TaskProcess, run_in_turn, started
 
@@ -12,6 +14,7 @@ FUNCTIONS = "tests.support.train_functions"
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 
 
+@pytest.mark.slow
 def test_missing_peer_is_named_at_the_start_deadline() -> None:
     with started(f"{FUNCTIONS}:wait", TWO_WORKERS, job_options={"start_timeout": 12}) as [first, second]:
         second.process.kill()

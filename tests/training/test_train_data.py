@@ -45,6 +45,8 @@ def on_two_workers(keras: str) -> list[TaskProcess]:
     return run_function(FIT, two_workers(keras), cases=[*REFUSED, *LIKE_ONE, *UNEVEN])
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> None:
     refused = {
@@ -62,6 +64,8 @@ def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> N
             assert message in result(task, case)["error"], case
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 def test_data_without_a_known_end_train_like_those_with_one(keras: str) -> None:
     [alone] = run_function(FIT, Cluster(keras=keras), cases=LIKE_ONE)
@@ -72,6 +76,7 @@ def test_data_without_a_known_end_train_like_those_with_one(keras: str) -> None:
             np.testing.assert_allclose(task.arrays[case], alone.arrays[case], atol=1e-5, err_msg=case)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_epoch_has_as_many_steps_as_it_has_data_whatever_the_one_before_had(keras: str) -> None:
     [task] = run_function(FIT, Cluster(keras=keras), cases=["growing", "shrinking"])
@@ -79,6 +84,8 @@ def test_epoch_has_as_many_steps_as_it_has_data_whatever_the_one_before_had(kera
     assert result(task, "shrinking") == {"error": "", "steps": [8, 6]}
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 def test_epoch_lasts_until_the_last_worker_has_no_batch(keras: str) -> None:
     first, second = on_two_workers(keras)
@@ -87,6 +94,8 @@ def test_epoch_lasts_until_the_last_worker_has_no_batch(keras: str) -> None:
         np.testing.assert_array_equal(first.arrays[case], second.arrays[case])
 
 
+@pytest.mark.exhaustive("auto", covered_by="[file]")
+@pytest.mark.slow
 @pytest.mark.parametrize("auto_shard", ["file", pytest.param("auto", marks=pytest.mark.slow)])
 def test_fewer_files_than_workers_are_named(tmp_path: Path, auto_shard: str) -> None:
     write_files(tmp_path, 64)
@@ -112,11 +121,13 @@ def sharded_by_file(tmp_path_factory: pytest.TempPathFactory) -> list[TaskProces
     )
 
 
+@pytest.mark.slow
 def test_files_of_different_sizes_are_all_read(sharded_by_file: list[TaskProcess]) -> None:
     for task in sharded_by_file:
         assert result(task, "files") == {"error": "", "steps": [10, 10]}
 
 
+@pytest.mark.slow
 def test_data_without_files_are_refused_under_the_policy_for_files(
     sharded_by_file: list[TaskProcess],
 ) -> None:
@@ -137,6 +148,8 @@ def test_composite_tensors_without_rows_are_refused_on_two_replicas_and_train_on
     assert task.values["told"] == {"fit": 1.0, "ctx.fit": 1.0, "evaluate": 1.0, "predict": 0.0}
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_data_without_batches_and_a_name_that_the_context_lacks_are_told(keras: str) -> None:
     [task] = run_function(

@@ -9,12 +9,15 @@ import pytest
 
 from tests.support.processes import Cluster, run_function, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.generator_functions"
 WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 # What the stock program with a seed repeats in each epoch.
 REPEATED = ("map", "decorated map", "map of batches", "map of pairs", "image")
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_programs_without_a_seed_draw_anew_in_each_epoch_and_those_with_one_as_plain_keras(
     keras: str,

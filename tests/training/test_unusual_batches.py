@@ -11,7 +11,7 @@ from tests.support.batch_functions import SIZES
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 # Many short trainings on two clusters, where others may use the machine too.
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 FUNCTIONS = "tests.support.batch_functions"
 CLUSTERS = {
@@ -53,14 +53,17 @@ def assert_as_on_one_device(call: str, name: str, keras: str) -> None:
     ],
 )
 class TestAsOnOneDevice:
+    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_batches_passed_by_hand(self, name: str, keras: str) -> None:
         assert_as_on_one_device("by hand", name, keras)
 
+    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_each_row_is_predicted_once(self, name: str, keras: str) -> None:
         for task in run(name, keras)["by hand"]:
             found = [task.arrays[f"predict-{index}"].shape for index in range(len(SIZES))]
             assert found == [(size, 3) for size in SIZES]
 
+    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_replicas_predict_by_hand_with_the_same_statistics(self, name: str, keras: str) -> None:
         if keras == "legacy":
             pytest.skip("there each replica reads its own statistics")
@@ -71,6 +74,7 @@ class TestAsOnOneDevice:
             np.testing.assert_array_equal(task.arrays["predicted"], predicted)
             np.testing.assert_array_equal(task.arrays["tested"], first.arrays["tested"])
 
+    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     @pytest.mark.parametrize(("call", "steps"), [("unknown", 30), ("unknown, even", 24)])
     def test_several_steps_in_a_call_of_data_of_unknown_length(
         self, name: str, keras: str, call: str, steps: int
@@ -81,10 +85,12 @@ class TestAsOnOneDevice:
         )
         assert run("one device", keras)[call][0].values["steps"] == steps
 
+    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_distributed_data_without_a_number_of_steps(self, name: str, keras: str) -> None:
         assert_as_on_one_device("distributed", name, keras)
         assert {task.values["steps"] for task in run(name, keras)["distributed"]} == {8}
 
+    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_jit_compile_gives_the_same_and_is_noted_where_it_is_not_done(
         self, name: str, keras: str
     ) -> None:
@@ -97,6 +103,7 @@ class TestAsOnOneDevice:
             assert not task.values["generated is compiled"]
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_jit_compile_compiles_on_one_device_however_the_data_come(keras: str) -> None:
     [task] = run("one device", keras)["jit"]

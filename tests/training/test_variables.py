@@ -17,6 +17,12 @@ def answers_on_one_device(keras: str) -> dict[str, str]:
     return task.values
 
 
+@pytest.mark.exhaustive(
+    "1+1",
+    "central_storage",
+    "keraslegacy",
+    covered_by="[mirrored-2-keras3], whose variables are of another class",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",

@@ -94,12 +94,15 @@ def check_draws(name: str, keras: str, num_replicas: int, programs: tuple[str, .
     assert differences(found, drawn("1 worker", keras, num_replicas, programs)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2 workers", pytest.param("2 devices", marks=SLOW)])
 def test_results_have_the_bits_of_one_worker(name: str) -> None:
     check_trained("3", 4, QUICK)
     check_equal(name, "3", 4, QUICK)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "keras"),
     [("2 workers", "3"), *(pytest.param(name, "legacy", marks=SLOW) for name in ("2 workers", "2 devices"))],
@@ -133,6 +136,9 @@ def test_loop_of_steps_has_the_bits_of_one_worker(loop: str) -> None:
     check_equal("2 workers", "3", 4, (loop,))
 
 
+@pytest.mark.exhaustive(
+    "2 devices", "2 workers", "4", "4 workers", "legacy", covered_by="[3-6-3 workers], parts of unequal size"
+)
 @SLOW
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("name", [name for name in CLUSTERS if name != "1 worker"])

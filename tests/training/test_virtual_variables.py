@@ -20,6 +20,8 @@ def run() -> dict[str, TaskProcess]:
     return {name: task for name, [task] in found.items()}
 
 
+@pytest.mark.exhaustive("legacy", "tf_keras", covered_by="the same with Keras 3")
+@pytest.mark.slow
 @pytest.mark.parametrize("maker", ["keras", "own", "tf_keras", "legacy"])
 def test_optimizers_update_their_variables_once_for_all_replicas(maker: str) -> None:
     found = {name: value for name, value in run()["optimizers"].arrays.items() if name.startswith(maker)}
@@ -34,6 +36,7 @@ def test_optimizers_update_their_variables_once_for_all_replicas(maker: str) -> 
     np.testing.assert_allclose(found[f"{maker}/weight"][0], [weight], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_weight_is_assigned_once_and_a_queue_by_each_replica() -> None:
     found = run()["assigned"].arrays
     assert found["target"].tolist() == [[2.0]] * 4

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.order_functions"
 DIFFERENT = ("drawn in one worker", "seed of the worker", "names in other orders", "values of the worker")
 IN_ANY_ORDER = {
@@ -30,6 +32,7 @@ def run(keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn(CALLS, Cluster(**WORKERS, keras=keras))
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_workers_that_read_in_different_orders_are_noted(keras: str) -> None:
     tasks = run(keras)["noted"]
@@ -48,6 +51,7 @@ def test_workers_that_read_in_different_orders_are_noted(keras: str) -> None:
             assert sentence in note
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_workers_whose_python_makes_other_batches_are_noted(keras: str) -> None:
     of_keras = ("plain generator", "plain py dataset")
@@ -65,6 +69,7 @@ def test_workers_whose_python_makes_other_batches_are_noted(keras: str) -> None:
             assert "that the Python generator of a dataset makes in worker/1 are others than those" in note
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_comparing_a_generator_neither_repeats_nor_hides_what_it_makes(keras: str) -> None:
     for task in run(keras)["compared_generators"]:

@@ -34,6 +34,7 @@ READING = {
 WITHOUT_RECORD = ("metrics", "checkpoints")
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("command", READING)
 def test_command_takes_a_run_of_every_state(
@@ -59,6 +60,7 @@ def test_reading_commands_take_each_storage(raydist: Run, four_runs: Runs) -> No
         assert (damaged, "run.json is damaged" in err) == (0 if name in WITHOUT_RECORD else 4, True)
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_describe_shows_options_checkpoints_and_sizes(raydist: Run, four_runs: Runs) -> None:
     out = raydist("describe", "fin", "--storage", uri(four_runs))[1]
     assert "restart: " in out
@@ -98,6 +100,7 @@ def test_infinite_param_is_shown_and_differs_from_its_text(raydist: Run, tmp_pat
     assert told["spec"] == {"params": {"margin": ".inf"}, "param_types": {"number": [["margin"]]}}
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize(("run", "expected"), [("finished", 0), ("failed", 1)])
 def test_wait_ends_with_the_exit_code_of_the_run(
     raydist: Run, four_runs: Runs, run: str, expected: int
@@ -136,6 +139,7 @@ def test_checkpoint_is_downloaded_whole(raydist: Run, four_runs: Runs, tmp_path:
     assert (told["step"], told["num_files"], told["bytes"]) == (10, 2, 102)
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_damaged_checkpoint_is_passed_over_and_named(raydist: Run, four_runs: Runs, tmp_path: Path) -> None:
     storage = four_runs["failed"]
     storage.write_bytes(f"{storage.checkpoint(step=20, attempt=0)}/v.npz", b"y" * 100)
@@ -157,6 +161,7 @@ def test_export_is_downloaded_with_its_folders(raydist: Run, four_runs: Runs, tm
     assert (tmp_path / "model/model.keras").read_bytes() == b"keras"
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -191,6 +196,7 @@ def test_output_is_downloaded_into_a_folder_of_its_name(
     assert (copy / "working_dir" / "model.keras").read_text() == "model"
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_run_without_an_export_or_checkpoint_says_so(raydist: Run, four_runs: Runs, tmp_path: Path) -> None:
     storage = four_runs["finished"]
     storage.delete(storage.export)

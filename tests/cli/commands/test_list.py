@@ -54,6 +54,7 @@ def test_list_shows_job_state_duration_and_best_metric_and_names_the_damaged_run
     assert "torn/run.json is damaged" in out.splitlines()[-1]
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [

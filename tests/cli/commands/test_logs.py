@@ -122,6 +122,7 @@ def test_json_has_each_text_whole_and_the_tail_where_it_is_asked_for(raydist: Ru
     ]
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_follower_goes_on_into_the_next_attempt_until_the_end(raydist: Run, run: RunStorage) -> None:
     def go_on() -> None:
         time.sleep(1.5)

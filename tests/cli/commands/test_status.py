@@ -125,6 +125,7 @@ def test_run_whose_driver_has_died_says_how_to_go_on(raydist: Run, live: RunStor
     )
 
 
+@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_watch_shows_progress_until_the_end(raydist: Run, live: RunStorage) -> None:
     def go_on() -> None:
         store = RunRecordStore(live)

@@ -50,6 +50,7 @@ def whole(source: GroupedSource) -> list[np.ndarray]:
     return source.read([Piece(group, 0, int(size)) for group, size in enumerate(source.group_sizes)])
 
 
+@pytest.mark.exhaustive("images", covered_by="the other sources read by the same files")
 @pytest.mark.parametrize("read", [parquet, csv, tfrecord, images])
 def test_requests_that_fail_for_a_moment_are_made_again(
     proxy: FaultyProxy, s3_uri: str, read: Callable[[str], list[np.ndarray]]
@@ -64,6 +65,7 @@ def test_requests_that_fail_for_a_moment_are_made_again(
     assert sum(proxy.faults.values()) >= 2
 
 
+@pytest.mark.slow
 def test_store_that_stays_away_is_a_storage_error(
     proxy: FaultyProxy, s3_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

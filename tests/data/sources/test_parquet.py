@@ -233,6 +233,7 @@ print(wrong)
 """
 
 
+@pytest.mark.slow
 def test_threads_may_read_one_source(tmp_path: Path) -> None:
     """A pyarrow.ParquetFile that threads share hangs, crashes, or misses its own cache."""
     groups = np.repeat(np.arange(100.0), 500)

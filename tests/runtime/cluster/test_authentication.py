@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 _CODE = """
 import ray
 from raydist.runtime.cluster.ray_internals import has_token
@@ -21,6 +23,7 @@ print(ray.get(Actor.remote().answer.remote(), timeout=60))
 """
 
 
+@pytest.mark.slow
 def test_process_that_asked_for_a_token_uses_a_ray_without_authentication() -> None:
     # As with Ray up to 2.58 by itself.
     environ = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "0" * 64}

@@ -96,17 +96,20 @@ def assert_joined(answer: dict[str, Any], head: RayHead) -> None:
     }
 
 
+@pytest.mark.slow
 def test_token_is_sent_to_a_cluster_that_wants_one(guarded_head: RayHead) -> None:
     answer = try_to_connect(guarded_head.address, guarded_head.environ, RAY_AUTH_TOKEN=TOKEN)
     assert_joined(answer, guarded_head)
 
 
+@pytest.mark.slow
 def test_auto_finds_the_ray_that_ray_start_left(guarded_head: RayHead, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     answer = try_to_connect("auto", guarded_head.environ, RAY_AUTH_TOKEN_PATH=str(tmp_path / "token"))
     assert_joined(answer, guarded_head)
 
 
+@pytest.mark.slow
 def test_no_address_takes_ray_address(guarded_head: RayHead) -> None:
     answer = try_to_connect(
         None,
@@ -118,15 +121,18 @@ def test_no_address_takes_ray_address(guarded_head: RayHead) -> None:
     assert_joined(answer, guarded_head)
 
 
+@pytest.mark.slow
 def test_no_address_takes_a_running_ray(open_head: RayHead) -> None:
     assert_joined(try_to_connect(None, open_head.environ), open_head)
 
 
+@pytest.mark.slow
 def test_token_in_the_home_does_no_harm_to_a_cluster_without_authentication(open_head: RayHead) -> None:
     # In token mode the driver would refuse the cluster's calls, and its actors would die.
     assert_joined(try_to_connect(open_head.address, open_head.environ, RAY_AUTH_TOKEN=TOKEN), open_head)
 
 
+@pytest.mark.slow
 def test_client_address_reaches_a_cluster_from_outside(guarded_head: RayHead) -> None:
     answer = try_to_connect(guarded_head.client_address, guarded_head.environ, RAY_AUTH_TOKEN=TOKEN)
     assert "error" not in answer, answer
@@ -159,6 +165,12 @@ def test_client_server_that_dies_of_its_fork_is_asked_again(tmp_path: Path) -> N
     assert answer["answers"] == [42, "actor"]
 
 
+@pytest.mark.exhaustive(
+    "missing in token mode",
+    "missing-client_address",
+    covered_by="[missing-address], [wrong-client_address]; [missing-address]; test_token_mode…",
+)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["address", "client_address"])
 @pytest.mark.parametrize(
     ("environ", "complaint"),
@@ -177,17 +189,24 @@ def test_wrong_or_missing_token_is_one_sentence_in_time(
     assert "RAY_AUTH_TOKEN" in answer["error"]
 
 
+@pytest.mark.slow
 def test_token_mode_on_a_cluster_without_authentication_is_refused(open_head: RayHead) -> None:
     answer = try_to_connect(open_head.address, open_head.environ, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
     assert "runs without authentication; unset it" in answer["error"]
 
 
+@pytest.mark.exhaustive(
+    "ray://127.0.0.1:1", covered_by="[127.0.0.1:1], and the client's address in test_client_address…"
+)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_dead_address_is_one_sentence_in_time(tmp_path: Path, form: str) -> None:
     answer = try_to_connect(form, {"HOME": str(tmp_path)})
     assert answer["error"].startswith(f"no Ray answers at {form}; start one there")
 
 
+@pytest.mark.exhaustive("ray://", covered_by="[]")
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "ray://"])
 def test_server_that_is_no_ray_is_one_sentence_in_time(tmp_path: Path, prefix: str) -> None:
     # It accepts and says nothing, on which ray.init would hang.
@@ -205,6 +224,7 @@ def test_auto_without_any_ray_here_is_refused(tmp_path: Path, monkeypatch: pytes
         connect("auto", environ={"RAY_TMPDIR": str(tmp_path)})
 
 
+@pytest.mark.slow
 def test_embedded_ray_has_the_cpus_asked_for_and_leaves_nothing(tmp_path: Path) -> None:
     folder = Path("/tmp") / f"rd-embedded-{os.getpid()}"  # short: Ray's sockets lie in it
     folder.mkdir()
@@ -264,6 +284,7 @@ def test_embedded_ray_that_is_too_slow_is_one_sentence_and_leaves_nothing(tmp_pa
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_own_token_of_an_embedded_ray_is_kept_nowhere(shared_ray: SharedRay) -> None:
     shared_ray.opened()
     import ray
@@ -308,6 +329,8 @@ def test_driver_that_has_ray_already_keeps_it(ray_cluster: Connection) -> None:
     assert ray.is_initialized()
 
 
+@pytest.mark.exhaustive("actor", covered_by="[task]")
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["task", "actor"])
 def test_inside_a_ray_worker_its_own_ray_is_taken(ray_cluster: Connection, where: str) -> None:
     import ray

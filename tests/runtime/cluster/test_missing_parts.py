@@ -6,6 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 # In a process of its own, as it spoils Ray.
 _CODE = """
 import json

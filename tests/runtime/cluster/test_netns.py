@@ -103,6 +103,7 @@ def test_cut_link_loses_everything_and_heals(pair: Pair) -> None:
     assert pair.outcome(pair.addresses[1], timeout_s=20) == "ConnectionRefusedError"
 
 
+@pytest.mark.slow
 def test_slow_link_is_late_and_loses_frames_until_it_heals(pair: Pair) -> None:
     pair.network.slow(2, pair.second, delay_s=0.2, loss=0.0)
     assert pair.outcome(pair.addresses[1], timeout_s=0.2) == "TimeoutError"

@@ -24,6 +24,7 @@ def by_name(found: list[Finding]) -> dict[str, Finding]:
     return {one.what: one for one in found}
 
 
+@pytest.mark.slow
 def test_host_of_a_ray_is_looked_at_and_nothing_stays_on_the_storage(
     ray_cluster: object, no_leaks: None, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_host_that_dies_meanwhile_is_told(
     assert "was lost: " in found["host"].text
 
 
+@pytest.mark.slow
 def test_suspected_host_is_asked_for_its_problems(
     ray_cluster: Connection, no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +98,7 @@ def test_suspected_host_is_asked_for_its_problems(
     assert problems_of({host}, proof, env={})[host].startswith("did not answer within 0.1 s")
 
 
+@pytest.mark.slow
 def test_suspected_host_that_is_slow_to_start_a_process_has_no_problem(
     ray_cluster: Connection, no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,8 @@ connection.close()
 """
 
 
+@pytest.mark.exhaustive("True", covered_by="[closed-False]; e2e/test_dead_ray.py kills")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "is_initialized"), [("closed", False), pytest.param("killed", True, marks=pytest.mark.slow)]
 )

@@ -46,6 +46,7 @@ def test_worker_has_the_planned_threads_as_far_as_its_host_has_cores(
     assert notes_of(drive, "worker/0")["TF_NUM_INTRAOP_THREADS"] == str(usable_cores())
 
 
+@pytest.mark.slow
 def test_variable_that_python_reads_at_its_start_is_there_by_then(
     start: Start, wait_until: WaitUntil
 ) -> None:

@@ -105,6 +105,7 @@ def test_role_serves_while_the_tasks_run_and_leaves_nothing(
     assert [str(task) for _, task in stored] == ["features/0", "features/1", "worker/0", "worker/1"]
 
 
+@pytest.mark.slow
 def test_role_that_ends_is_a_failure_with_its_exit_code_and_log(
     start: Start, wait_until: WaitUntil, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_role_that_ends_is_a_failure_with_its_exit_code_and_log(
     assert "the port is taken" in str(error)
 
 
+@pytest.mark.slow
 def test_role_that_ends_well_is_a_note(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:
     plan = with_role(make_plan(1, num_cpus=0.5, steps=200), "python", "-c", "print('done')")
     drive = start(plan, code=None)
@@ -142,6 +144,7 @@ def test_program_that_does_not_exist_is_a_mistake(start: Start, wait_until: Wait
     assert "No such file or directory: no-such-program" in str(error)
 
 
+@pytest.mark.slow
 def test_role_whose_actor_is_killed_is_lost_and_its_command_ends(
     start: Start, wait_until: WaitUntil, tmp_path: Path
 ) -> None:
@@ -161,6 +164,7 @@ def folders() -> set[Path]:
     return set(scratch_root().glob("*features*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["at once", "folder", "command"])
 def test_stopped_group_leaves_no_command(
     start: Start, wait_until: WaitUntil, tmp_path: Path, moment: str

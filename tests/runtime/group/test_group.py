@@ -121,6 +121,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.mark.slow
 def test_driver_waits_for_many_tasks_as_often_as_for_few(
     start: Start, wait_until: WaitUntil, waits: list[str]
 ) -> None:
@@ -136,6 +137,7 @@ def test_driver_waits_for_many_tasks_as_often_as_for_few(
     assert numbers[0] == numbers[1], waits
 
 
+@pytest.mark.slow
 def test_tasks_leave_parcels_and_claim_work_past_storage(start: Start) -> None:
     drive = until_finished(start(make_plan(), runner="tests.support.runners:ParcelRunner"))
     assert notes_of(drive, "worker/1")["parcel"] == "secret of worker/0"
@@ -144,6 +146,7 @@ def test_tasks_leave_parcels_and_claim_work_past_storage(start: Start) -> None:
     assert sorted(claims[0] + claims[1]) == list(range(6))  # each is another number
 
 
+@pytest.mark.slow
 def test_statuses_arrive_while_the_task_is_busy(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1, steps=2000))
     steps: set[int] = set()
@@ -158,6 +161,7 @@ def test_statuses_arrive_while_the_task_is_busy(start: Start, wait_until: WaitUn
     assert drive.statuses["worker/0"].metrics == {"loss": 1.0 / (1 + drive.statuses["worker/0"].step)}
 
 
+@pytest.mark.slow
 def test_task_that_gets_sigterm_says_so_and_goes_on(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=100_000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
@@ -168,6 +172,7 @@ def test_task_that_gets_sigterm_says_so_and_goes_on(start: Start, wait_until: Wa
     assert (drive.statuses["worker/0"].leaving, drive.statuses["worker/1"].leaving) == (None, "SIGTERM")
 
 
+@pytest.mark.slow
 def test_worker_of_parameter_servers_ends_at_once_by_sigterm(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan())
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "ps/0", *BOTH))
@@ -178,6 +183,7 @@ def test_worker_of_parameter_servers_ends_at_once_by_sigterm(start: Start, wait_
     assert failure.kind is FailureKind.LOST
 
 
+@pytest.mark.slow
 def test_stop_hands_over_what_the_tasks_did_since_the_last_poll(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=100_000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
@@ -189,6 +195,7 @@ def test_stop_hands_over_what_the_tasks_did_since_the_last_poll(start: Start, wa
     assert [last[task].state for task in BOTH] == [TaskState.RUNNING] * 2
 
 
+@pytest.mark.slow
 def test_stacks_are_dumped_before_the_stop_that_follows(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=100_000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
@@ -198,6 +205,7 @@ def test_stacks_are_dumped_before_the_stop_that_follows(start: Start, wait_until
         assert "most recent call first" in drive.log(task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -232,6 +240,7 @@ def test_what_a_task_that_fails_has_written_is_kept(
     assert notes == ([] if how == "sigkill" else [said])
 
 
+@pytest.mark.slow
 def test_range_with_too_few_ports_names_the_range(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(ports=PortRange(low=28731, high=28731), steps=1000))
     with pytest.raises(ClusterError, match="every port of --ports 28731-28731 is in use") as caught:
@@ -239,6 +248,7 @@ def test_range_with_too_few_ports_names_the_range(start: Start, wait_until: Wait
     assert caught.value.task in BOTH
 
 
+@pytest.mark.slow
 def test_command_reaches_the_named_task_only(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=3000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
@@ -252,6 +262,7 @@ def test_command_reaches_the_named_task_only(start: Start, wait_until: WaitUntil
     assert "command=SAVE" not in drive.statuses["worker/0"].notes
 
 
+@pytest.mark.slow
 def test_stacks_are_dumped_into_the_log(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1, steps=9, fail_in="worker/0", how="hang"))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
@@ -279,6 +290,7 @@ def test_exception_that_a_runner_lets_through_is_a_failure(start: Start, wait_un
     assert "nobody caught this" in drive.log("worker/0")
 
 
+@pytest.mark.slow("abort", "exit", "native_exit", "segfault", "sigterm")
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -309,6 +321,7 @@ def test_dead_process_is_lost_and_its_log_is_salvaged(
     assert not any("step 4" in line for line in log)
 
 
+@pytest.mark.slow
 def test_process_killed_from_outside_is_lost(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=3000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
@@ -328,12 +341,14 @@ def test_runner_that_cannot_be_imported_fails_the_start(start: Start, wait_until
     assert "libcudart" in drive.log("worker/0")
 
 
+@pytest.mark.slow
 def test_crash_in_the_import_is_lost(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1), runner="tests.support.runners:DeadWarmUpRunner")
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
     assert drive.statuses["worker/0"].failure.kind is FailureKind.LOST  # type: ignore[union-attr]
 
 
+@pytest.mark.slow("hang")
 @pytest.mark.parametrize("how", ["hang", "hang_with_gil"])
 def test_stop_ends_tasks_that_hang(start: Start, wait_until: WaitUntil, how: str) -> None:
     drive = start(make_plan(fail_in="worker/1", how=how, fail_at=600, steps=3000))
@@ -367,6 +382,7 @@ def test_stop_before_anything_is_up_leaves_nothing(start: Start) -> None:
     start(make_plan()).group.stop()
 
 
+@pytest.mark.slow
 def test_stop_during_the_import_leaves_nothing(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1), runner="tests.support.runners:SlowWarmUpRunner")
     wait_until(lambda: drive.all_in(TaskState.STARTING, "worker/0"))
@@ -381,6 +397,7 @@ def test_group_without_room_waits_and_can_be_stopped(start: Start) -> None:
     drive.group.stop()
 
 
+@pytest.mark.slow
 def test_group_takes_its_place_once_there_is_room(start: Start, wait_until: WaitUntil) -> None:
     first, second = start(make_plan(2, num_cpus=2.0, steps=3000)), start(make_plan(1, num_cpus=2.0))
     wait_until(lambda: first.all_in(TaskState.RUNNING, *BOTH))
@@ -390,12 +407,14 @@ def test_group_takes_its_place_once_there_is_room(start: Start, wait_until: Wait
     wait_until(lambda: second.all_in(TaskState.FINISHED, "worker/0"))
 
 
+@pytest.mark.slow
 def test_tasks_without_cpus_are_placed_as_well(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(2, num_cpus=0.0))
     wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
     assert drive.update.all_placed
 
 
+@pytest.mark.slow
 def test_group_runs_inside_a_ray_task(ray_cluster: object, no_leaks: None, tmp_path: Path) -> None:
     import ray
 
@@ -421,6 +440,7 @@ def test_group_runs_inside_a_ray_task(ray_cluster: object, no_leaks: None, tmp_p
     assert ray.get(driver.remote(), timeout=60) == {"worker/0": "FINISHED", "worker/1": "FINISHED"}
 
 
+@pytest.mark.slow
 def test_log_that_cannot_be_stored_is_a_note(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file in the way of the run's folder")
     drive = start(make_plan(1, steps=3))

@@ -59,6 +59,7 @@ def test_agents_outlive_a_process_and_have_another_one_in_the_next_attempt(
     assert not any(Path(f"/proc/{pid}").exists() for pid in agents.values())
 
 
+@pytest.mark.slow
 def test_what_is_imported_stays_between_two_attempts_even_if_it_is_not_kept_warm(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
@@ -73,6 +74,7 @@ def test_what_is_imported_stays_between_two_attempts_even_if_it_is_not_kept_warm
     wait_until(lambda: not Path(f"/proc/{server}").exists())
 
 
+@pytest.mark.slow
 def test_only_a_lost_agent_is_replaced(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
@@ -125,6 +127,7 @@ def test_stop_for_another_attempt_before_anything_is_up_leaves_nothing(
     run.launcher.close()
 
 
+@pytest.mark.slow
 def test_agent_that_dies_between_two_attempts_is_lost_and_named(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:

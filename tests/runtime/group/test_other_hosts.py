@@ -32,6 +32,8 @@ from tests.runtime.conftest import Drive, make_plan, make_ps_plan
 from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Drive]
 
 ONLY_THERE = 6.0  # CPUs, more than the driver's node has
@@ -116,6 +118,7 @@ class TestBesideAnEqualNode:
     def only_the_drivers_node(self) -> None:
         """There is one more, for all these tests."""
 
+    @pytest.mark.exhaustive("larger", covered_by="[equal]")
     @pytest.mark.parametrize("cpus_per_worker", [1.0, 2.0], ids=["equal", "larger-workers"])
     def test_parameter_servers_are_spread_over_the_nodes(
         self, start: Start, wait_until: WaitUntil, cpus_per_worker: float

@@ -77,6 +77,7 @@ def notes_of(status: TaskStatus) -> dict[str, str]:
     return dict(note.split("=", 1) for note in status.notes)  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_log_holds_what_all_processes_of_a_task_printed_in_order(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan())
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
@@ -92,6 +93,7 @@ def test_log_holds_what_all_processes_of_a_task_printed_in_order(start: Start, w
         assert steps == [f"worker/1 step {index}" for index in range(len(steps))]
 
 
+@pytest.mark.slow
 def test_scratch_folder_of_a_dead_process_goes_once_the_next_one_is_up(
     start: Start, wait_until: WaitUntil
 ) -> None:
@@ -104,6 +106,7 @@ def test_scratch_folder_of_a_dead_process_goes_once_the_next_one_is_up(
     assert len([path for path in scratch_root().iterdir() if "-worker-1-" in path.name]) == 1
 
 
+@pytest.mark.slow
 def test_worker_that_dies_before_all_train_is_replaced_as_well(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan(), runner="tests.support.runners:SlowToTrainRunner")
     wait_until(lambda: drive.poll() or drive.update.all_addressed)
@@ -112,6 +115,7 @@ def test_worker_that_dies_before_all_train_is_replaced_as_well(start: Start, wai
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
 
 
+@pytest.mark.slow
 def test_replacement_that_dies_on_its_way_is_lost_and_replaced(
     start: Start, wait_until: WaitUntil, tmp_path: Path
 ) -> None:
@@ -131,6 +135,7 @@ def test_replacement_that_dies_on_its_way_is_lost_and_replaced(
     wait_until(lambda: is_back(drive, "worker/1", incarnation=2))
 
 
+@pytest.mark.slow
 def test_ps_that_is_killed_is_lost(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan())
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
@@ -139,6 +144,7 @@ def test_ps_that_is_killed_is_lost(start: Start, wait_until: WaitUntil) -> None:
     assert drive.statuses["ps/0"].failure.kind is FailureKind.LOST  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_port_that_somebody_has_taken_meanwhile_gives_way_to_another(
     start: Start, wait_until: WaitUntil
 ) -> None:
@@ -160,6 +166,7 @@ def test_port_that_somebody_has_taken_meanwhile_gives_way_to_another(
     assert not Path(f"/proc/{now.pid}").exists()
 
 
+@pytest.mark.slow
 def test_evaluator_comes_back_at_any_address(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan(1, has_evaluator=True))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0", "evaluator/0"))
@@ -170,6 +177,7 @@ def test_evaluator_comes_back_at_any_address(start: Start, wait_until: WaitUntil
     assert notes_of(now)["TF_CONFIG"] == notes_of(before)["TF_CONFIG"]
 
 
+@pytest.mark.slow
 def test_commands_reach_the_process_that_took_the_place(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan(1, has_evaluator=True))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0", "evaluator/0"))
@@ -179,6 +187,8 @@ def test_commands_reach_the_process_that_took_the_place(start: Start, wait_until
     wait_until(lambda: drive.poll() or "command=FINISH" in drive.statuses["evaluator/0"].notes)
 
 
+@pytest.mark.exhaustive("0.0-2", "0.3-1", "0.6", "1.0-2", covered_by="[0.0-1], [0.3-2], [1.0-1]")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delay_s", "num_stops"),
     [
@@ -202,6 +212,7 @@ def test_stop_during_a_replacement_leaves_nothing(
         drive.group.stop()
 
 
+@pytest.mark.slow
 def test_agent_that_is_killed_before_it_begins_anew_leaves_nothing(
     start: Start, wait_until: WaitUntil
 ) -> None:
@@ -219,6 +230,7 @@ def test_agent_that_is_killed_before_it_begins_anew_leaves_nothing(
     assert not Path(f"/proc/{agent}").exists()
 
 
+@pytest.mark.slow
 def test_stop_that_is_cut_off_during_a_replacement_is_taken_up_again(
     start: Start, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +248,7 @@ def test_stop_that_is_cut_off_during_a_replacement_is_taken_up_again(
     drive.group.stop()
 
 
+@pytest.mark.slow
 def test_replace_after_stop_starts_nothing(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan(1))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))

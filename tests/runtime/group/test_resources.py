@@ -60,6 +60,7 @@ def special_node(ray_cluster: Connection) -> Iterator[str]:
         yield special
 
 
+@pytest.mark.slow
 def test_inventory_has_what_the_nodes_have(ray_cluster: Connection, special_node: str) -> None:
     hosts = {host.node_id: host for host in probe_inventory(ray_cluster).hosts}
     special = hosts.pop(special_node)
@@ -72,6 +73,7 @@ def test_inventory_has_what_the_nodes_have(ray_cluster: Connection, special_node
     assert why_not(other, asked) == "needs 1 ssd, has 0 ssd; needs label zone=a, has none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -91,6 +93,7 @@ def test_tasks_go_where_there_is_what_they_ask_for(
     drive.group.stop()
 
 
+@pytest.mark.slow
 def test_task_without_cpus_goes_by_labels_too(special_node: str, start: Start, wait_until: WaitUntil) -> None:
     plan = make_plan(1, num_cpus=0.0, steps=2)
     [role] = plan.roles
@@ -142,6 +145,7 @@ def test_attempt_after_a_kill_for_memory_asks_for_more_where_a_node_has_it(
         assert role.resources.memory_bytes == memory_bytes
 
 
+@pytest.mark.slow
 def test_task_tells_its_peak_memory(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1, steps=100_000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))

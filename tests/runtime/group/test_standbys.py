@@ -25,6 +25,8 @@ from tests.runtime.conftest import COUNTING, Drive, make_plan
 from tests.runtime.group.conftest import Attempts, agents_of
 from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
 
+pytestmark = pytest.mark.slow
+
 ONLY_THERE = 6.0  # CPUs, more than the driver's node has
 
 
@@ -83,7 +85,6 @@ def test_standby_takes_the_place_of_a_lost_node_and_another_one_is_asked_for(
     sweep(scratch_root(), stale_after_s=-1)  # a lost host keeps its folder until its next task
 
 
-@pytest.mark.slow
 def test_attempt_without_a_ready_standby_says_so(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
@@ -101,7 +102,6 @@ def test_attempt_without_a_ready_standby_says_so(
     sweep(scratch_root(), stale_after_s=-1)
 
 
-@pytest.mark.slow
 def test_standby_that_has_died_is_replaced_and_one_of_another_size_is_not_used(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
@@ -128,7 +128,6 @@ def test_standby_that_has_died_is_replaced_and_one_of_another_size_is_not_used(
         wait_until(is_all_free)
 
 
-@pytest.mark.slow
 def test_each_standby_has_a_node_of_its_own(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
@@ -157,7 +156,6 @@ class Broken:
     def linger(self) -> None: ...
 
 
-@pytest.mark.slow
 def test_standby_that_cannot_start_is_not_asked_for_without_end(
     ray_cluster: Connection, plan: Plan, wait_until: WaitUntil
 ) -> None:
@@ -192,7 +190,6 @@ def test_standby_that_cannot_start_is_not_asked_for_without_end(
     wait_until(is_all_free)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("has_room", [False, True])
 def test_run_that_ends_leaves_no_standby(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil, has_room: bool

@@ -63,6 +63,7 @@ def test_scratch_folder_tells_whose_log_it_holds(
         assert (target.storage_uri, target.run) == ("/runs", "run")
 
 
+@pytest.mark.slow
 def test_process_that_outlived_its_controller_is_ended_and_its_log_kept(tmp_path: Path) -> None:
     owner, other = new_owner(), new_owner()
     with (

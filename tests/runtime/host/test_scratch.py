@@ -112,6 +112,7 @@ def test_folder_can_be_adopted_once_its_owner_is_dead() -> None:
         assert is_ours
 
 
+@pytest.mark.slow
 def test_salvage_kills_a_task_that_ray_did_not_and_stores_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:

@@ -134,6 +134,7 @@ def test_host_where_nothing_can_be_swept_is_no_error(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["ray", scratch_root().name]
 
 
+@pytest.mark.slow
 def test_embedded_ray_of_a_killed_process_leaves_nothing_after_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

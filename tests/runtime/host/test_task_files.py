@@ -45,6 +45,7 @@ def scratch(tmp_path: Path, name: str = "scratch") -> Path:
 
 
 class TestOutput:
+    @pytest.mark.slow
     def test_storage_gets_what_has_changed_and_loses_what_was_deleted(
         self, tmp_path: Path, storage_uri: str, storage: RunStorage
     ) -> None:

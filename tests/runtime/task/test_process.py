@@ -161,6 +161,7 @@ def test_exit_code_is_that_of_the_process(start: Callable[..., TaskProcess], how
     assert caught.value.code == code
 
 
+@pytest.mark.slow
 def test_process_dies_with_its_agent_and_so_does_what_it_has_started(wait_until: WaitUntil) -> None:
     agent = subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE, text=True)
     assert agent.stdout is not None
@@ -210,6 +211,7 @@ AGENT = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["returns", "killed", "stopped"])
 @pytest.mark.parametrize(
     "daemon",
@@ -314,6 +316,7 @@ def test_server_ends_once_nobody_needs_it(start: Callable[..., TaskProcess], wai
     wait_until(lambda: not lives(pid) and not lives(server))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "problem"),
     [

@@ -104,6 +104,7 @@ def hosts(tool: str, tmp_path: Path) -> Iterator[Hosts]:
         yield Hosts(stack, tmp_path, tool)
 
 
+@pytest.mark.slow
 def test_outsider_is_refused_until_the_task_ends(hosts: Hosts) -> None:
     task = hosts.start_task("run-0-worker-0-a-0", "10.77.0.1", "10.77.0.2")
     assert "raydist-21000-" in hosts.rules()
@@ -118,6 +119,7 @@ def test_outsider_is_refused_until_the_task_ends(hosts: Hosts) -> None:
     task.stdout.close()
 
 
+@pytest.mark.slow
 def test_fence_of_a_killed_task_goes_with_the_sweep_and_that_of_another_stays(hosts: Hosts) -> None:
     killed = hosts.start_task("run-0-worker-0-a-0", "10.77.0.1")
     for pid in hosts.task.pids_of("python"):

@@ -1,0 +1,81 @@
+"""Which cases a mark is for, what a test needs, and which part of the tests is run.
+
+`slow` is for what takes more than a second or two, `exhaustive` for slow cases that repeat what another case
+or test shows. Both are for all cases of a test, or for those whose names have certain words between hyphens:
+`@pytest.mark.slow("legacy", "2 workers")`. The default run has neither.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import zlib
+from collections.abc import Sequence
+
+import pytest
+
+LEVELS = ("slow", "exhaustive")
+# The mark of a test by the module or the fixture that it uses.
+NEEDS = {
+    "browser": ("tests.support.browser", "browser"),
+    "hosts": ("tests.support.netns", "tests.support.hosts"),
+    "processes": ("tests.support.processes",),
+    "ray": ("tests.support.shared_ray", "tests.support.ray_heads", "shared_ray", "ray_cluster"),
+    "s3": ("tests.support.object_store", "s3_endpoint"),
+    "slurm": ("tests.support.slurm",),
+}
+
+
+def faults_of_marks(items: Sequence[pytest.Item]) -> list[str]:
+    """Returns words of marks that no case's name has, as after a renaming, and marks without `covered_by`."""
+    uses: dict[str, bool] = {}
+    for item in items:
+        for mark in item.own_markers:
+            name = f"{item.nodeid.partition('[')[0]}: {mark.name}"
+            if mark.name == "exhaustive" and not mark.kwargs.get("covered_by"):
+                uses[f"{name} without covered_by"] = False
+            for word in mark.args if mark.name in LEVELS else ():
+                uses[f"{name} {word}"] = uses.get(f"{name} {word}", False) or _has(item, word)
+    return [fault for fault, is_used in uses.items() if not is_used]
+
+
+def mark_case(item: pytest.Item) -> None:
+    """Takes from an item the marks of other cases of its test, and adds what it needs."""
+    item.own_markers[:] = [
+        mark
+        for mark in item.own_markers
+        if mark.name not in LEVELS or not mark.args or any(_has(item, word) for word in mark.args)
+    ]
+    for name in _needs(item):
+        item.add_marker(name)
+
+
+def _has(item: pytest.Item, words: str) -> bool:
+    return f"-{words}-" in f"-{item.name.partition('[')[2].removesuffix(']')}-"
+
+
+def _needs(item: pytest.Item) -> list[str]:
+    module = sys.modules[item.module.__name__]  # type: ignore[attr-defined]
+    used = {getattr(one, "__module__", None) or getattr(one, "__name__", "") for one in vars(module).values()}
+    used |= set(getattr(item, "fixturenames", ()))
+    needs = [name for name, users in NEEDS.items() if used.intersection(users)]
+    is_whole_run = item.nodeid.startswith("tests/e2e/") and "ray" not in needs
+    return [*needs, "ray"] if is_whole_run else needs
+
+
+def names_only_tests(arguments: Sequence[str]) -> bool:
+    """Returns whether each argument of pytest names a test: then it is run, whatever its marks."""
+    return bool(arguments) and all("::" in one for one in arguments)
+
+
+def read_shard(text: str) -> tuple[int, int]:
+    """Returns K and N of `K/N`; raises ValueError unless 1 <= K <= N."""
+    match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"{text!r} is not a shard; write K/N with K from 1 to N, such as 2/10")
+    return int(match[1]), int(match[2])
+
+
+def shard_of(nodeid: str, num_shards: int) -> int:
+    """Returns the shard of a test, from 1 on: that of its file, whose launches its cases share."""
+    return zlib.crc32(nodeid.partition("::")[0].encode()) % num_shards + 1
