@@ -16,7 +16,7 @@ from tests.support import worker_machine
 from tests.support.faulty_http import FaultyProxy, faulty_proxy
 from tests.support.groups import GroupScheduling, num_workers, rank_of
 from tests.support.leaks import Snapshot
-from tests.support.levels import faults_of_marks, mark_case, names_only_tests, read_shard, shard_of
+from tests.support.levels import faults_of_marks, is_slow, mark_case, names_only_tests, read_shard, shard_of
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 # What is wrong with marks, and what is said of the tests that need an option.
@@ -24,6 +24,8 @@ FAULTS_OF_MARKS = pytest.StashKey[list[str]]()
 LEFT_OUT = pytest.StashKey[str]()
 # Whether collecting them has imported TensorFlow: each worker of pytest-xdist would.
 HAS_TENSORFLOW = pytest.StashKey[bool]()
+
+DEFAULT_MARKS = "not slow and not exhaustive"  # as in pyproject.toml
 
 LEAKING_VARIABLES = (
     *("RAY_ADDRESS", "TF_CONFIG", "TF_USE_LEGACY_KERAS", "TF_GRPC_REUSE_PORT", "KERAS_BACKEND"),
@@ -77,6 +79,13 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return GroupScheduling(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not import files all of whose tests the default run leaves out, unless they are named."""
+    is_default = config.option.markexpr == DEFAULT_MARKS and collection_path.name.startswith("test_")
+    is_named = any(Path(one.partition("::")[0]).absolute() == collection_path for one in config.args)
+    return True if is_default and not is_named and is_slow(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)

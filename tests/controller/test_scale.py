@@ -29,6 +29,8 @@ from tests.support.large_runs import (
     updated,
 )
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[TaskStatus], TaskStatus]
 
 

@@ -281,6 +281,7 @@ def test_sources_of_every_kind_make_batches_of_tensors(tmp_path: Path) -> None:
     assert abs(counts[0] - 2 * counts[1]) <= 3
 
 
+@pytest.mark.slow
 def test_tensors_of_two_and_three_pipelines_are_those_of_one(tmp_path: Path) -> None:
     import tensorflow as tf
 

@@ -30,6 +30,7 @@ def spread(batches: data.Batches) -> float:
     return float(np.std(shares))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups_in_windows", [12, 48, 100, 480])
 def test_class_shares_spread_as_the_row_groups_in_memory_let_expect(groups_in_windows: int) -> None:
     """Measured: 2.99, 1.64, 1.34, 1.04 times a full shuffle's spread; the bounds: 3.06, 1.76, 1.41, 1.10."""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, run_function
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -24,7 +26,6 @@ def found(folder: Path) -> dict[str, Any]:
     return task.values
 
 
-@pytest.mark.slow
 def test_parts_of_input_pipelines_make_up_the_global_batches(found: dict[str, Any]) -> None:
     found = found["parts"]
     assert found["wrong"] == []

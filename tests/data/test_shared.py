@@ -90,6 +90,7 @@ def write_csv(folder: Path, count: int) -> None:
         (folder / f"{number}.csv").write_text("n\n" + "1\n" * 10)
 
 
+@pytest.mark.slow
 def test_folder_of_3000_files_is_listed_by_one_task_a_thousand_at_a_time(
     store: StaticStore, folder: Path, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_folder_of_3000_files_is_listed_by_one_task_a_thousand_at_a_time(
     assert store.take_counts() == {"HEAD": 1, "LIST": 3 + 1}
 
 
+@pytest.mark.slow
 def test_footers_are_read_by_one_task_each(store: StaticStore, folder: Path, tmp_path: Path) -> None:
     """Two requests for each file: one that opens it, also telling whether it changed, and one that reads."""
     write_parquet(folder, 200)
@@ -115,6 +117,7 @@ def test_footers_are_read_by_one_task_each(store: StaticStore, folder: Path, tmp
     assert (counts["HEAD"], counts["GET"]) == (1 + 201, 201)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "write", "requests"), [("from_tfrecord", write_records, 1), ("from_csv", write_csv, 2)]
 )

@@ -342,6 +342,7 @@ def test_run_waits_while_the_cluster_is_busy(
     assert (first.returncode, patient.returncode) == (130, 0), err
 
 
+@pytest.mark.slow
 def test_wrong_token_is_one_sentence(running_ray: RunningRay, slow_job: str, tmp_path: Path) -> None:
     environ = {**running_ray.environ, "RAY_AUTH_TOKEN": "0" * 64}
     ended = subprocess.run(

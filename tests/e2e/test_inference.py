@@ -359,6 +359,7 @@ def test_model_data_and_predictions_on_s3(tmp_path: Path, tmp_path_factory: pyte
     np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -14,6 +14,8 @@ from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN
 from tests.support.environ import inherited
 
+pytestmark = pytest.mark.slow
+
 _JOB = """
 import raydist
 
@@ -58,7 +60,6 @@ def raydist(environ: dict[str, str], cwd: Path, *arguments: str) -> subprocess.C
     )
 
 
-@pytest.mark.slow
 def test_ray_that_stays_is_found_by_submit_and_is_warm_until_it_is_ended(
     environ: dict[str, str], tmp_path: Path, wait_until: WaitUntil
 ) -> None:

@@ -21,6 +21,8 @@ from raydist.inference.signature import ModelInput, Signature, read_signature
 from raydist.storage.run_storage import open_run
 from tests.support.image_files import png
 
+pytestmark = pytest.mark.slow
+
 # Exports models of many kinds, and prints what TensorFlow says that they take and return.
 EXPORT = """
 import json, sys
@@ -80,7 +82,6 @@ def signature(folder: Path, name: str) -> Signature | None:
     return read_signature((folder / name / "saved_model.pb").read_bytes())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "two", "module"])
 def test_signature_is_what_tensorflow_says(exported: tuple[Path, dict[str, Any]], name: str) -> None:
     folder, told = exported

@@ -388,6 +388,7 @@ class TestLivePage:
         assert page.evaluate("document.documentElement.scrollWidth") == width
         assert all(address.startswith(url) for address in browser.requested)
 
+    @pytest.mark.slow
     def test_list_of_long_names_fits_and_has_validation_and_best_values(
         self, browser: Browser, runs: Path
     ) -> None:
@@ -415,6 +416,7 @@ class TestLivePage:
                 ["val_auc", "0.875"],
             ]
 
+    @pytest.mark.slow
     def test_list_is_filtered_and_sorted(self, browser: Browser, url: str) -> None:
         page = browser.open(url)
         page.wait_for_selector("text=tuned-1")
@@ -430,6 +432,7 @@ class TestLivePage:
         page.fill("input[type=search]", "tuned learning_rate=0.01")
         assert names() == ["tuned-1"]
 
+    @pytest.mark.slow
     def test_runs_are_compared_side_by_side(self, browser: Browser, url: str) -> None:
         page = browser.open(url)
         page.check("[aria-label='compare tuned-0']")
@@ -512,6 +515,7 @@ class TestLivePage:
         assert all("404" in sentence for sentence in browser.said)
         browser.said.clear()
 
+    @pytest.mark.slow
     def test_run_named_as_a_script_does_nothing(self, browser: Browser, url: str, runs: Path) -> None:
         run = open_run(str(runs), run="odd")
         store_run(run, spec={"params": {EVIL: EVIL}}, metrics={EVIL: 1.0}, plan={"job": EVIL}, strategy=EVIL)

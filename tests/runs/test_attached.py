@@ -73,6 +73,7 @@ def test_detached_run_whose_ray_is_gone_is_told_and_not_waited_for(tmp_path: Pat
             call()
 
 
+@pytest.mark.slow
 def test_ray_that_the_storage_alone_names_is_not_joined(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
@@ -147,6 +148,7 @@ def test_other_ray_than_this_process_is_connected_to_is_told(ray_cluster: Connec
         nobody.stop()
 
 
+@pytest.mark.slow
 def test_ray_that_this_process_started_cannot_keep_a_run(ray_cluster: object, tmp_path: Path) -> None:
     with pytest.raises(raydist.SpecError, match="ends with this process"):
         raydist.submit(train, detach=True, storage=str(tmp_path / "runs"))

@@ -78,6 +78,7 @@ def test_progress_is_shown_twice_a_second_and_a_state_at_once() -> None:
     assert "steps 21/400" in screen.shown[-1]["text/plain"]
 
 
+@pytest.mark.slow
 def test_curves_have_an_end_and_what_is_not_finite_is_no_point() -> None:
     screen = Screen()
     for step in range(1, 2001):

@@ -7,10 +7,12 @@ or test shows. Both are for all cases of a test, or for those whose names have c
 
 from __future__ import annotations
 
+import functools
 import re
-import sys
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,10 +22,15 @@ NEEDS = {
     "browser": ("tests.support.browser", "browser"),
     "hosts": ("tests.support.netns", "tests.support.hosts"),
     "processes": ("tests.support.processes",),
-    "ray": ("tests.support.shared_ray", "tests.support.ray_heads", "shared_ray", "ray_cluster"),
+    "ray": ("tests.support.ray_heads", "running_ray", "shared_ray", "ray_cluster"),
     "s3": ("tests.support.object_store", "s3_endpoint"),
     "slurm": ("tests.support.slurm",),
 }
+
+
+def is_slow(path: Path) -> bool:
+    """Returns whether each test of a file is slow, without importing it."""
+    return re.search(r"^pytestmark = .*pytest\.mark\.slow", path.read_text(), re.MULTILINE) is not None
 
 
 def faults_of_marks(items: Sequence[pytest.Item]) -> list[str]:
@@ -55,12 +62,15 @@ def _has(item: pytest.Item, words: str) -> bool:
 
 
 def _needs(item: pytest.Item) -> list[str]:
-    module = sys.modules[item.module.__name__]  # type: ignore[attr-defined]
+    used = _used_by(item.module) | set(getattr(item, "fixturenames", ()))  # type: ignore[attr-defined]
+    return [name for name, users in NEEDS.items() if used.intersection(users)]
+
+
+@functools.cache
+def _used_by(module: ModuleType) -> frozenset[str]:
+    """Returns the modules that a module of tests takes names of."""
     used = {getattr(one, "__module__", None) or getattr(one, "__name__", "") for one in vars(module).values()}
-    used |= set(getattr(item, "fixturenames", ()))
-    needs = [name for name, users in NEEDS.items() if used.intersection(users)]
-    is_whole_run = item.nodeid.startswith("tests/e2e/") and "ray" not in needs
-    return [*needs, "ray"] if is_whole_run else needs
+    return frozenset(used)
 
 
 def names_only_tests(arguments: Sequence[str]) -> bool:

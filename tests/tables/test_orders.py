@@ -14,7 +14,7 @@ from tests.support.processes import Cluster, run_function
 from tests.tables import sequences as table
 from tests.tables.plain import run_plain
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 TARGET = "tests.tables.orders:run_sequences"
 Case = tuple[str, tuple[str, ...]]
@@ -65,13 +65,11 @@ def differences(case: Case, given: tuple[Case, ...], keras: str) -> list[str]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_calls_whose_order_mattered_once_are_those_of_one_device(case: Case) -> None:
     assert differences(case, QUICK, "3") == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("loss", [*table.LOSSES, "sum"])
 def test_calls_in_each_order_show_and_train_what_one_device_does(loss: str, keras: str) -> None:

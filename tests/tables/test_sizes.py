@@ -14,7 +14,7 @@ from tests.tables import cells as table
 from tests.tables.cells import Cell
 from tests.tables.plain import run_plain
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TARGET = "tests.tables.sizes:run_cells"
 # What was wrong once: batches that the replicas divide, virtual replicas of other workers, and workers with
@@ -97,7 +97,6 @@ def test_cell_that_was_wrong_once_computes_what_one_device_computes(cell: Cell) 
     assert differences(cell, QUICK) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", table.clusters(), ids=lambda where: "-".join(map(str, where)))
 @pytest.mark.parametrize("call", table.CALLS)
 def test_each_call_computes_what_one_device_computes(call: str, where: tuple[int, str, int]) -> None:

@@ -50,6 +50,7 @@ def test_only_checkpoints_of_the_newest_fit_are_awaited() -> None:
     assert awaited_steps([*checkpoints(30, 40, fit=1), *checkpoints(10, 20)], {}) == {30, 40}
 
 
+@pytest.mark.slow
 def test_evaluators_values_decide_which_checkpoint_is_best_when_they_arrive(tmp_path: Path) -> None:
     from raydist.training.checkpointing.checkpoints import TaskCheckpoints
     from raydist.training.reporting.progress import TaskProgress

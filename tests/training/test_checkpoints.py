@@ -87,6 +87,7 @@ def test_storage_replaced_during_the_run_ends_it_with_that_error(
     assert list((tmp_path / "storage").rglob("checkpoints/*")) == []
 
 
+@pytest.mark.slow
 def test_checkpoint_that_is_gone_at_the_end_of_the_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"StorageError: checkpoint .*/step-7-a0 was stored, and is not"):
         run_function(f"{FUNCTIONS}:checkpoint_is_deleted", Cluster(), storage=tmp_path)

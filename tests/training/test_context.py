@@ -83,6 +83,7 @@ def test_chief_alone_writes_and_keeps_three(undisturbed: Undisturbed) -> None:
     assert json.loads((checkpoints / "step-35-a0" / "state.json").read_text())["epoch"] == 5
 
 
+@pytest.mark.slow
 def test_metrics_hold_one_global_value_per_epoch(undisturbed: Undisturbed) -> None:
     from raydist.outcome.status import Scope
     from tests.support.metric_rows import merge_rows, read_rows
@@ -296,6 +297,7 @@ def test_best_files_are_those_of_the_fit_also_where_the_markers_do_not_name_it(t
     )
 
 
+@pytest.mark.slow
 def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as caught:
         run_function(f"{FUNCTIONS}:raises_where_metrics_cannot_be_stored", Cluster(), storage=tmp_path)

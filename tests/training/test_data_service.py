@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.processes import Cluster, run_function
 
 
+@pytest.mark.slow
 def test_without_data_workers_a_data_set_stays_as_it_is() -> None:
     [task] = run_function("tests.support.data_functions:distribute_in_turn", Cluster())
     assert task.values["is_same"]

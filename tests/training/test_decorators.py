@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.decorator_functions"
 TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
 PLACES = ["train_step_of_a_mean", "helper_of_train_step", "step_of_super", "update_of_metric"]
@@ -29,7 +31,6 @@ def run(keras: str, workers: int) -> dict[str, list[TaskProcess]]:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize(("keras", "workers"), [("3", 2), ("legacy", 2), ("3", 1)])
 @pytest.mark.parametrize("place", PLACES)
 def test_decorated_code_trains_as_plain_code_of_one_device(place: str, keras: str, workers: int) -> None:
@@ -71,7 +72,6 @@ def run_net(keras: str) -> dict[str, list[TaskProcess]]:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_a_step_that_runs_a_graph_from_before_the_training_ends_with_an_error(keras: str) -> None:
     [task] = run_net(keras)["kept_graph"]

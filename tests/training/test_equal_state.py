@@ -72,6 +72,7 @@ def gather_of(*others: Sequence[int]) -> Callable[[Sequence[int]], list[list[int
     return lambda own: [list(own), *([*other[: len(own)]] for other in others)]
 
 
+@pytest.mark.slow
 def test_worker_with_another_number_of_variables_is_named() -> None:
     import tensorflow as tf
 

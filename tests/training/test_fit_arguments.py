@@ -280,6 +280,7 @@ def test_run_that_began_at_a_later_epoch_resumes(keras: str, tmp_path: Path) -> 
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_known", [True, False], ids=["known sizes", "unknown sizes"])
 def test_batch_whose_components_have_other_numbers_of_rows_is_refused(is_known: bool) -> None:
     where = Cluster(strategy="mirrored", devices=2)

@@ -11,6 +11,8 @@ from raydist.entry.keras2_names import MISSING_METHODS, MISSING_NAMES, is_missin
 from tests.support.keras2_functions import MISTAKES, OTHERS
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.keras2_functions"
 REMEDY = "; --keras legacy runs programs that were written for Keras 2"
 
@@ -41,7 +43,6 @@ def test_errors_of_programs_for_keras_2_end_with_the_remedy(storage: str) -> Non
         assert told[source] != "runs"
 
 
-@pytest.mark.slow
 def test_they_run_under_tf_keras(tmp_path: Path) -> None:
     told = run("legacy", str(tmp_path))["told"].values
     assert {source: told[source] for source in MISTAKES if told[source] != "runs"} == {}

@@ -184,6 +184,7 @@ def test_every_replaced_function_is_the_one_it_was_written_for(module: str) -> N
     assert task.values["count"] >= 7
 
 
+@pytest.mark.slow
 def test_a_changed_source_is_refused_with_the_remedy() -> None:
     task = on_stock_keras()["changed source"]
     assert "TensorFlowTrainer.fit" in task.values["error"]

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
 
+pytestmark = pytest.mark.slow
+
 TARGET = "tests.support.late_build_functions:every_case"
 
 
@@ -18,7 +20,6 @@ def run(cluster: Cluster) -> list[TaskProcess]:
 
 
 @pytest.mark.exhaustive("central_storage", "multi_worker_mirrored", covered_by="[mirrored-2-keras3]")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [
@@ -38,7 +39,6 @@ def test_first_step_makes_variables_on_every_replica(cluster: Cluster) -> None:
             np.testing.assert_allclose(task.arrays[name], expected, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [Cluster(keras="legacy"), Cluster(strategy="mirrored", devices=2, keras="legacy")],
@@ -51,7 +51,6 @@ def test_loss_of_one_output_of_two_is_shown_once_and_evaluated_to_a_number(clust
     assert task.values["notes"] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_optimizer_whose_build_assigns_is_built_before_the_first_trace(devices: int) -> None:
     cluster = Cluster() if devices == 1 else Cluster(strategy="mirrored", devices=devices)
@@ -60,7 +59,6 @@ def test_optimizer_whose_build_assigns_is_built_before_the_first_trace(devices: 
         np.testing.assert_allclose(weights, task.arrays["built"], rtol=1e-4, atol=1e-6, err_msg=way)
 
 
-@pytest.mark.slow
 def test_model_that_holds_unbuilt_parts_trains_in_a_plain_fit_of_tf_keras() -> None:
     target = "tests.support.late_build_functions:unbuilt_inside"
     [expected] = run_function(target, Cluster(keras="legacy"))
@@ -84,7 +82,6 @@ def test_optimizer_of_a_scope_takes_its_first_step_outside_of_it(devices: int, k
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "keras"), [(1, "3"), (2, "3"), pytest.param(2, "legacy", marks=pytest.mark.slow)]
 )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
-pytestmark = pytest.mark.timeout(900)  # one run has the steps of all tests
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # one run has the steps of all tests
 
 FUNCTIONS = "tests.support.loop_functions"
 KINDS = (
@@ -54,7 +54,6 @@ def notes_of(task: TaskProcess, kind: str, piece: str) -> list[str]:
     return [note for note in task.values[f"{kind}/notes"] if piece in note]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "partial", "masked sum"])
 def test_number_that_is_no_divisor_leaves_a_mean_what_it_is(replicas: TaskProcess, kind: str) -> None:
     check_equal(replicas, kind)
@@ -89,7 +88,6 @@ def test_part_of_a_loss_that_has_no_weight_in_the_first_step_is_told(replicas: T
     assert "because its losses depend on how a batch is divided" in note
 
 
-@pytest.mark.slow
 def test_python_condition_on_a_tensor_works(replicas: TaskProcess, one_device: TaskProcess) -> None:
     assert "branch/error" not in one_device.values
     assert notes_of(replicas, "branch", UNKNOWN) != []
@@ -165,7 +163,6 @@ def test_first_loss_of_zero_is_told(replicas: TaskProcess) -> None:
     assert "its first gradients are zero" in note
 
 
-@pytest.mark.slow
 def test_workers_with_unlike_loops_end_with_a_sentence() -> None:
     kinds = {
         "num_steps": "num_steps of train_steps differs between the workers: worker/0 4, worker/1 5",
@@ -188,7 +185,6 @@ def test_losses_that_divide_by_values_of_all_examples_are_told_from_sums_by_thei
     assert {name for name, is_additive in task.values["additive"].items() if is_additive} == sums
 
 
-@pytest.mark.slow
 def test_gradient_of_a_custom_gradient_is_not_taken_for_one_that_was_clipped() -> None:
     [task] = run_function(f"{FUNCTIONS}:custom_gradients", Cluster(strategy="mirrored", devices=2))
     clipped = {kind: [one for one in notes if "clips" in one] for kind, notes in task.values["notes"].items()}

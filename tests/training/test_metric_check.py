@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTION = "tests.support.metric_functions:own_metrics"
 WAYS = ("fit", "evaluate", "own step")
 CLUSTERS = {
@@ -34,7 +36,6 @@ KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("cluster", [name for name in CLUSTERS if name != "1 device"])
 @pytest.mark.parametrize("how", WAYS)
@@ -57,7 +58,6 @@ def test_metric_that_is_no_sum_is_noted_and_all_others_equal_one_device(
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 def test_metric_that_cannot_be_run_on_a_part_of_a_batch_is_noted(keras: str) -> None:
     [task] = run("2 devices", keras)["parts"]
@@ -70,7 +70,6 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [

@@ -7,6 +7,7 @@ import pytest
 from tests.support.processes import Cluster, run_function
 
 
+@pytest.mark.slow
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_state_that_cannot_be_saved_is_named(keras: str) -> None:

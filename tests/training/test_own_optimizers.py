@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
 
+pytestmark = pytest.mark.slow
+
 MEAN = "are means over a replica's part of the batch"
 CLIPS = "clips or rescales its gradients by itself"
 ITSELF = "adds them up over the 2 replicas by itself"
@@ -38,7 +40,6 @@ def run(strategy: str, keras: str) -> list[TaskProcess]:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", TWO_WORKERS])
 @pytest.mark.parametrize(
     ("keras", "kind"), [(keras, kind) for keras, kinds in NOTES.items() for kind in kinds if kind in EQUAL]

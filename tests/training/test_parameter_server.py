@@ -135,6 +135,7 @@ def test_keras_3_with_a_partitioner_is_refused(sharded: tuple[dict[str, TaskProc
     assert "of Keras 3, which has no sharded variables" in sharded[0]["keras 3"].values["error"]
 
 
+@pytest.mark.slow
 def test_updates_of_several_batches_are_refused(sharded: tuple[dict[str, TaskProcess], Path]) -> None:
     error = sharded[0]["accumulate"].values["error"]
     assert error.startswith("ctx.fit got accumulate=2, and under parameter_server each worker updates")
@@ -321,10 +322,12 @@ def test_error_of_a_step_is_raised_in_the_chief() -> None:
     assert "the user's own check" in chiefs()["failing_step"].values["error"]
 
 
+@pytest.mark.slow
 def test_data_without_a_batch_are_named() -> None:
     assert chiefs()["failing_step"].values["empty"].startswith("UnsupportedError: train_data has no batches:")
 
 
+@pytest.mark.slow
 def test_mistakes_are_answered_before_tensorflow_fails() -> None:
     values = chiefs()["mistakes"].values
     wanted = {

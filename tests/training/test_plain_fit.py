@@ -58,6 +58,7 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
     np.testing.assert_allclose(losses[:4], found["fits_in_a_row"][0].arrays["losses"], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_a_job_is_told_that_plain_fit_stores_no_checkpoints(keras: str) -> None:
     [task] = run_function(f"{FUNCTIONS}:fit_of_the_users_own", Cluster(keras=keras))
@@ -76,6 +77,7 @@ def test_data_that_an_earlier_fit_has_shuffled_on_are_noted(keras: str) -> None:
     assert len(task.values["the same"]) == 1
 
 
+@pytest.mark.slow
 def test_job_that_trains_nothing_tells_so() -> None:
     [task] = run_function(f"{FUNCTIONS}:evaluates_only", Cluster())
     assert "raydist: the train function ended without reporting a step, so the run has no" in task.printed

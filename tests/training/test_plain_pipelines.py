@@ -13,6 +13,8 @@ import pytest
 from tests.support.pipeline_trainings import FILES, PIPELINES as TRAINING_PIPELINES, write_records
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 PIPELINES = "tests.support.plain_pipelines"
 TRAININGS = "tests.support.pipeline_trainings"
 COUNT = 124
@@ -43,7 +45,6 @@ def assert_shared(calls: dict[str, list[int]], names: Iterable[str]) -> None:
 
 
 @pytest.mark.exhaustive("3", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", list(SOME))
 def test_rows_of_the_workers_make_up_each_global_batch(workers: int) -> None:
     names = SOME[workers]
@@ -56,7 +57,6 @@ def test_rows_of_the_workers_make_up_each_global_batch(workers: int) -> None:
 
 
 @pytest.mark.exhaustive("2", "5", covered_by="[3-1], whose workers have unequal parts")
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("workers", "replicas"), [(3, 1), (2, 1), (2, 2), (5, 1)])
 def test_rows_make_up_each_global_batch_of_every_pipeline(workers: int, replicas: int) -> None:
@@ -65,7 +65,6 @@ def test_rows_make_up_each_global_batch_of_every_pipeline(workers: int, replicas
     assert found["wrong"] == []
 
 
-@pytest.mark.slow
 def test_walk_ends_where_the_place_of_a_map_matters() -> None:
     [task] = run_function(f"{PIPELINES}:walked", Cluster())
     found = task.values["found"]
@@ -94,7 +93,6 @@ TRAINED_OTHERWISE = {
 
 
 @pytest.mark.exhaustive("2 workers, tf_keras", "3 workers", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("workers", "keras", "trainings"),
@@ -119,7 +117,6 @@ def test_training_equals_one_device(
             assert not [note for note in task.values["notes"] if "maps all examples" in note]
 
 
-@pytest.mark.slow
 def test_map_that_every_worker_runs_is_noted_once_and_changes_no_result(folder: str) -> None:
     [alone] = run_function(f"{TRAININGS}:noted", Cluster(), folder=folder)
     assert not [note for note in alone.values["notes"] if "maps all examples" in note]
@@ -131,7 +128,6 @@ def test_map_that_every_worker_runs_is_noted_once_and_changes_no_result(folder: 
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one(
     folder: str, tmp_path: Path, keras: str

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.processes import Cluster, run_function
 
+pytestmark = pytest.mark.slow
+
 TARGET = "tests.support.profiles:abort_like_the_profiler"
 
 

@@ -86,6 +86,7 @@ def is_profiling() -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_profile_has_the_steps_after_the_request(storage: RunStorage) -> None:
     task = Task(storage)
     task.train(1, 2)

@@ -11,6 +11,8 @@ from tests.support.processes import Cluster, TaskProcess, run_function
 from tests.support.ps_programs import NAMES
 from tests.support.selected import selected
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = "tests.support.ps_programs"
 SLOW = pytest.mark.slow
 
@@ -21,7 +23,6 @@ def trained(cluster: Cluster, names: tuple[str, ...]) -> TaskProcess:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("name", NAMES)
 def test_one_worker_trains_what_one_device_trains(
@@ -34,7 +35,6 @@ def test_one_worker_trains_what_one_device_trains(
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_messages_of_a_step_do_not_grow_with_the_number_of_layers(keras: str) -> None:
     [chief] = run_function(
@@ -47,7 +47,6 @@ def test_messages_of_a_step_do_not_grow_with_the_number_of_layers(keras: str) ->
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_steps_of_a_turn_ask_once_for_rate_and_number(keras: str) -> None:
     where = Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)
@@ -57,7 +56,6 @@ def test_steps_of_a_turn_ask_once_for_rate_and_number(keras: str) -> None:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_stale_weights_are_those_of_the_first_step_that_shares_them(keras: str) -> None:
     cluster = Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)

@@ -17,6 +17,8 @@ from tests.support.processes import Cluster, run_function, run_in_turn
 from tests.support.scripts import FOLDER, results, run_bare, run_script, write_script
 from tests.training.test_plain_fit import global_losses
 
+pytestmark = pytest.mark.slow
+
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 MODEL = """
 import numpy as np
@@ -42,7 +44,6 @@ def one_device() -> dict[str, list[float]]:
 
 
 @pytest.mark.exhaustive("None", "loop_losses", covered_by="[multi_worker_keras.py]")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "reference"),
     [
@@ -104,7 +105,6 @@ GUIDES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
 def test_guide_runs_unedited_to_its_end_with_the_losses_of_one_device(name: str, tmp_path: Path) -> None:
     guide, path = GUIDES[name], FOLDER / "guides" / f"{name}.py"
@@ -199,7 +199,6 @@ def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_handler_of_preemptions_asks_for_another_attempt(tmp_path: Path) -> None:
     source = f"""
 import tensorflow as tf
@@ -207,7 +206,9 @@ resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
 with strategy.scope():
     count = tf.Variable(0.0)
-is_taken_away = tf.distribute.experimental.TerminationConfig(termination_watcher_fn=lambda: True)
+is_taken_away = tf.distribute.experimental.TerminationConfig(
+    termination_watcher_fn=lambda: resolver.task_id == 0
+)
 handler = tf.distribute.experimental.PreemptionCheckpointHandler(
     resolver, tf.train.Checkpoint(count=count), {str(tmp_path / "saved")!r}, is_taken_away
 )
@@ -252,7 +253,6 @@ MISFITS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MISFITS)
 def test_strategy_that_does_not_fit_the_run_is_told(name: str, tmp_path: Path) -> None:
     source, cluster, sentence = MISFITS[name]
@@ -263,7 +263,6 @@ def test_strategy_that_does_not_fit_the_run_is_told(name: str, tmp_path: Path) -
             assert status["failure"]["kind"] == "MISTAKE"
 
 
-@pytest.mark.slow
 def test_options_of_raydists_own_strategies_are_told(tmp_path: Path) -> None:
     source = "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n"
     cluster = Cluster(strategy="mirrored", devices=2)
@@ -309,7 +308,6 @@ def test_notebook_runs_cell_by_cell_and_absl_gets_the_arguments(tmp_path: Path) 
 
 
 @pytest.mark.exhaustive("all", covered_by="[chief-2]")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run_on", "workers"),
     [

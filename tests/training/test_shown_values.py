@@ -10,6 +10,8 @@ import pytest
 from tests.support.processes import Cluster, TaskProcess, run_function
 from tests.support.selected import selected
 
+pytestmark = pytest.mark.slow
+
 EQUAL = (
     "compiled outside",
     "sum in compute_loss",
@@ -46,7 +48,6 @@ def shown(request: pytest.FixtureRequest, name: str, keras: str) -> Shown:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", EQUAL)
 def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str, shown: Shown) -> None:
@@ -62,7 +63,6 @@ def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str, shown: 
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", NOTED)
 def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, shown: Shown) -> None:
@@ -74,7 +74,6 @@ def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, shown
             assert values[key] != pytest.approx(expected[key], rel=1e-2)
 
 
-@pytest.mark.slow
 def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
     for task in run(("normed", "normed, mean in a layer"), "3", workers=2):
         values, notes = task.values["values"], task.values["notes"]
@@ -86,7 +85,6 @@ def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", ["worked out"])
 def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those_of_one_device(
@@ -105,7 +103,6 @@ def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 def test_parameter_servers_show_results_of_metrics_by_other_names(keras: str) -> None:
     clusters = (Cluster(strategy="parameter_server", workers=1, ps=1, keras=keras), Cluster(keras=keras))

@@ -136,6 +136,7 @@ def test_data_without_files_are_refused_under_the_policy_for_files(
             assert "reads no files that TensorFlow could divide" in result(task, case)["error"]
 
 
+@pytest.mark.slow
 def test_composite_tensors_without_rows_are_refused_on_two_replicas_and_train_on_one_device() -> None:
     function = "tests.support.batch_functions:of_graphs"
     for keras in ("3", "legacy"):

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.processes import Cluster, run_function
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.variable_functions"
 
 
@@ -23,7 +25,6 @@ def answers_on_one_device(keras: str) -> dict[str, str]:
     "keraslegacy",
     covered_by="[mirrored-2-keras3], whose variables are of another class",
 )
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [

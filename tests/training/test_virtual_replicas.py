@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.virtual_functions"
 PROGRAMS = (
     *("convnet", "few_examples", "accumulated", "mixed_float16", "transformer", "lstm", "contrastive"),
@@ -94,7 +96,6 @@ def check_draws(name: str, keras: str, num_replicas: int, programs: tuple[str, .
     assert differences(found, drawn("1 worker", keras, num_replicas, programs)) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2 workers", pytest.param("2 devices", marks=SLOW)])
 def test_results_have_the_bits_of_one_worker(name: str) -> None:
     check_trained("3", 4, QUICK)
@@ -102,7 +103,6 @@ def test_results_have_the_bits_of_one_worker(name: str) -> None:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "keras"),
     [("2 workers", "3"), *(pytest.param(name, "legacy", marks=SLOW) for name in ("2 workers", "2 devices"))],

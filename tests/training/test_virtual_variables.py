@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.virtual_variable_functions"
 CALLS = ("optimizers", "assigned", "late_seeds", "distributed", "noted")
 
@@ -21,7 +23,6 @@ def run() -> dict[str, TaskProcess]:
 
 
 @pytest.mark.exhaustive("legacy", "tf_keras", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("maker", ["keras", "own", "tf_keras", "legacy"])
 def test_optimizers_update_their_variables_once_for_all_replicas(maker: str) -> None:
     found = {name: value for name, value in run()["optimizers"].arrays.items() if name.startswith(maker)}
@@ -36,7 +37,6 @@ def test_optimizers_update_their_variables_once_for_all_replicas(maker: str) -> 
     np.testing.assert_allclose(found[f"{maker}/weight"][0], [weight], rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_weight_is_assigned_once_and_a_queue_by_each_replica() -> None:
     found = run()["assigned"].arrays
     assert found["target"].tolist() == [[2.0]] * 4

@@ -20,7 +20,7 @@ from tests.support.callback_functions import EPOCHS
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 # One launch of many fits, where others may use the machine too.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FUNCTIONS = "tests.support.callback_functions"
 WAYS = ("ctx", "plain")
@@ -103,7 +103,6 @@ def test_metrics_are_read_for_callbacks_that_look_at_the_logs_of_batches(keras: 
 @pytest.mark.parametrize("cluster", WORKERS, ids=str)
 class TestTwoWorkers:
     @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
-    @pytest.mark.slow
     @pytest.mark.parametrize("way", WAYS)
     def test_files_are_those_of_one_device(self, cluster: Cluster, way: str) -> None:
         found, expected = run(cluster), alone(cluster)
@@ -119,12 +118,10 @@ class TestTwoWorkers:
                 assert task.values["scratch"] == []
 
     @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
-    @pytest.mark.slow
     def test_remote_monitor_is_told_once(self, cluster: Cluster) -> None:
         assert len(run(cluster).posts) == len(alone(cluster).posts) == len(WAYS) * EPOCHS
 
     @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
-    @pytest.mark.slow
     def test_rates_and_the_end_are_those_of_one_device(self, cluster: Cluster) -> None:
         [one] = alone(cluster).tasks["decides"]
         assert len(set(one.arrays["rates"])) > 2
@@ -135,7 +132,6 @@ class TestTwoWorkers:
             np.testing.assert_allclose(task.arrays["weights"], one.arrays["weights"], atol=1e-5)
 
     @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
-    @pytest.mark.slow
     def test_backup_is_restored_in_all_workers(self, cluster: Cluster) -> None:
         for task in run(cluster).tasks["backed up"]:
             assert task.values["epochs"] == [2, 3]
@@ -146,7 +142,6 @@ class TestTwoWorkers:
             )
 
     @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
-    @pytest.mark.slow
     def test_backup_is_left_out_where_raydist_restores(self, cluster: Cluster) -> None:
         [one] = alone(cluster).tasks["beside"]
         for task in run(cluster).tasks["beside"]:
@@ -155,7 +150,6 @@ class TestTwoWorkers:
             assert not task.values["wrote"]
 
     @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
-    @pytest.mark.slow
     def test_all_workers_end_where_one_ends(self, cluster: Cluster) -> None:
         first, *others = run(cluster).tasks["ends alone"]
         assert first.values["steps"] == {"batch": 6, "epoch": 8}
@@ -170,7 +164,6 @@ class TestTwoWorkers:
         )
 
     @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
-    @pytest.mark.slow
     def test_rates_that_differ_are_told_at_the_epochs_end(self, cluster: Cluster) -> None:
         for task in run(cluster).tasks["rates differ"]:
             assert task.values["told"].startswith(

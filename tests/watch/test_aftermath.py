@@ -252,6 +252,7 @@ with watched() as watcher:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["dies", "forked", "orderly", "before"])
 def test_watcher_process_outlives_the_driver_only_to_clear_up(
     tmp_path: Path, storage: Storage, wait_until: WaitUntil, how: str

@@ -110,6 +110,7 @@ def file(tmp_path: Path) -> Path:
 FIELDS = as_plain(whole_record())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", FIELDS)
 def test_no_field_of_another_type_ends_in_a_traceback(
     raydist: Run, file: Path, record: dict[str, Any], field: str

@@ -13,7 +13,7 @@ from raydist import data
 from raydist.data.order.windows import Piece
 from raydist.errors import DataError
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray Data's own
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray Data's own
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,6 @@ def tables(ray_data: Any, *columns: dict[str, Any]) -> Any:
     return ray_data.from_arrow([pa.table(one) for one in columns])
 
 
-@pytest.mark.slow
 def test_blocks_are_groups_in_their_order_and_can_be_sent(ray_data: Any) -> None:
     blocks = [{"a": np.arange(5) + 5 * number, "y": np.zeros(5, "int32")} for number in range(4)]
     dataset = tables(ray_data, *blocks).map_batches(lambda batch: batch, batch_format="pyarrow")

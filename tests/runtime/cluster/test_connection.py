@@ -320,6 +320,7 @@ def test_own_token_is_made_where_the_user_has_none(
     assert not is_made or tokens[0] != tokens[1]
 
 
+@pytest.mark.slow
 def test_driver_that_has_ray_already_keeps_it(ray_cluster: Connection) -> None:
     import ray
 

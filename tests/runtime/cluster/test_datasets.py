@@ -28,7 +28,7 @@ from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 
 # Ray 2.60 sets deprecated fields of its own context.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")]
 
 Start = Callable[..., Drive]
 
@@ -64,7 +64,6 @@ def coordinators() -> list[str]:
     ]
 
 
-@pytest.mark.slow
 def test_each_worker_reads_its_share_in_every_pass(
     ray_data: Any, start: Start, wait_until: WaitUntil
 ) -> None:
@@ -80,7 +79,6 @@ def tensors_of(share: Any, columns: list[str]) -> Any:
     return {name: getattr(batch, "to_list", batch.numpy)() for [x] in [batches] for name, batch in x.items()}
 
 
-@pytest.mark.slow
 def test_lists_of_any_kind_are_tensors_of_a_share(ray_data: Any) -> None:
     rows = np.arange(24, dtype=np.float32).reshape(8, 3)
     table = {
@@ -96,7 +94,6 @@ def test_lists_of_any_kind_are_tensors_of_a_share(ray_data: Any) -> None:
     splits.stop()
 
 
-@pytest.mark.slow
 def test_split_of_another_attempt_is_made_anew(ray_data: Any, start: Start, wait_until: WaitUntil) -> None:
     dataset = ray_data.range(20).map_batches(lambda batch: {"id": batch["id"] + 1})
     first = start(make_plan(steps=100_000), runner=READING, datasets={"train": dataset})
@@ -111,7 +108,6 @@ def test_split_of_another_attempt_is_made_anew(ray_data: Any, start: Start, wait
     assert sorted(ids_of(second, "worker/0")) == list(range(1, 21))
 
 
-@pytest.mark.slow
 def test_stop_leaves_no_coordinator_and_no_reader(ray_data: Any, start: Start, wait_until: WaitUntil) -> None:
     def slow(batch: dict[str, Any]) -> dict[str, Any]:
         import time
@@ -127,7 +123,6 @@ def test_stop_leaves_no_coordinator_and_no_reader(ray_data: Any, start: Start, w
     wait_until(lambda: coordinators() == [])  # `no_leaks` looks for the processes
 
 
-@pytest.mark.slow
 def test_dataset_of_files_travels_without_its_data(ray_data: Any, tmp_path: Any) -> None:
     from ray.data.expressions import col
 

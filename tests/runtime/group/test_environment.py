@@ -38,6 +38,7 @@ def test_every_task_has_the_variables_of_the_job(start: Start, wait_until: WaitU
         assert [told[name] for name in NAMES] == ["a b", "3", "tensorflow", "None"]
 
 
+@pytest.mark.slow
 def test_worker_has_the_planned_threads_as_far_as_its_host_has_cores(
     start: Start, wait_until: WaitUntil
 ) -> None:

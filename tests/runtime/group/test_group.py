@@ -281,6 +281,7 @@ def test_user_exception_is_a_status_and_the_others_go_on(start: Start, wait_unti
     assert "in _raise" in str(failure.traceback)
 
 
+@pytest.mark.slow
 def test_exception_that_a_runner_lets_through_is_a_failure(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1, steps=9, fail_in="worker/0", how="leak"))
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
@@ -331,6 +332,7 @@ def test_process_killed_from_outside_is_lost(start: Start, wait_until: WaitUntil
     assert drive.state("worker/1") is TaskState.RUNNING
 
 
+@pytest.mark.slow
 def test_runner_that_cannot_be_imported_fails_the_start(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1), runner="tests.support.runners:BrokenImportRunner")
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))

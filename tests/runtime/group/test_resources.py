@@ -104,6 +104,7 @@ def test_task_without_cpus_goes_by_labels_too(special_node: str, start: Start, w
     drive.group.stop()
 
 
+@pytest.mark.slow
 def test_task_of_a_host_that_is_gone_moves_only_where_its_labels_are(
     ray_cluster: Connection, special_node: str, wait_until: WaitUntil
 ) -> None:
