@@ -29,7 +29,7 @@ def bash(*functions: str, script: str, folder: Path, **programs: str) -> list[st
         program.parent.mkdir(exist_ok=True)
         program.write_text(f"#!/bin/sh\n{body}\n")
         program.chmod(0o755)
-    text = "\n".join(["set -uo pipefail; failed=(); repeated=()", *map(function, functions), script])
+    text = "\n".join(["set -uo pipefail; failed=(); repeated=(); rows=(); folder=.", *map(function, functions), script])
     done = subprocess.run(
         ["bash", "-c", text],
         cwd=folder,
@@ -73,6 +73,14 @@ def test_tests_that_pass_are_run_once(tmp_path: Path) -> None:
     script = 'tests a b; echo "$? ${#repeated[@]}"'
     said = bash("tests", "last_failed", script=script, folder=tmp_path, pytest="echo $*")
     assert said == ["-rs a b", "0 0"]
+
+
+def test_part_has_a_row_with_its_cases(tmp_path: Path) -> None:
+    summary = "echo '3 passed, 1 skipped in 0.52s'; echo 'SKIPPED [1] a.py:1: no ip'"
+    script = 'check tests a >log; echo "${rows[0]}"; cat skipped'
+    [row, skipped] = bash("check", "tests", "last_failed", script=script, folder=tmp_path, pytest=summary)
+    assert row.split()[1:] == ["s", "3", "passed,", "1", "skipped", "tests", "a"]
+    assert skipped == "SKIPPED [1] a.py:1: no ip"
 
 
 @pytest.mark.parametrize(
