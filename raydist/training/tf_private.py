@@ -889,6 +889,10 @@ _ON_ONE_COPY = {
 }
 
 
+# The last part of the names of nodes, inside of `as_one_of`, whose values all replicas have.
+REDUCED = "reduced_over_replicas"
+
+
 @contextlib.contextmanager
 def as_one_of(
     num_replicas: int,
@@ -913,7 +917,10 @@ def as_one_of(
 
     def noted_all_reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
         on_reduction()
-        return all_reduce(self, *args, **kwargs)
+        reduced = all_reduce(self, *args, **kwargs)
+        return tf.nest.map_structure(
+            lambda one: tf.identity(one, name=REDUCED) if isinstance(one, tf.Tensor) else one, reduced
+        )
 
     with (
         changed(distribute_lib.StrategyBase, num_replicas_in_sync=property(answer)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -125,8 +126,9 @@ def accumulating(ctx: Any, *, is_of_keras: bool) -> dict[str, Any]:
     with ctx.strategy.scope():
         inputs = keras.Input((3,))
         model = Accumulating(inputs, keras.layers.Dense(1)(inputs))
-        model.count = tf.Variable(0, trainable=False)
-        model.totals = [zeros(*one) for one in enumerate(weight.shape for weight in model.weights)]
+        shapes = [weight.shape for weight in model.weights]
+        model.count = tf.Variable(0, trainable=False)  # with tf_keras one of its weights
+        model.totals = [zeros(*one) for one in enumerate(shapes)]
         model.compile(keras.optimizers.SGD(0.1))
     error = ""
     try:
@@ -134,3 +136,72 @@ def accumulating(ctx: Any, *, is_of_keras: bool) -> dict[str, Any]:
     except UnsupportedError as raised:
         error = str(raised)
     return {"error": error, "steps": int(model.optimizer.iterations.numpy())}
+
+
+def weights_by_hand(ctx: Any) -> dict[str, Any]:
+    """Assigns to weights in a loop, in one beside an optimizer and in a `train_step`, as tutorials do.
+
+    Each way once from the replica's own gradients and once from those of all replicas.
+    """
+    x = np.arange(32, dtype="float32").reshape(32, 1) / 32
+    data = tf.data.Dataset.from_tensor_slices((x, 3 * x + 2)).batch(8)
+
+    def of_all(gradient: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce("MEAN", gradient)
+
+    class Model(keras.Model):
+        def __init__(self, reduced: Any) -> None:
+            super().__init__()
+            half = keras.initializers.Constant(0.5)
+            self.dense = keras.layers.Dense(1, use_bias=False, kernel_initializer=half)
+            self.reduced = reduced
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            for weight, gradient in zip(
+                self.trainable_variables, tape.gradient(loss, self.trainable_variables), strict=True
+            ):
+                weight.assign_sub(0.1 * self.reduced(gradient))
+            return {"loss": loss}
+
+    def in_fit(reduced: Any) -> float:
+        with ctx.strategy.scope():
+            model = Model(reduced)
+            model.build((None, 1))
+            model.compile(keras.optimizers.SGD(0.1))
+        model.fit(data, verbose=0)
+        return float(model.get_weights()[0].item())
+
+    def in_loop(reduced: Any, *, has_optimizer: bool = False) -> float:
+        with ctx.strategy.scope():
+            weight, other = tf.Variable([[0.5]], name="weight"), tf.Variable(1.0)
+            optimizer = keras.optimizers.SGD(0.1)
+            optimizer.build([other])
+
+        def step(batch: Any) -> dict[str, Any]:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x * weight - y) ** 2)
+            gradient = tape.gradient(loss, weight)
+            if has_optimizer:
+                optimizer.apply_gradients([(tf.reduce_mean(gradient), other)])
+            weight.assign_sub(0.1 * reduced(gradient))
+            return {"loss": loss}
+
+        ctx.train_steps(step, data, num_steps=4)
+        return float(weight.numpy().item())
+
+    ways = {"loop": in_loop, "beside": functools.partial(in_loop, has_optimizer=True), "fit": in_fit}
+    trained: dict[str, Any] = {}
+    for name, way in ways.items():
+        trained[f"{name}, of all"] = way(of_all)
+        try:
+            trained[name] = way(tf.identity)
+        except UnsupportedError as error:
+            trained[name] = str(error)
+    return {"trained": trained, "notes": notes_of(ctx)}

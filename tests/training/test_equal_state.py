@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from raydist.errors import UnsupportedError
-from tests.support.processes import Cluster, TaskProcess, run_in_turn
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FUNCTIONS = "tests.support.equal_state_functions"
 WAYS = {
@@ -65,6 +66,31 @@ def test_step_that_assigns_what_each_worker_has_is_refused_before_it_runs(kind: 
         assert task.values["steps"] == 0
         assert re.search(r"train_step \(.*\) assigns to \S*total_\d", task.values["error"])
         assert "ctx.fit(..., accumulate=K)" in task.values["error"]
+
+
+ONE_DEVICE = Cluster()
+TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+TWO_DEVICES = Cluster(strategy="mirrored", devices=2)
+
+
+@functools.cache
+def weights_by_hand(cluster: Cluster) -> list[TaskProcess]:
+    return run_function(f"{FUNCTIONS}:weights_by_hand", cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("cluster", [TWO_WORKERS, TWO_DEVICES], ids=["2 workers", "2 devices"])
+@pytest.mark.parametrize("way", ["loop", "beside", "fit"])
+def test_weights_that_a_step_assigns_are_those_of_one_device_or_told(
+    way: str, cluster: Cluster, keras: str
+) -> None:
+    [one] = weights_by_hand(replace(ONE_DEVICE, keras=keras))
+    for task in weights_by_hand(replace(cluster, keras=keras)):
+        trained = task.values["trained"]
+        assert trained[f"{way}, of all"] == pytest.approx(one.values["trained"][way])
+        told = [trained[way]] if cluster is TWO_WORKERS else task.values["notes"]
+        assert any(" on each replica, from its own part of the batch" in str(each) for each in told)
 
 
 def gather_of(*others: Sequence[int]) -> Callable[[Sequence[int]], list[list[int]]]:

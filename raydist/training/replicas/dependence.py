@@ -13,7 +13,7 @@ import tensorflow as tf
 from raydist.training import tf_private
 from raydist.training.replicas import slices
 from raydist.training.replicas.loss_verdict import TOLERANCE
-from raydist.training.tf_private import ASSIGNMENTS
+from raydist.training.tf_private import ASSIGNMENTS, REDUCED
 
 # Each replica draws other numbers by these, other than by a seed that all of them count alike.
 _UNEQUAL_DRAWS = ("Multinomial", "RandomStandardNormal", "RandomUniform", "TruncatedNormal", "RngReadAndSkip")
@@ -23,7 +23,7 @@ _RANDOM = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
 def fed_variables(graph_def: Any, sources: Collection[str]) -> set[str]:
     """Returns the nodes of the variables that get a value which depends on `sources`, names of nodes.
 
-    A value that each replica draws by itself counts as one.
+    A value that each replica draws by itself counts as one. What is reduced over the replicas does not.
     """
     functions = {one.signature.name: one for one in graph_def.library.function}
     return _Spread(functions).assigned(graph_def.node, sources)
@@ -58,6 +58,7 @@ class _Spread:
             for node in nodes:
                 inputs = [name.partition(":")[0] for name in node.input if not name.startswith("^")]
                 depends = is_all or any(name in reached for name in inputs)
+                depends &= REDUCED not in node.name
                 if node.op in ASSIGNMENTS:
                     found = {inputs[0]} if is_all or any(name in reached for name in inputs[1:]) else set()
                 else:

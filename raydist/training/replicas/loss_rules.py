@@ -170,7 +170,8 @@ def decide(
             has_own_losses=code_names.are_losses_own(model),
             sums_itself=code_names.sums_by_itself(model.optimizer),
         )
-    _refuse_drifting(model, [] if check is None else _drifting(model, check.fed))
+    source = next(code_names.own_sources(model), None)
+    _refuse_drifting(source, [] if check is None else _drifting(model, check.fed), strategy)
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
     if strategy.num_replicas_in_sync > 1 and (layers := _comparing_layers(model, check, given, batch)):
@@ -310,7 +311,10 @@ def rule_of_loop(
             reporter.note(loss_verdict.describe_draws(step_fn))
         if layers := layer_notes.normed_by_replica(check.normalising, strategy):
             reporter.note(layer_notes.describe_norms(layers))
-        if drifting := _drifting_in_loop(check):
+        drifting = _drifting_in_loop(check)
+        # Other variables are told: a loop may mean them to be a replica's own.
+        _refuse_drifting(step_fn, [one for one in drifting if one.trainable], strategy)
+        if drifting:
             reporter.note(loss_verdict.describe_assignments(step_fn, drifting, is_note=True))
         if summed := _summed_in_loop(check):
             reporter.note(loss_verdict.describe_summed_assignments(step_fn, summed))
@@ -396,9 +400,10 @@ def _sums_returned(
 def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
     """Returns the variables to which each replica assigns a value of its own, on which results depend."""
     none = tf.VariableAggregation.NONE
+    weights = [one for one in check.fed if one.trainable]
     return [
         one
-        for one in _assigned_in_loop(check)
+        for one in (*_assigned_in_loop(check), *weights)
         if (
             check.gradients_depend_on(one)
             if tf_private.is_synchronized_on_read(one)
@@ -687,12 +692,11 @@ def _described_parts(num_replicas: int, num_batches: int) -> str:
     return batches if num_replicas == 1 else f"the {num_replicas} replicas and {batches}"
 
 
-def _refuse_drifting(model: Any, drifting: Sequence[Any]) -> None:
+def _refuse_drifting(source: Any, drifting: Sequence[Any], strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError if a step gives each worker other values of its variables: a collective.
 
     The checkpoint of such a run would not be that of any worker but the chief.
     """
-    strategy, source = model.distribute_strategy, next(code_names.own_sources(model), None)
     if source is None or is_alone(strategy) or is_virtual(strategy):
         return
     [share] = findings_of_workers(strategy, [float(bool(drifting))])
@@ -702,10 +706,8 @@ def _refuse_drifting(model: Any, drifting: Sequence[Any]) -> None:
 
 def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
     """Returns those of the variables that may differ between replicas, without any other note on them."""
-    layers = model._flatten_layers(include_self=False)  # the notes on layers name them
-    owners = (*layers, *model.metrics)
-    known = tf_private.ids_of(
-        [*model.trainable_variables, *(variable for one in owners for variable in one.variables)]
-    )
+    owners = (*model._flatten_layers(include_self=False), *model.metrics)
+    # The notes on layers name these. Weights that a step assigns by itself have no other note.
+    known = tf_private.ids_of([one for owner in owners for one in owner.variables if not one.trainable])
     none = tf.VariableAggregation.NONE
     return [one for one in fed if id(one) not in known and one.aggregation == none]
