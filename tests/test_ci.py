@@ -29,7 +29,9 @@ def bash(*functions: str, script: str, folder: Path, **programs: str) -> list[st
         program.parent.mkdir(exist_ok=True)
         program.write_text(f"#!/bin/sh\n{body}\n")
         program.chmod(0o755)
-    text = "\n".join(["set -uo pipefail; failed=(); repeated=(); rows=(); folder=.", *map(function, functions), script])
+    text = "\n".join(
+        ["set -uo pipefail; failed=(); repeated=(); rows=(); folder=.", *map(function, functions), script]
+    )
     done = subprocess.run(
         ["bash", "-c", text],
         cwd=folder,

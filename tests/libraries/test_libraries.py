@@ -35,6 +35,10 @@ PROGRAMS = {
 CASES = [
     pytest.param(program, keras, id=program) for keras, programs in PROGRAMS.items() for program in programs
 ]
+REFUSED = {
+    "gpflow_natural": "UnsupportedError: train.<locals>.step_fn",  # it assigns what each replica computes
+    "tf_gnn_graphs": "UnsupportedError: the data have a GraphTensor, which raydist cannot cut",
+}
 # Arrays, a pipeline, and a callback that counts steps.
 KILLED = (("deepctr_deepfm", "legacy"), ("keras_rs_ranking", "3"), ("tfmot_pruning", "legacy"))
 # Words of the notes that are no false alarm.
@@ -76,15 +80,18 @@ def test_no_false_alarm(program: str, keras: str, libraries: str) -> None:
     assert [note for note in false if TRUE_NOTES.get(program, "none") not in note] == []
 
 
-def test_graph_tensors_train_on_one_device_and_are_refused_on_two_workers(libraries: str) -> None:
+@pytest.mark.parametrize(("program", "refusal"), REFUSED.items(), ids=list(REFUSED))
+def test_program_trains_on_one_device_and_is_refused_on_two_workers(
+    program: str, refusal: str, libraries: str
+) -> None:
     one, two = (
-        run_programs(["tf_gnn_graphs"], cluster_of(cluster, "legacy"), **_place(libraries))["tf_gnn_graphs"]
+        run_programs([program], cluster_of(cluster, "legacy"), **_place(libraries))[program]
         for cluster in ("one device", "2 workers")
     )
     losses = one[0].trained.history["loss"]
     assert losses[-1] < losses[0]
     for task in two:
-        assert "UnsupportedError: the data have a GraphTensor, which raydist cannot cut" in str(task.error)
+        assert refusal in str(task.error)
 
 
 def test_loss_that_a_train_step_returns_is_in_the_history(libraries: str) -> None:
