@@ -38,7 +38,7 @@ from raydist.runtime.host.ray_session import (
     end_session,
     mark_session,
     own_process_groups,
-    sessions_of_this_process,
+    sessions_of,
     sweep_host,
 )
 
@@ -246,12 +246,12 @@ def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Co
 
 
 def _init_embedded(size: EmbeddedSize) -> None:
-    before = sessions_of_this_process()
+    before = sessions_of(os.getpid())
     try:
         with own_process_groups():
             _init("embedded Ray", address=LOCAL, include_dashboard=False, **_options_of(size))
     except BaseException:  # ray.shutdown knows nothing of a Ray that is half up
-        for session in sessions_of_this_process() - before:
+        for session in sessions_of(os.getpid()) - before:
             end_session(session)
         raise
 

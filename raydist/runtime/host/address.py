@@ -30,12 +30,13 @@ def running_address(environ: Mapping[str, str] = os.environ) -> str | None:
     given = environ.get(ADDRESS_VARIABLE, "")
     if given not in ("", "auto"):
         return None if given == LOCAL else given
-    recorded = _recorded_address(environ)
+    recorded = recorded_address(environ)
     if recorded is None:
         return None
     with contextlib.suppress(SpecError):
         host, port = split_address(recorded)
-        return recorded if accepts_tcp(host, port, timeout_s=_PROBE_TIMEOUT_S) else None
+        if accepts_tcp(host, port, timeout_s=_PROBE_TIMEOUT_S):
+            return recorded
     return None
 
 
@@ -78,7 +79,8 @@ def ray_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(folder) / "ray"
 
 
-def _recorded_address(environ: Mapping[str, str]) -> str | None:
+def recorded_address(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns what the file that `ray start` leaves says, if it can be believed."""
     # As in ray/_common/utils.py, get_ray_address_file.
     path = ray_folder(environ) / "ray_current_cluster"
     try:
