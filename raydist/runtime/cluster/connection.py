@@ -38,6 +38,7 @@ from raydist.runtime.host.ray_session import (
     end_session,
     mark_session,
     own_process_groups,
+    raylets_here,
     sessions_of,
     sweep_host,
 )
@@ -227,7 +228,8 @@ def _unrecorded_address() -> str | None:
     """Returns a Ray of this host that left no address file, such as another driver's embedded one."""
     from raydist.runtime.cluster import ray_internals
 
-    return next(iter(ray_internals.local_gcs_addresses()), None)
+    # It looks at the processes of all users, and anybody could name a Ray of theirs in a command line.
+    return next((one for one in ray_internals.local_gcs_addresses() if raylets_here(one)), None)
 
 
 def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Connection:

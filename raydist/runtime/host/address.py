@@ -7,8 +7,9 @@ import os
 import re
 import socket
 import stat
+import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from raydist.errors import SpecError
@@ -19,13 +20,15 @@ LOCAL = "local"
 
 _PROBE_TIMEOUT_S = 1.0
 _ADDRESS_CHARS = 1024
+# In /proc/net/tcp: TCP_LISTEN.
+_LISTENS = "0A"
 
 
 def running_address(environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns RAY_ADDRESS, else the address of a Ray that `ray start` left running here, else None.
 
     RAY_ADDRESS is taken at its word. The file that `ray start` leaves counts only if this user or root
-    owns it, and is checked by a TCP connection, as it outlives a crashed Ray.
+    owns it, and what listens there. It is checked by a TCP connection, as it outlives a crashed Ray.
     """
     given = environ.get(ADDRESS_VARIABLE, "")
     if given not in ("", "auto"):
@@ -35,7 +38,7 @@ def running_address(environ: Mapping[str, str] = os.environ) -> str | None:
         return None
     with contextlib.suppress(SpecError):
         host, port = split_address(recorded)
-        if accepts_tcp(host, port, timeout_s=_PROBE_TIMEOUT_S):
+        if not _is_of_others(host, port) and accepts_tcp(host, port, timeout_s=_PROBE_TIMEOUT_S):
             return recorded
     return None
 
@@ -68,6 +71,31 @@ def accepts_tcp(host: str, port: int, *, timeout_s: float) -> bool:
     except OSError:
         return False
     return True
+
+
+def listeners() -> Iterator[tuple[str, int, int]]:
+    """Yields address, port and user id of each TCP socket that listens on this host."""
+    for family, file in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/net", file).read_text().splitlines()[1:]:
+                _, local, _, state, _, _, _, user = line.split()[:8]
+                address, _, port = local.partition(":")
+                if state == _LISTENS:
+                    words = struct.iter_unpack(">I", bytes.fromhex(address))  # printed as the host's integers
+                    packed = b"".join(word.to_bytes(4, sys.byteorder) for (word,) in words)
+                    yield socket.inet_ntop(family, packed), int(port, 16), int(user)
+
+
+def _is_of_others(host: str, port: int) -> bool:
+    """Whether a process of another user, which is not root, listens there on this host."""
+    users = {user for _, at, user in listeners() if at == port} - {0, os.geteuid()}
+    if not users:
+        return False
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.bind((address[0], 0))  # an address of this host
+        return True
+    return False
 
 
 def ray_folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import encodings.idna  # noqa: F401, another user may not be allowed to import it later
 import os
 import pickle
@@ -9,13 +10,16 @@ import re
 import shutil
 import socket
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from raydist.private_folders import PrivateFolderError, find, host_places, make, run_folder, state_folder
+from raydist.runtime.cluster import connection
 from raydist.runtime.detach import standing_ray
+from raydist.runtime.host.address import join_address, running_address
 from raydist.runtime.host.ray_session import mark_session
 from raydist.runtime.host.scratch import Scratch, scratch_root
 from raydist.runtime.task import fork_client
@@ -188,6 +192,42 @@ def test_names_of_locks_that_another_user_holds_leave_all_ports_free(shared: Pat
 
     with kept_by(ATTACKER, hold), PortLease.acquire(PortRange(low=29520, high=29522)) as lease:
         assert lease.port in range(29520, 29523)
+
+
+@needs_users
+@pytest.mark.parametrize(
+    ("host", "at"), [("127.0.0.1", "127.0.0.1"), ("localhost", "0.0.0.0"), ("::1", "::")]
+)
+def test_address_at_which_another_user_listens_is_passed_over(shared: Path, host: str, at: str) -> None:
+    """As where a Ray of the user's has crashed, and its file with the address has stayed."""
+    recorded = shared / "ray" / "ray_current_cluster"
+    recorded.parent.mkdir()
+    recorded.touch()
+    recorded.chmod(0o666)
+
+    def listen() -> socket.socket:
+        family = socket.AF_INET6 if ":" in at else socket.AF_INET
+        server = socket.create_server((at, 0), family=family)
+        recorded.write_text(join_address(host, server.getsockname()[1]))
+        return server
+
+    with kept_by(ATTACKER, listen):
+        assert running_address() is None
+    with contextlib.closing(listen()):
+        assert running_address() is not None
+
+
+@needs_users
+def test_ray_that_a_process_of_another_user_names_is_not_found(shared: Path) -> None:
+    """`auto` looks for the processes of a Ray that has left no file."""
+
+    def run() -> subprocess.Popen[bytes]:
+        command = ["/x/ray/core/src/ray/raylet/raylet", "-c", "read x; true", "--node_ip_address=10.0.0.9"]
+        command += ["--gcs-address=10.0.0.9:6379"]
+        return subprocess.Popen(command, executable="/bin/sh", stdin=subprocess.PIPE)  # ends with the pipe
+
+    with kept_by(ATTACKER, run):
+        assert connection._unrecorded_address() != "10.0.0.9:6379"
 
 
 def test_fork_server_listens_in_a_folder_of_this_user_alone(shared: Path) -> None:
