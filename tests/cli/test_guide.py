@@ -32,6 +32,7 @@ else:
 
 # Options of programs other than raydist: pytest, pip, and the scripts of tests/benchmarks.
 FOREIGN_OPTIONS = {
+    "--dashboard-host",  # of Ray
     "--runslow",
     "--seeds",
     "--cold",

@@ -20,7 +20,7 @@ from raydist.runtime.host.scratch import adopted, hold_lock, scratch_root, sweep
 # Workers and agents rename themselves, dashboard modules too; some are found before they have.
 _RENAMED = (b"ray::", b"ray-dashboard-")
 _PROGRAM = re.compile(rb"/ray/core/src/ray/(gcs/gcs_server|raylet/raylet)$")
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 _SCRIPT = re.compile(rb"/ray/(_private|dashboard|autoscaler/_private)/[^\0]*\.py$")
 
 
@@ -104,6 +104,20 @@ def raylets_here(address: str) -> dict[int, float]:
                 if is_meant and port == gcs_port:
                     found[int(process.name)] = _cpus_in(options.get(b"--static_resource_list", b""))
     return found
+
+
+def open_dashboards() -> list[str]:
+    """Returns `host:port` of each dashboard of this user's Rays here that other hosts can reach."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # another user's, or one that has just ended
+            _, *arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            options = dict(one.partition("=")[::2] for one in arguments)
+            is_dashboard = any(one.endswith("/ray/dashboard/dashboard.py") for one in arguments)
+            host, port = options.get("--host", ""), options.get("--port", "")
+            if is_dashboard and process.stat().st_uid == os.geteuid() and host not in _LOOPBACK:
+                found.append(f"{host}:{port}")
+    return sorted(found)
 
 
 def _cpus_in(resources: bytes) -> float:
