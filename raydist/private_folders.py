@@ -140,7 +140,7 @@ def read_text(path: Path) -> str:
 
 
 def _can_be_made(folder: Path) -> bool:
-    there = next(parent for parent in folder.parents if parent.exists())
+    there = next(parent for parent in folder.parents if os.path.exists(parent))
     return not os.path.lexists(folder) and os.access(there, os.W_OK | os.X_OK)
 
 

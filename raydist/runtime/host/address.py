@@ -7,9 +7,8 @@ import os
 import re
 import socket
 import stat
-import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raydist.errors import SpecError
@@ -73,28 +72,22 @@ def accepts_tcp(host: str, port: int, *, timeout_s: float) -> bool:
     return True
 
 
-def listeners() -> Iterator[tuple[str, int, int]]:
-    """Yields address, port and user id of each TCP socket that listens on this host."""
-    for family, file in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
-        with contextlib.suppress(OSError):
+def _is_of_others(host: str, port: int) -> bool:
+    """Whether a process of another user, which is not root, listens at that port of this host."""
+    users = set()
+    for file in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):  # not every host has IPv6
             for line in Path("/proc/self/net", file).read_text().splitlines()[1:]:
                 _, local, _, state, _, _, _, user = line.split()[:8]
-                address, _, port = local.partition(":")
-                if state == _LISTENS:
-                    words = struct.iter_unpack(">I", bytes.fromhex(address))  # printed as the host's integers
-                    packed = b"".join(word.to_bytes(4, sys.byteorder) for (word,) in words)
-                    yield socket.inet_ntop(family, packed), int(port, 16), int(user)
-
-
-def _is_of_others(host: str, port: int) -> bool:
-    """Whether a process of another user, which is not root, listens there on this host."""
-    users = {user for _, at, user in listeners() if at == port} - {0, os.geteuid()}
-    if not users:
+                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                    users.add(int(user))
+    if not users - {0, os.geteuid()}:
         return False
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.bind((address[0], 0))  # an address of this host
-        return True
+    with contextlib.suppress(OSError):
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address[0], 0))  # an address of this host
+            return True
     return False
 
 

@@ -23,7 +23,7 @@ from raydist.runtime.host.address import join_address, running_address
 from raydist.runtime.host.ray_session import mark_session
 from raydist.runtime.host.scratch import Scratch, scratch_root
 from raydist.runtime.task import fork_client
-from raydist.runtime.task.fork_server import Stay, receive, send
+from raydist.runtime.task.fork_server import ForkRequest, Stay, receive, send
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.job import PortRange
 from tests.support.users import ATTACKER, VICTIM, as_user, kept_by, needs_users
@@ -257,6 +257,24 @@ def test_fork_server_unpickles_nothing(shared: Path) -> None:
         with pytest.raises(EOFError):
             receive(theirs)
     assert not (shared / "pwned").exists()
+
+
+def test_request_arrives_as_it_was_sent() -> None:
+    """A variable may hold what is no text."""
+    request = ForkRequest(
+        title="worker/0",
+        environ={"A": "\udcff'\n"},
+        sys_path=["/x"],
+        keep_warm_s=0.5,
+        oom_score_adj="0",
+        num_files=9,
+    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull) as nothing:
+        send(ours, request, [nothing.fileno()])
+        received, fds = receive(theirs)
+    os.close(*fds)
+    assert received == request
 
 
 def test_socket_that_a_killed_fork_server_has_left_is_replaced(shared: Path) -> None:
