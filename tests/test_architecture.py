@@ -27,6 +27,7 @@ PACKAGE = Path(raydist.__file__).parent
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "known_versions": set(),
+    "private_folders": {"errors"},
     # Pure data, and how a person's words become it.
     "spec": {"errors"},
     "spec.settings": {"errors", "spec"},
@@ -35,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "entry": {"errors", "spec", "spec.settings"},
     "planning": {"errors", "spec", "spec.settings"},
     "stragglers": {"spec", "outcome"},
-    "storage": {"errors", "spec", "outcome"},
+    "storage": {"private_folders", "errors", "spec", "outcome"},
     "metrics": {"errors", "spec", "outcome", "storage"},
     "data.order": set(),
     "data": {"errors", "data.order"},
@@ -67,7 +68,7 @@ ROOMS: dict[str, set[str]] = {
         "training.replicas",
     },
     "training.keras_patches.replacement": {"errors", "known_versions"},
-    "training.self_check.verdicts": {"known_versions"},
+    "training.self_check.verdicts": {"private_folders", "known_versions"},
     "training.keras_patches.keras3": {
         *("errors", "known_versions", "training.tf_private", "training.cluster", "training.replicas"),
         *("training.input", "training.stepping", "training.checkpointing"),
@@ -121,15 +122,16 @@ ROOMS: dict[str, set[str]] = {
     "controller.task_group": {"spec", "outcome", "planning"},
     "controller": {"errors", "spec", "outcome", "planning", "stragglers", "controller.task_group"},
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
-    "runtime.host": {"errors", "known_versions", "spec", "storage"},
+    "runtime.host": {"private_folders", "errors", "known_versions", "spec", "storage"},
     "runtime.cluster": {"errors", "spec", "planning", "runtime.host"},
     "runtime.doctor": {"errors", "known_versions", "storage", "runtime.host", "runtime.cluster"},
-    "runtime.task": {"errors", "spec", "outcome", "planning", "storage", "runtime.host"},
+    "runtime.task": {"private_folders", "errors", "spec", "outcome", "planning", "storage", "runtime.host"},
     "runtime.group": {
         *("errors", "spec", "outcome", "planning", "storage", "controller.task_group", "runtime.host"),
         *("runtime.cluster", "runtime.doctor", "runtime.task"),
     },
     "runtime.detach": {
+        "private_folders",
         *("errors", "spec", "planning", "runtime.host", "runtime.cluster", "runtime.task", "runtime.group"),
     },
     "inference.parts": {"errors"},
@@ -213,7 +215,6 @@ UNPICKLING: dict[str, str] = {
     "data.shared": "what tasks of a run found out about their input, which comes from a peer through Ray",
     "data.sources.ray_blocks": "ObjectRefs of a recipe, which came as the next one says",
     "runtime.task.child": "shares of datasets, which came to the agent through Ray; its link is a socketpair",
-    "runtime.task.fork_server": "requests of agents, whose user the kernel has named",
     "training.parameter_server.sources": "recipes, which come from the chief through Ray",
     "runs.detached": "the launch, which comes from the submitter through Ray",
     "entry.entry_point": "a function from a notebook, which comes from the driver through Ray",

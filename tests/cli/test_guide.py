@@ -33,6 +33,7 @@ else:
 # Options of programs other than raydist: pytest, pip, and the scripts of tests/benchmarks.
 FOREIGN_OPTIONS = {
     "--shard",
+    "--dashboard-host",  # of Ray
     "--seeds",
     "--cold",
     "--growth",

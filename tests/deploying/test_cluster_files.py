@@ -119,6 +119,14 @@ def test_schema_of_kuberay_finds_what_is_wrong(broken: str) -> None:
         jsonschema.validate(document, json.loads(KUBERAY_SCHEMA.read_text())["RayCluster"])
 
 
+def test_dashboard_of_a_cluster_that_stays_is_reached_from_its_pod_alone() -> None:
+    documents = [yaml.safe_load(path.read_text()) for path in KUBERAY]
+    clusters = [
+        one["spec"] for one in documents if one["kind"] == "RayCluster"
+    ]  # a RayJob comes by the service
+    assert {one["headGroupSpec"]["rayStartParams"]["dashboard-host"] for one in clusters} == {"127.0.0.1"}
+
+
 @pytest.mark.parametrize("path", KUBERAY, ids=lambda path: path.name)
 def test_all_pods_have_one_image_and_room_for_the_object_store(path: Path) -> None:
     spec = yaml.safe_load(path.read_text())["spec"]

@@ -123,9 +123,11 @@ def test_folder_that_others_can_write_to_is_not_believed(
         pytest.skip("only root can give a folder to somebody else")
     else:
         os.chown(folder, 12345, 12345)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert own_runs.recall(storage) == {}
     own_runs.remember(storage, addresses=[NOBODY])
-    assert own_runs.recall(storage) == {}
+    own_runs.remember(open_run(str(tmp_path), run="other"), addresses=["10.0.0.1:1"])
+    assert own_runs.recall(storage)["addresses"] == [NOBODY]  # noted elsewhere
 
 
 def test_unknown_run_is_told_at_once(tmp_path: Path) -> None:

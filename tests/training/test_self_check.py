@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -154,4 +155,11 @@ def test_cache_folder_of_somebody_else_is_not_believed(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     folder.symlink_to(elsewhere)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    of_host = tmp_path / f"raydist-{os.geteuid()}-self-check"
+    assert verdicts.cache_folder() == of_host
+    of_host.rmdir()
+    for taken in (of_host, tmp_path / "raydist" / f"on-{platform.node()}-self-check"):
+        taken.symlink_to(elsewhere)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     assert verdicts.cache_folder() is None

@@ -11,10 +11,10 @@ from raydist.cli.job_options import address_option, reading_options
 from raydist.cli.screen import output
 from raydist.entry.request import absolute_storage
 from raydist.errors import RaydistError, StorageError
-from raydist.known_versions import KNOWN
+from raydist.known_versions import KNOWN, installed_version
 from raydist.outcome.codec import as_plain
 from raydist.planning.this_machine import this_machine
-from raydist.runtime.doctor.findings import Finding, bad, findings_of_disks, too_old
+from raydist.runtime.doctor.findings import Finding, bad, findings_of_disks, too_old, without_tokens
 from raydist.runtime.doctor.probe import disks_here
 from raydist.runtime.host.address import (
     ADDRESS_VARIABLE,
@@ -24,6 +24,7 @@ from raydist.runtime.host.address import (
     running_address,
     split_address,
 )
+from raydist.runtime.host.ray_session import open_dashboards
 from raydist.runtime.host.software import has_metrics_agent, installed_versions, lost_parts
 from raydist.runtime.task.fork_server import servers_here
 from raydist.spec.quantities import size_text
@@ -62,7 +63,7 @@ def command(address: str | None, storage: str, is_json: bool) -> int:
 def _of_this_host(storage: str) -> list[Finding]:
     versions = [*_versions(), *(_fine("lost", sentence) for sentence in lost_parts())]
     disks = findings_of_disks(None, disks_here())
-    here = [_machine(), *disks, _ray(), *_kept_warm(), _metrics(), _storage(storage)]
+    here = [_machine(), *disks, _ray(), *_exposure(), *_kept_warm(), _metrics(), _storage(storage)]
     return [*versions, *here, *_environment(os.environ)]
 
 
@@ -115,6 +116,16 @@ def _ray() -> Finding:
     if not is_up:
         return bad(None, "Ray", f"{address} does not answer")
     return _fine("Ray", f"{address} answers")
+
+
+def _exposure() -> list[Finding]:
+    problem = without_tokens(installed_version("ray"))
+    found = [] if problem is None else [_fine("Ray", problem)]
+    # No fault where a firewall is around it, as with KubeRay.
+    sentence = (
+        "Ray's dashboard listens on {}, and takes jobs there; start Ray with --dashboard-host=127.0.0.1"
+    )
+    return [*found, *(_fine("dashboard", sentence.format(where)) for where in open_dashboards())]
 
 
 def _kept_warm() -> list[Finding]:

@@ -38,7 +38,8 @@ from raydist.runtime.host.ray_session import (
     end_session,
     mark_session,
     own_process_groups,
-    sessions_of_this_process,
+    raylets_here,
+    sessions_of,
     sweep_host,
 )
 
@@ -227,7 +228,8 @@ def _unrecorded_address() -> str | None:
     """Returns a Ray of this host that left no address file, such as another driver's embedded one."""
     from raydist.runtime.cluster import ray_internals
 
-    return next(iter(ray_internals.local_gcs_addresses()), None)
+    # It looks at the processes of all users, and anybody could name a Ray of theirs in a command line.
+    return next((one for one in ray_internals.local_gcs_addresses() if raylets_here(one)), None)
 
 
 def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Connection:
@@ -246,12 +248,12 @@ def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Co
 
 
 def _init_embedded(size: EmbeddedSize) -> None:
-    before = sessions_of_this_process()
+    before = sessions_of(os.getpid())
     try:
         with own_process_groups():
             _init("embedded Ray", address=LOCAL, include_dashboard=False, **_options_of(size))
     except BaseException:  # ray.shutdown knows nothing of a Ray that is half up
-        for session in sessions_of_this_process() - before:
+        for session in sessions_of(os.getpid()) - before:
             end_session(session)
         raise
 

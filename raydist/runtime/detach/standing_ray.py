@@ -11,15 +11,16 @@ from pathlib import Path
 
 from raydist.errors import ClusterError
 from raydist.planning.assignment import static_environment
+from raydist.private_folders import find, host_places, is_private, read_text, run_folder, write_text
 from raydist.runtime.host.address import (
     ADDRESS_VARIABLE,
     accepts_tcp,
     ray_folder,
+    recorded_address,
     running_address,
     split_address,
 )
-from raydist.runtime.host.ray_session import end_session
-from raydist.runtime.host.scratch import is_private, scratch_root
+from raydist.runtime.host.ray_session import end_session, is_own_session, sessions_of
 from raydist.runtime.task.runner import TRAINING_RUNNER
 from raydist.spec.job import KerasFlavour
 
@@ -58,23 +59,33 @@ def start(*, num_cpus: int | None) -> StandingRay:
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--port=0"]
     command += ["--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
     command += [] if num_cpus is None else [f"--num-cpus={num_cpus}"]
-    latest = ray_folder(environ) / "session_latest"
-    before = latest.resolve()
+    note = run_folder() / _NOTE
+    before = set(ray_folder(environ).glob("session_*"))  # also of earlier processes with that number
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_START_TIMEOUT_S, env=environ)
+        starter = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+        )
+    except OSError as error:
+        raise ClusterError(f"Ray could not be started: {error}") from error
+    try:
+        with starter:
+            try:
+                out, errors = starter.communicate(timeout=_START_TIMEOUT_S)
+            except BaseException:
+                starter.kill()
+                raise
         address = running_address(environ)
-        if ended.returncode or address is None:
-            last = [line for line in (ended.stderr + ended.stdout).splitlines() if line.strip()][-1:]
+        sessions = sessions_of(starter.pid, environ) - before
+        if starter.returncode or address is None or not sessions:
+            last = [line for line in (errors + out).splitlines() if line.strip()][-1:]
             raise ClusterError(
-                f"Ray could not be started: {''.join(last) or f'exit code {ended.returncode}'}"
+                f"Ray could not be started: {''.join(last) or f'exit code {starter.returncode}'}"
             )
-        started = StandingRay(address=address, session=latest.resolve())
-        note = _note_path()
-        note.parent.mkdir(mode=0o700, exist_ok=True)
-        note.write_text(json.dumps({"address": address, "session": str(started.session)}))
+        started = StandingRay(address=address, session=sessions.pop().resolve())
+        write_text(note, json.dumps({"address": address, "session": str(started.session)}))
     except BaseException as error:  # also Ctrl-C
-        if latest.exists() and latest.resolve() != before:
-            end_session(latest.resolve())
+        for session in sessions_of(starter.pid, environ) - before:
+            end_session(session.resolve())
         if isinstance(error, (OSError, subprocess.TimeoutExpired)):
             raise ClusterError(f"Ray could not be started: {error}") from error
         raise
@@ -83,27 +94,22 @@ def start(*, num_cpus: int | None) -> StandingRay:
 
 def stop() -> StandingRay | None:
     """Ends the Ray that `start` has started, with all that runs there; returns None where there is none."""
-    path = _note_path()
+    path = find(host_places("-run")) / _NOTE
     if not is_private(path.parent):
         return None
     try:
-        note = json.loads(path.read_text())
+        note = json.loads(read_text(path))
     except (FileNotFoundError, ValueError):
         return None
     known = StandingRay(address=note["address"], session=Path(note["session"]))
     has_run = accepts_tcp(*split_address(known.address), timeout_s=_ANSWER_TIMEOUT_S)
-    end_session(known.session)
-    recorded = known.session.parent / "ray_current_cluster"
-    if recorded.exists() and recorded.read_text().strip() == known.address:
-        recorded.unlink()
+    if is_own_session(known.session):
+        end_session(known.session)
+    environ = {"RAY_TMPDIR": str(known.session.parents[1])}
+    if recorded_address(environ) == known.address:
+        (ray_folder(environ) / "ray_current_cluster").unlink(missing_ok=True)
     path.unlink()
     return known if has_run else None  # it may have ended with the machine
-
-
-def _note_path() -> Path:
-    """Returns where it is noted what was started, beside the scratch folders of tasks, which are swept."""
-    root = scratch_root()
-    return root.with_name(f"{root.name}-up") / _NOTE
 
 
 def warm(started: StandingRay, keras: KerasFlavour) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from raydist.known_versions import KNOWN
+from raydist.known_versions import KNOWN, version_of
 from raydist.runtime.host.address import describe_proxies
 from raydist.runtime.host.software import describe_difference
 
@@ -96,6 +96,7 @@ _MB = 1e6
 # Unpacked code, the spool of logs, and what Ray itself keeps for a run of some hours.
 _MIN_FREE_BYTES = 5 * _GIB
 _REMEDY = "make room, or set TMPDIR to a larger disk before `ray start`"
+_FIRST_WITH_TOKENS = (2, 52)
 # Claims and logs need clocks that agree to a few seconds.
 _MAX_OFFSET_S = 2.0
 # 100 Mbit/s: less than any network that hosts are joined by, so something is in the way.
@@ -190,7 +191,8 @@ def _versions(host: str, facts: HostFacts, references: Mapping[str, Mapping[str,
         if (version := facts.versions.get(name, "none")) != "none" and known.is_newer(version)
     ]
     shown = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
-    yield Finding(host=host, what="versions", text="; ".join([shown, *newer, *facts.lost]))
+    exposed = filter(None, [without_tokens(facts.versions.get("ray", "none"))])
+    yield Finding(host=host, what="versions", text="; ".join([shown, *newer, *exposed, *facts.lost]))
 
 
 def _wrong_versions(
@@ -210,6 +212,17 @@ def too_old(name: str, version: str) -> str | None:
     if known is None or version == "none" or not known.is_older(version):
         return None
     return f'{name} {version} is too old; install "{name}{known.requirement}"'
+
+
+def without_tokens(version: str) -> str | None:
+    """Returns what a version of Ray without token authentication means; None for any other."""
+    if version == "none" or version_of(version) >= _FIRST_WITH_TOKENS:
+        return None
+    first = ".".join(map(str, _FIRST_WITH_TOKENS))
+    return (
+        f"Ray {version} has no token authentication, so whoever reaches its ports can run code as you; "
+        f'install "ray>={first}", or close its ports to others'
+    )
 
 
 def _gpus(host: str, facts: HostFacts, num_of_ray: int) -> Iterator[Finding]:

@@ -19,23 +19,26 @@ LOCAL = "local"
 
 _PROBE_TIMEOUT_S = 1.0
 _ADDRESS_CHARS = 1024
+# In /proc/net/tcp: TCP_LISTEN.
+_LISTENS = "0A"
 
 
 def running_address(environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns RAY_ADDRESS, else the address of a Ray that `ray start` left running here, else None.
 
     RAY_ADDRESS is taken at its word. The file that `ray start` leaves counts only if this user or root
-    owns it, and is checked by a TCP connection, as it outlives a crashed Ray.
+    owns it, and what listens there. It is checked by a TCP connection, as it outlives a crashed Ray.
     """
     given = environ.get(ADDRESS_VARIABLE, "")
     if given not in ("", "auto"):
         return None if given == LOCAL else given
-    recorded = _recorded_address(environ)
+    recorded = recorded_address(environ)
     if recorded is None:
         return None
     with contextlib.suppress(SpecError):
         host, port = split_address(recorded)
-        return recorded if accepts_tcp(host, port, timeout_s=_PROBE_TIMEOUT_S) else None
+        if not _is_of_others(host, port) and accepts_tcp(host, port, timeout_s=_PROBE_TIMEOUT_S):
+            return recorded
     return None
 
 
@@ -69,6 +72,25 @@ def accepts_tcp(host: str, port: int, *, timeout_s: float) -> bool:
     return True
 
 
+def _is_of_others(host: str, port: int) -> bool:
+    """Whether a process of another user, which is not root, listens at that port of this host."""
+    users = set()
+    for file in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):  # not every host has IPv6
+            for line in Path("/proc/self/net", file).read_text().splitlines()[1:]:
+                _, local, _, state, _, _, _, user = line.split()[:8]
+                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                    users.add(int(user))
+    if not users - {0, os.geteuid()}:
+        return False
+    with contextlib.suppress(OSError):
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address[0], 0))  # an address of this host
+            return True
+    return False
+
+
 def ray_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Returns where a Ray that is told nothing else keeps its sessions."""
     # As in ray/_common/utils.py, get_default_ray_temp_dir.
@@ -78,7 +100,8 @@ def ray_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(folder) / "ray"
 
 
-def _recorded_address(environ: Mapping[str, str]) -> str | None:
+def recorded_address(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns what the file that `ray start` leaves says, if it can be believed."""
     # As in ray/_common/utils.py, get_ray_address_file.
     path = ray_folder(environ) / "ray_current_cluster"
     try:

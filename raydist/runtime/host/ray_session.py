@@ -8,17 +8,19 @@ import os
 import re
 import shutil
 import signal
+import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from raydist.private_folders import find, host_places, is_private, read_text, run_folder
 from raydist.runtime.host.address import ray_folder
-from raydist.runtime.host.scratch import adopted, hold_lock, is_private, scratch_root, sweep
+from raydist.runtime.host.scratch import adopted, hold_lock, scratch_root, sweep
 
 # Workers and agents rename themselves, dashboard modules too; some are found before they have.
 _RENAMED = (b"ray::", b"ray-dashboard-")
 _PROGRAM = re.compile(rb"/ray/core/src/ray/(gcs/gcs_server|raylet/raylet)$")
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 _SCRIPT = re.compile(rb"/ray/(_private|dashboard|autoscaler/_private)/[^\0]*\.py$")
 
 
@@ -49,9 +51,20 @@ def _register_hook() -> None:
     os.register_at_fork(after_in_child=lambda: os.setpgid(0, 0) if _starting.is_on else None)
 
 
-def sessions_of_this_process() -> set[Path]:
-    """Returns the folders of the Rays that this process has started; Ray ends their names with its pid."""
-    return set(ray_folder().glob(f"session_*_{os.getpid()}"))
+def sessions_of(pid: int, environ: Mapping[str, str] = os.environ) -> set[Path]:
+    """Returns the folders of the Rays that a process of this user's has started.
+
+    Ray ends their names with its pid. Every user can write to Ray's folder, so a link is none of them.
+    """
+    return {path for path in ray_folder(environ).glob(f"session_*_{pid}") if is_own_session(path)}
+
+
+def is_own_session(session: Path) -> bool:
+    """Whether it is there, and a folder that this user has made."""
+    with contextlib.suppress(OSError):
+        found = session.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return False
 
 
 def remove_session(session: Path) -> None:
@@ -91,6 +104,20 @@ def raylets_here(address: str) -> dict[int, float]:
                 if is_meant and port == gcs_port:
                     found[int(process.name)] = _cpus_in(options.get(b"--static_resource_list", b""))
     return found
+
+
+def open_dashboards() -> list[str]:
+    """Returns `host:port` of each dashboard of this user's Rays here that other hosts can reach."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # another user's, or one that has just ended
+            _, *arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            options = dict(one.partition("=")[::2] for one in arguments)
+            is_dashboard = any(one.endswith("/ray/dashboard/dashboard.py") for one in arguments)
+            host, port = options.get("--host", ""), options.get("--port", "")
+            if is_dashboard and process.stat().st_uid == os.geteuid() and host not in _LOOPBACK:
+                found.append(f"{host}:{port}")
+    return sorted(found)
 
 
 def _cpus_in(resources: bytes) -> float:
@@ -136,10 +163,6 @@ def _writes_below(folder: str, fd: Path) -> bool:
     return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
-# Held by the process that has started the Ray, as long as that lives. Ray's own folders have no such file.
-_SESSION_LOCK = "raydist.lock"
-
-
 def sweep_host() -> None:
     """Removes scratch folders of dead tasks and the folders of embedded Rays whose process was killed.
 
@@ -150,25 +173,32 @@ def sweep_host() -> None:
         if is_private(root):
             sweep(root)
     with contextlib.suppress(OSError):
-        for lock in sorted(ray_folder().glob(f"session_*/{_SESSION_LOCK}")):
-            _sweep_session(lock.parent)
+        locks = find(host_places("-run"))
+        for lock in sorted(locks.glob("session_*.lock")) if is_private(locks) else ():
+            _sweep_session(lock)
 
 
 def mark_session(session: Path) -> Callable[[], None]:
-    """Marks the folder of a Ray that this process has started; returns how to remove it after its end."""
-    lock_fd = hold_lock(session / _SESSION_LOCK)
+    """Notes the folder of a Ray that this process has started; returns how to remove it after its end.
+
+    The note is a lock that is held as long as this process lives. It is not in Ray's own folder, as there
+    every user could put a link in its place.
+    """
+    lock = run_folder() / f"{session.name}.lock"
+    lock_fd = hold_lock(lock, str(session))
 
     def remove() -> None:
         remove_session(session)
+        lock.unlink(missing_ok=True)
         os.close(lock_fd)
 
     return remove
 
 
-def _sweep_session(session: Path) -> None:
-    status = session.lstat()
-    if session.is_symlink() or status.st_uid != os.getuid():
-        return
-    with contextlib.suppress(OSError), adopted(session, timeout_s=0, lock_name=_SESSION_LOCK) as is_dead:
+def _sweep_session(lock: Path) -> None:
+    with contextlib.suppress(OSError), adopted(lock.parent, timeout_s=0, lock_name=lock.name) as is_dead:
         if is_dead:
-            remove_session(session)
+            session = Path(read_text(lock))
+            if is_own_session(session):
+                remove_session(session)
+            lock.unlink(missing_ok=True)

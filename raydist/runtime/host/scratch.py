@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from raydist import private_folders
 from raydist.errors import ClusterError
 from raydist.runtime.host.firewall import lift_fences
 
@@ -61,11 +62,10 @@ class Scratch:
         """Makes the folder, and sweeps what dead tasks of earlier runs left on this host.
 
         Raises:
-          ClusterError: This host's temporary folder cannot be written.
+          ClusterError: No folder of this user's can be written on this host.
         """
-        root = scratch_root()
+        root = private_folders.make(private_folders.host_places())
         try:
-            _make_private(root)
             spread_subfolders(root)
             sweep(root)
             path = root / name
@@ -102,7 +102,7 @@ class Scratch:
 
 
 def scratch_root() -> Path:
-    return Path(tempfile.gettempdir()) / f"raydist-{os.getuid()}"
+    return private_folders.find(private_folders.host_places())
 
 
 def spool_path(scratch_path: Path) -> Path:
@@ -152,21 +152,24 @@ def _last_write_s(path: Path) -> float:
     return max(path.stat().st_mtime, spool.stat().st_mtime if spool.exists() else 0.0)
 
 
-def hold_lock(path: Path) -> int:
+def hold_lock(path: Path, text: str | None = None) -> int:
     """Takes the lock that a file is, for as long as this process lives or the descriptor is open.
 
     The file appears under its name once it is locked: if no process holds it, its owner is dead.
+
+    Args:
+      text: What is written there; None for this process's id.
     """
     aside = path.with_name(f".{path.name}-{os.getpid()}")
     lock_fd = _open_lock(aside)
     fcntl.flock(lock_fd, fcntl.LOCK_EX)
-    os.write(lock_fd, str(os.getpid()).encode())
+    os.write(lock_fd, os.fsencode(text or str(os.getpid())))
     aside.rename(path)
     return lock_fd
 
 
 def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return private_folders.open_file(path, os.O_RDWR | os.O_CREAT)
 
 
 def _try_lock(lock_fd: int) -> bool:
@@ -175,17 +178,3 @@ def _try_lock(lock_fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _make_private(root: Path) -> None:
-    """Makes the folder, readable by its user only: it holds the user's code and logs."""
-    root.mkdir(mode=0o700, exist_ok=True)
-    if not is_private(root):
-        raise PermissionError(f"{root} belongs to another user")
-    if root.stat().st_mode & 0o077:
-        root.chmod(0o700)
-
-
-def is_private(root: Path) -> bool:
-    """Whether the folder is there and this user's own."""
-    return root.is_dir() and not root.is_symlink() and root.lstat().st_uid == os.getuid()

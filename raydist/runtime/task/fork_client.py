@@ -7,7 +7,6 @@ an embedded Ray is started ahead of it, that of a Ray which runs on this host wh
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -22,6 +21,7 @@ from pathlib import Path
 from raydist.errors import RaydistError
 from raydist.planning.assignment import static_environment
 from raydist.planning.plan import Plan
+from raydist.private_folders import locked, opened, run_folder
 from raydist.runtime.host.ray_session import raylets_here
 from raydist.runtime.host.software import installed_versions
 from raydist.runtime.task.fork_server import Stay, command, receive, send, user_of
@@ -43,6 +43,8 @@ _PREFIXES_OF_A_PROCESS = ("RAY_", "RAYDIST_")
 # OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 _BACKLOG = 128
+# One may end just as a task asks for it.
+_STARTS = 5
 # How long a server that was started beside waits for tasks.
 _AHEAD_S = 60.0
 _NAMESPACES = ("net", "mnt", "pid", "user")
@@ -61,9 +63,11 @@ def connect(runner: str, environ: Mapping[str, str]) -> socket.socket:
         return connection
     # Ray's daemon is this process's parent, and the server ends with it.
     name = f"{key}-{os.getppid()}"
-    while (connection := _connected(name)) is None:
+    for _ in range(_STARTS):
+        if (connection := _connected(name)) is not None:
+            return connection
         _start_server(name, preload, environ, parent=f"pid:{os.getppid()}")
-    return connection
+    raise ConnectionRefusedError(f"the fork server ended {_STARTS} times, each time at once")
 
 
 def warm(runner: str, environ: Mapping[str, str]) -> None:
@@ -163,6 +167,8 @@ def _start_beside(plan: Plan, address: str) -> Iterator[socket.socket]:
     variables = Path(f"/proc/{raylet}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
     inherited = dict(one.partition("=")[::2] for one in variables if "=" in one)
     inherited.pop("LD_PRELOAD", None)  # which Ray gives the daemon alone
+    if inherited.get("TMPDIR") != os.environ.get("TMPDIR"):  # its tasks look for the socket elsewhere
+        return
     preload, environ = _of_tasks(plan, inherited)
     name = f"{_key(preload, environ)}-{raylet}"
     if (connection := _connected(name)) is not None:
@@ -208,23 +214,36 @@ def import_path() -> tuple[str, ...]:
 
 
 def _connected(name: str) -> socket.socket | None:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(_address(name))
-        if user_of(connection) != os.getuid():
-            raise PermissionError(f"{_address(name)[1:]} belongs to another user")
-    except ConnectionRefusedError:
-        connection.close()
-        return None
-    except BaseException:
-        connection.close()
-        raise
+    with contextlib.ExitStack() as on_error:
+        connection = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        with opened(run_folder()) as folder:
+            try:
+                connection.connect(_address(folder, name))
+            except (ConnectionRefusedError, FileNotFoundError):
+                return None
+        if (user := user_of(connection)) != os.geteuid():
+            raise PermissionError(f"user {user} listens as this user's fork server {name}")
+        on_error.pop_all()
     return connection
 
 
-def _address(name: str) -> str:
-    # In no file system, and in the network namespace of this host; both sides look at the other's user.
-    return f"\0raydist-fork-{name}"
+def _address(folder: int, name: str) -> str:
+    # Through the descriptor, as the path of a socket has at most 107 bytes.
+    return f"/proc/self/fd/{folder}/fork-{name}.sock"
+
+
+def _remove_dead(folder: int) -> None:
+    """Removes the sockets that servers have left which are gone."""
+    for file in os.listdir(folder):
+        if file.startswith("fork-") and file.endswith(".sock"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+                asked.setblocking(False)  # one that is busy has a full backlog
+                try:
+                    asked.connect(f"/proc/self/fd/{folder}/{file}")
+                except ConnectionRefusedError:
+                    os.unlink(file, dir_fd=folder)
+                except OSError:
+                    continue
 
 
 def _start_server(
@@ -237,13 +256,12 @@ def _start_server(
         not on the user's screen.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        try:
-            listener.bind(_address(name))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            return
-        listener.listen(_BACKLOG)
+        with locked(run_folder() / "fork.lock"), opened(run_folder()) as folder:
+            _remove_dead(folder)
+            if os.path.lexists(_address(folder, name)):
+                return
+            listener.bind(_address(folder, name))
+            listener.listen(_BACKLOG)
         environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(import_path())}
         environ.pop("TMPDIR", None)  # of the task, which it outlives
         kind, _, number = parent.partition(":")

@@ -3,6 +3,9 @@
 It is single-threaded, touches no device and executes nothing of the user's. It ends with Ray's daemon on its
 host, and its processes end with it, or with the agent that each was forked for. What may be forked is in
 tensorflow-notes.md#forks.
+
+Its socket is a file in a folder of this user's alone, both sides ask the kernel for the other one's user, and
+messages are JSON. So neither another user nor a container that shares the host's network can use it.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
+import json
 import os
-import pickle
 import pkgutil
 import re
 import resource
@@ -110,18 +113,22 @@ class Exited:
     code: int
 
 
-def send(connection: socket.socket, message: Any, fds: Sequence[int] = ()) -> None:
+Message = ForkRequest | Stay | Forked | Exited
+_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (ForkRequest, Stay, Forked, Exited)}
+
+
+def send(connection: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
     """Sends a message, and descriptors with its first bytes."""
-    content = pickle.dumps(message)
+    content = json.dumps([type(message).__name__, vars(message)]).encode()
     socket.send_fds(connection, [_LENGTH.pack(len(content))], list(fds))
     connection.sendall(content)
 
 
-def receive(connection: socket.socket) -> tuple[Any, list[int]]:
+def receive(connection: socket.socket) -> tuple[Message, list[int]]:
     """Waits for a message; returns it with its descriptors.
 
     Raises:
-      EOFError: The other side has closed the connection.
+      EOFError: The other side has closed the connection, or sends something else.
     """
     head, fds, _, _ = socket.recv_fds(connection, _LENGTH.size, _NUM_FDS)
     try:
@@ -134,11 +141,14 @@ def receive(connection: socket.socket) -> tuple[Any, list[int]]:
                 raise EOFError
             parts.append(part)
             left -= len(part)
-    except BaseException:
+        kind, fields = json.loads(b"".join(parts))
+        return _KINDS[kind](**fields), fds
+    except BaseException as error:
         for fd in fds:
             os.close(fd)
+        if isinstance(error, (ValueError, TypeError, KeyError)):
+            raise EOFError from error
         raise
-    return pickle.loads(b"".join(parts)), fds
 
 
 class _Server:
@@ -196,7 +206,7 @@ class _Server:
         connection, _ = self._listener.accept()
         connection.settimeout(_REQUEST_TIMEOUT_S)
         try:
-            if user_of(connection) != os.getuid():
+            if user_of(connection) != os.geteuid():
                 raise PermissionError
             request, fds = receive(connection)
             if isinstance(request, Stay):
@@ -206,6 +216,8 @@ class _Server:
                     self._bound.append(connection)
                     return None
                 self._stays = True
+                raise EOFError
+            if not isinstance(request, ForkRequest):
                 raise EOFError
         except (EOFError, OSError):
             connection.close()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from raydist.errors import ClusterError
+from raydist.private_folders import locked, run_folder
 from raydist.spec.job import PortRange
 
 _RETRY_S = 0.02
@@ -22,9 +23,8 @@ class PortLease:
     The runner closes the lease once TensorFlow has the port.
     """
 
-    def __init__(self, *, bound: socket.socket, lock: socket.socket | None = None) -> None:
+    def __init__(self, *, bound: socket.socket) -> None:
         self._bound = bound
-        self._lock = lock
         self._ports: PortRange | None = None
         self._guard: Callable[[int], None] = lambda port: None
         self.port: int = bound.getsockname()[1]
@@ -71,24 +71,19 @@ class PortLease:
 
     @classmethod
     def _try(cls, port: int) -> PortLease | None:
-        lock = _lock(port)
-        if lock is None:
-            return None
-        try:
-            # Without SO_REUSEPORT first: with it, the bind would succeed beside a server of the same user.
-            _bind(port, reuse_port=False).close()
-            return cls(bound=_bind(port, reuse_port=True), lock=lock)
-        except OSError as error:
-            lock.close()
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return None
-            raise
+        with locked(run_folder() / "ports.lock"):  # or two could look at the same time, and bind one port
+            try:
+                # Without SO_REUSEPORT first: with it, the bind would succeed beside a server of this user's.
+                _bind(port, reuse_port=False).close()
+                return cls(bound=_bind(port, reuse_port=True))
+            except OSError as error:
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    return None
+                raise
 
     def close(self) -> None:
         """Gives the port up. Idempotent."""
         self._bound.close()
-        if self._lock is not None:
-            self._lock.close()
 
     def __enter__(self) -> PortLease:
         return self
@@ -117,20 +112,3 @@ def _bound(unbound: socket.socket, host: str, port: int, reuse_port: bool) -> so
         unbound.bind((host, port))
         on_error.pop_all()
     return unbound
-
-
-def _lock(port: int) -> socket.socket | None:
-    """Returns the lock of `port`, or None while another lease holds it.
-
-    Two leases could bind one port, so an abstract unix socket named after the port decides; it
-    lives as long as its process, and once per network namespace, as ports do.
-    """
-    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        lock.bind(f"\0raydist-port-{port}")
-    except OSError as error:
-        lock.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise
-    return lock

@@ -160,6 +160,7 @@ class TaskProcess:
         assert self._server is not None
         try:
             exited, _ = receive(self._server)
+            assert isinstance(exited, Exited)
         except (OSError, EOFError):  # `kill`, or the death of the server, which is that of its processes
             exited = Exited(code=-signal.SIGKILL)
             wait_until_gone(forked.pid)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import platform
-import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from raydist import private_folders
 from raydist.known_versions import installed_version
 
 logger = logging.getLogger(__name__)
@@ -43,42 +40,27 @@ def problem_of(library: ModuleType, reason: str, *, timeout_s: float = TIMEOUT_S
     if folder is None:
         return _describe(_run(library.__name__, reason, timeout_s))
     path = folder / f"{library.__name__}-{_environment_key(library)}.json"
-    with _locked(path.with_suffix(".lock")):
+    with private_folders.locked(path.with_suffix(".lock")):
         failed = _read(path)
         if failed is None:
             failed = _run(library.__name__, reason, timeout_s)
             if None not in failed.values():
-                aside = path.with_suffix(".new")
-                aside.write_text(json.dumps(failed))
-                aside.replace(path)
+                private_folders.write_text(path, json.dumps(failed))
     return _describe(failed)
 
 
 def cache_folder() -> Path | None:
     """Returns the folder of verdicts, which this user alone can write; None where there can be none."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "raydist", "self-check")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            return None
-        folder.chmod(0o700)
+        return private_folders.cache_folder("self-check")
     except OSError as error:
         logger.warning("the self-check's result is not kept: %s", error)
         return None
-    return folder
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(private_folders.read_text(path))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

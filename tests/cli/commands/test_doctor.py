@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +70,29 @@ def test_address_that_no_ray_answers_at_is_one_sentence(
     assert (ended, out) == (code, "")
     assert sentence in err
     assert err.count("\n") == 1
+
+
+def test_dashboard_that_others_reach_is_told_with_the_remedy(raydist: Run, tmp_path: Path) -> None:
+    script = tmp_path / "ray" / "dashboard" / "dashboard.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("input()")
+    options = [("0.0.0.0", 29991), ("127.0.0.1", 29992)]
+    with contextlib.ExitStack() as stack:
+        for host, port in options:
+            command = [sys.executable, script, f"--host={host}", f"--port={port}"]
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
+        code, out, _ = raydist("doctor", "--storage", str(tmp_path))
+    lines = [line for line in out.splitlines() if ":2999" in line]
+    assert code == 0
+    assert len(lines) == 1
+    assert lines[0].startswith("ok   dashboard     Ray's dashboard listens on 0.0.0.0:29991")
+    assert lines[0].endswith("start Ray with --dashboard-host=127.0.0.1")
+
+
+@pytest.mark.parametrize(("version", "is_told"), [("2.51.1", True), ("2.52.0", False)])
+def test_ray_without_tokens_is_told(
+    raydist: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, is_told: bool
+) -> None:
+    monkeypatch.setattr(doctor, "installed_version", lambda name: version)
+    _, out, _ = raydist("doctor", "--storage", str(tmp_path))
+    assert (f"Ray {version} has no token authentication" in out) is is_told

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from raydist.errors import ClusterError
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.salvage import salvage
 from raydist.runtime.host.scratch import Scratch, adopted, scratch_root, sweep
@@ -67,11 +66,14 @@ def test_folder_that_others_could_read_is_closed_to_them() -> None:
     assert modes == [0o700, 0o700]
 
 
-def test_folder_of_another_user_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    scratch_root().symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ClusterError, match="belongs to another user"):
-        Scratch.create("run-0-worker-0")
+def test_folder_is_elsewhere_if_its_name_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_others").mkdir()
+    scratch_root().symlink_to(tmp_path / "of_others")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    scratch = Scratch.create("run-0-worker-0")
+    found, of_others = scratch_root(), list((tmp_path / "of_others").iterdir())
+    scratch.remove()
+    assert (scratch.path.parent, tmp_path / "cache" in found.parents, of_others) == (found, True, [])
 
 
 def test_stale_folder_of_a_dead_task_is_swept_by_the_next_task() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from raydist.cli import main
+from raydist.private_folders import run_folder
 from raydist.runtime.host.ray_session import mark_session, sweep_host
 from raydist.runtime.host.scratch import scratch_root
 
@@ -110,28 +111,29 @@ def test_session_stays_if_a_command_sweeps_while_it_is_marked(
     monkeypatch.setattr(fcntl, "flock", sweep_then_lock)
     path = session("session_living")
     remove = mark_session(path)
-    assert names_in(path) == ["logs", "raydist.lock"]
+    assert names_in(run_folder()) == ["session_living.lock"]
     sweep_host()
-    assert names_in(path) == ["logs", "raydist.lock"]
+    assert (names_in(run_folder()), names_in(path)) == (["session_living.lock"], ["logs"])
     remove()
-    assert names_in(tmp_path / "ray") == []
+    assert (names_in(run_folder()), names_in(tmp_path / "ray")) == ([], [])
 
 
 def test_session_elsewhere_is_not_reached_through_a_link(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "raydist.lock").write_text("")
+    (elsewhere / "thesis").mkdir(parents=True)
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "session_2").symlink_to(elsewhere)
+    killed(_DRIVER, str(tmp_path / "ray" / "session_2"))
     sweep_host()
-    assert names_in(elsewhere) == ["raydist.lock"]
+    assert names_in(elsewhere) == ["thesis"]
 
 
 def test_host_where_nothing_can_be_swept_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "ray").write_text("a file")
-    scratch_root().write_text("a file")
+    taken = scratch_root()
+    taken.write_text("a file")
     sweep_host()
-    assert names_in(tmp_path) == ["ray", scratch_root().name]
+    assert names_in(tmp_path) == ["ray", taken.name]
 
 
 @pytest.mark.slow
