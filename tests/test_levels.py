@@ -58,13 +58,11 @@ def test_marks_name_cases_that_there_are_and_what_covers_them(request: pytest.Fi
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        ((), ["test_trains[1 worker-3]"]),
         (("-m", "slow and not exhaustive"), ["test_trains[2 workers-3]", "test_waits"]),
         (("-m", "exhaustive"), ["test_trains[1 worker-legacy]", "test_trains[2 workers-legacy]"]),
-        (("-m", "not processes"), []),
-        (("-m", "", "-k", "waits"), ["test_waits"]),
+        (("-m", "processes and not slow and not exhaustive"), ["test_trains[1 worker-3]"]),
     ],
-    ids=["default", "slow", "exhaustive", "needs", "all"],
+    ids=["slow", "exhaustive", "needs"],
 )
 def test_cases_are_chosen_by_their_marks(chosen: tuple[str, ...], expected: list[str], folder: Path) -> None:
     assert names(*chosen, folder=folder) == expected

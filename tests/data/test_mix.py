@@ -301,6 +301,7 @@ def test_tensors_of_two_and_three_pipelines_are_those_of_one(tmp_path: Path) -> 
         assert joined == whole[3:]
 
 
+@pytest.mark.slow
 def test_mixture_is_read_alike_in_another_process(tmp_path: Path) -> None:
     batches = of_every_kind(tmp_path)
     sent = pickle.loads(pickle.dumps(batches))

@@ -72,6 +72,7 @@ def epochs_of(batches: Batches, num_epochs: int) -> list[list[list[int]]]:
     ]
 
 
+@pytest.mark.slow("None-1", "None-1000000", "one_huge")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window_rows", WINDOW_ROWS)
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ def autograph_files() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob("__autograph_generated_file*")}
 
 
+@pytest.mark.slow
 def test_exception_in_the_train_function_is_shown_once(raydist: Raydist, slow_job: str) -> None:
     ended = raydist("submit", slow_job, "-p", "raise_at=3", "--max-failures", "0", "--json")
     assert ended.code == 1

@@ -24,6 +24,8 @@ from raydist.storage.run_storage import open_run
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, started_ray
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 import numpy as np
 import tensorflow as tf
@@ -105,7 +107,6 @@ def matrix(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     return np.array(column.to_pylist(), np.float32)
 
 
-@pytest.mark.slow
 def test_predictions_that_were_killed_are_continued_with_each_row_once(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -154,7 +155,6 @@ def test_predictions_that_were_killed_are_continued_with_each_row_once(
     assert (again.code, again.json["rows_before"]) == (0, ROWS)
 
 
-@pytest.mark.slow
 def test_records_are_predicted_by_the_features_of_the_inputs_names(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -184,7 +184,6 @@ def test_records_are_predicted_by_the_features_of_the_inputs_names(
     assert json.loads((tmp_path / "other/_raydist.json").read_text())["features"] == ["label", "y"]
 
 
-@pytest.mark.slow
 def test_csv_is_predicted_to_csv(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -207,7 +206,6 @@ def test_csv_is_predicted_to_csv(
     assert "is that of other predictions: to was 'csv', and is 'parquet'" in other.err
 
 
-@pytest.mark.slow
 def test_images_are_predicted_from_any_folder(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -257,7 +255,6 @@ def train(ctx: raydist.TrainContext):
 """
 
 
-@pytest.mark.slow
 def test_model_that_kills_its_process_ends_the_predictions_with_a_remedy(
     running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:
@@ -283,7 +280,6 @@ def test_model_that_kills_its_process_ends_the_predictions_with_a_remedy(
     assert f"{tmp_path}/data/out is in {tmp_path}/data, whose files are predicted for" in inside.err
 
 
-@pytest.mark.slow
 def test_workers_share_gpus_that_are_fewer(
     raydist: Callable[..., Ended], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -301,7 +297,6 @@ def test_workers_share_gpus_that_are_fewer(
     assert len(predictions(tmp_path / "out")) == 60
 
 
-@pytest.mark.slow
 def test_model_data_and_predictions_on_s3(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     values = np.random.default_rng(1).normal(size=(ROWS, 4)).astype("float32")
     (tmp_path / "job.py").write_text(JOB)
@@ -359,7 +354,6 @@ def test_model_data_and_predictions_on_s3(tmp_path: Path, tmp_path_factory: pyte
     np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -408,7 +402,6 @@ model.save(sys.argv[1])
 """
 
 
-@pytest.mark.slow
 def test_exported_formats_have_the_outputs_of_the_run_s_model(
     raydist: Callable[..., Ended], tmp_path: Path
 ) -> None:

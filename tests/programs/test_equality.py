@@ -14,7 +14,7 @@ from tests.programs.in_turn import CLUSTERS, Done, cluster_of, run_programs
 from tests.support.selected import selected
 
 # All programs that are asked for, of a Keras and cluster, run for the first test that asks for one.
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 # None of these notes may appear for a program that equals one device.
 FALSE_ALARMS = (RANDOM, BATCHNORM, "could not be shown")

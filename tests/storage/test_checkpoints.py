@@ -145,6 +145,7 @@ DAMAGES = [
 ]
 
 
+@pytest.mark.slow("first_byte_flipped", "last_byte_flipped", "cut_to_nothing", "cut_in_half", "one_byte_more")
 @pytest.mark.parametrize("name", sorted(FILES))
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES)
 def test_damaged_file_is_named_and_the_one_before_is_restored(

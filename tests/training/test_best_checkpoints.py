@@ -123,6 +123,7 @@ def test_damaged_values_of_the_evaluator_count_as_none(tmp_path: Path) -> None:
     assert values.read() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep_best", "told"),
     [

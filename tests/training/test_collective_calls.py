@@ -16,6 +16,8 @@ from raydist.outcome.status import CallState, Collective
 from tests.support.fakes import attempt_of, make_status, task
 from tests.support.processes import Cluster, run_function, started
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "tests.support.alone_functions"
 WORKERS = ("worker/0", "worker/1")
 PLACES = (
@@ -71,7 +73,6 @@ def test_call_of_one_worker_is_told_with_both_lines(
     check(sentence_of(keras, call, place, tmp_path), call, place)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reduce", "gather", "own step", "variable"])
 def test_collective_of_one_worker_alone_is_told(name: str, tmp_path: Path) -> None:
     sentence = sentence_of("3", name, "after", tmp_path)
@@ -94,7 +95,6 @@ def check(sentence: str, call: str, place: str) -> None:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keras", "options"),
     [
@@ -117,7 +117,6 @@ def test_one_worker_reads_alone_what_all_have_trained(keras: str, options: dict[
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_metric_that_changes_outside_of_calls_is_read_anew(keras: str) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
@@ -127,7 +126,6 @@ def test_metric_that_changes_outside_of_calls_is_read_anew(keras: str) -> None:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keras", "workers", "devices", "options"),
     [

@@ -39,6 +39,7 @@ def published(tmp_path: Path) -> tuple[FolderParcels, Path]:
     return parcels, file
 
 
+@pytest.mark.slow
 def test_worker_reads_what_the_chief_published(tmp_path: Path) -> None:
     parcels, file = published(tmp_path)
     assert sources.load(parcels, file.name) == {"seed": 3}

@@ -155,6 +155,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_a_damaged_record(
     raydist: Run, file: Path, record: dict[str, Any], command: str

@@ -90,6 +90,7 @@ def shell(redirection: str, arguments: list[str], *, code: str = MAIN) -> subpro
     )
 
 
+@pytest.mark.slow("closed")
 @pytest.mark.parametrize("arguments", CASES)
 @pytest.mark.parametrize(
     ("redirection", "sentence"),
@@ -120,6 +121,7 @@ def test_first_line_of_a_long_table_is_enough(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "step,epoch,task,loss\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", ["2>&-", "2> /dev/full", "<&-", "<&- 2>&-"])
 @pytest.mark.parametrize("arguments", CASES[:3])
 def test_other_streams_do_not_matter(arguments: list[str], redirection: str) -> None:
@@ -166,6 +168,7 @@ def test_run_whose_stdout_is_closed_is_not_begun(tmp_path: Path) -> None:
     assert "stdout is closed" in done.stderr
 
 
+@pytest.mark.slow("2> /dev/full", "<&- 2>&-")
 @pytest.mark.parametrize("redirection", ["2>&-", "2> /dev/full", "<&- 2>&-"])
 def test_json_of_a_run_is_whole_without_stderr(redirection: str) -> None:
     done = submitted(redirection, more=("--json",))

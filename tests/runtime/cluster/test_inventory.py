@@ -9,6 +9,7 @@ from raydist.runtime.cluster.inventory import probe_inventory
 from raydist.runtime.cluster.ray_internals import names_node_types
 
 
+@pytest.mark.slow
 def test_inventory_is_what_ray_has(ray_cluster: Connection) -> None:
     inventory = probe_inventory(ray_cluster, environ={"TPU_NAME": "pod"})
     (host,) = inventory.hosts

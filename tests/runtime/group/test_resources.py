@@ -124,6 +124,7 @@ def test_task_of_a_host_that_is_gone_moves_only_where_its_labels_are(
         placement.remove()
 
 
+@pytest.mark.slow
 def test_memory_that_no_node_has_left_is_waited_for(
     special_node: str, start: Start, wait_until: WaitUntil
 ) -> None:
