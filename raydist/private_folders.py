@@ -18,6 +18,8 @@ from pathlib import Path
 
 from raydist.errors import ClusterError
 
+# In a task, whose own TMPDIR is its scratch folder, the host's folder of temporary files.
+HOST_TMPDIR = "RAYDIST_HOST_TMPDIR"
 _IN_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -30,12 +32,17 @@ def host_places(suffix: str = "") -> list[Path]:
 
     A home may be shared by hosts, so the host is part of the name there.
     """
-    places = [Path(tempfile.gettempdir()) / f"raydist-{os.geteuid()}{suffix}"]
+    places = [Path(host_tmpdir()) / f"raydist-{os.geteuid()}{suffix}"]
     if (cache := _of_user("XDG_CACHE_HOME", ".cache")) is not None:
         places.append(cache / "raydist" / f"on-{platform.node()}{suffix}")
     if (runtime := _absolute(os.environ.get("XDG_RUNTIME_DIR"))) is not None:
         places.append(runtime / f"raydist{suffix}")
     return places
+
+
+def host_tmpdir() -> str:
+    """Returns the folder of temporary files that is this host's, and not a task's."""
+    return os.environ.get(HOST_TMPDIR) or tempfile.gettempdir()
 
 
 def run_folder() -> Path:
@@ -99,7 +106,7 @@ def opened(folder: Path) -> Iterator[int]:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid():
             raise PermissionError(f"{folder} belongs to user {found.st_uid}")
-        if found.st_mode & 0o022:
+        if found.st_mode & 0o002:  # a group may be this user's own, as by a umask of 002
             raise PermissionError(f"others can write to {folder}; remove it")
         if found.st_mode & 0o077:
             os.fchmod(descriptor, 0o700)

@@ -95,9 +95,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark_case(item)
     if (text := config.getoption("--shard")) is not None:
         number, num_shards = _shard(text)
-        left = [item for item in items if shard_of(item.nodeid, num_shards) != number]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
+        shards = [shard_of(item.nodeid, num_shards) for item in items]
+        both = list(zip(items, shards, strict=True))
+        config.hook.pytest_deselected(items=[item for item, shard in both if shard != number])
+        items[:] = [item for item, shard in both if shard == number]
     if hasattr(config, "workerinput"):  # of pytest-xdist
         items.sort(key=lambda item: rank_of(item.nodeid))
 

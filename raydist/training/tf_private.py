@@ -603,11 +603,13 @@ def check_constant_rows() -> None:
 
     @functools.wraps(stock_set)
     def set_shape(self: tf.Tensor, shape: Any) -> None:
-        is_open = bool(self.shape.rank) and self.shape[0] is None
-        rows = tf.shape(self)[0] if is_open and _is_one_of_several() else None
+        wanted = tf.TensorShape(shape)
+        fixes_rows = bool(self.shape.rank and wanted.rank) and self.shape[0] is None and wanted[0] is not None
+        is_traced_here = fixes_rows and self.graph is ops.get_default_graph() and _is_one_of_several()
+        rows = tf.shape(self)[0] if is_traced_here else None
         stock_set(self, shape)
-        if rows is not None and self.shape[0] is not None:
-            tf.debugging.assert_equal(rows, self.shape[0], "set_shape")
+        if rows is not None:
+            tf.debugging.assert_equal(rows, wanted[0], "set_shape")
 
     reshape.checks_rows = True  # type: ignore[attr-defined]
     gen_array_ops.reshape = reshape

@@ -84,6 +84,7 @@ class Scratch:
 
         A killed process removes none: AutoGraph alone leaves a file per converted function.
         """
+        os.environ[private_folders.HOST_TMPDIR] = private_folders.host_tmpdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.make_temporary_folder())
 
     def make_temporary_folder(self) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 from raydist.errors import StorageError
 from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
+from raydist.private_folders import HOST_TMPDIR, host_tmpdir
 from raydist.runtime.host.address import join_address, split_address
 from raydist.runtime.host.firewall import advice, set_fence
 from raydist.runtime.host.hardware import read_machine
@@ -87,7 +88,8 @@ class TaskLife:
             if self._is_in_place:
                 temporary = self._scratch.make_temporary_folder()
                 # Its import continues alongside the rest.
-                self._process = self._start({**environ, "TMPDIR": str(temporary)}, self._held, hold)
+                own = {HOST_TMPDIR: host_tmpdir(), "TMPDIR": str(temporary)}
+                self._process = self._start({**environ, **own}, self._held, hold)
             self._check_storage()
         except BaseException:
             self._is_ending = True

@@ -58,7 +58,7 @@ class _Spread:
             for node in nodes:
                 inputs = [name.partition(":")[0] for name in node.input if not name.startswith("^")]
                 depends = is_all or any(name in reached for name in inputs)
-                depends &= REDUCED not in node.name
+                depends &= not node.name.rpartition("/")[2].startswith(REDUCED)
                 if node.op in ASSIGNMENTS:
                     found = {inputs[0]} if is_all or any(name in reached for name in inputs[1:]) else set()
                 else:

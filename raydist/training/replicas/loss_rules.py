@@ -306,14 +306,14 @@ def rule_of_loop(
         step_fn, check, batch, strategy=strategy, is_loop=True, number=number, division=division
     )
     parts = _described_parts(num_replicas, 1)
+    drifting = [] if check is None else _drifting_in_loop(check)
+    # Other variables are told: a loop may mean them to be a replica's own.
+    _refuse_drifting(step_fn, [one for one in drifting if one.trainable], strategy)
     if check is not None:
         if check.draws_elsewhere:
             reporter.note(loss_verdict.describe_draws(step_fn))
         if layers := layer_notes.normed_by_replica(check.normalising, strategy):
             reporter.note(layer_notes.describe_norms(layers))
-        drifting = _drifting_in_loop(check)
-        # Other variables are told: a loop may mean them to be a replica's own.
-        _refuse_drifting(step_fn, [one for one in drifting if one.trainable], strategy)
         if drifting:
             reporter.note(loss_verdict.describe_assignments(step_fn, drifting, is_note=True))
         if summed := _summed_in_loop(check):

@@ -46,6 +46,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     shutil.rmtree(folder)
 
 
+def test_task_shares_the_folder_of_its_host_whatever_its_own_temporary_files(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder()
+    for name in ("RAYDIST_HOST_TMPDIR", "TMPDIR"):
+        monkeypatch.setenv(name, "")  # so that they are restored
+    monkeypatch.delenv("RAYDIST_HOST_TMPDIR")
+    scratch = Scratch.create("a-task")
+    scratch.take_temporary_files()
+    assert Path(os.environ["TMPDIR"]).is_relative_to(scratch.path)
+    assert run_folder() == folder
+
+
 def squat(shared: Path) -> None:
     """Has the attacker make each folder in the shared one that the victim could want."""
 
