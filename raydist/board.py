@@ -22,9 +22,9 @@ from typing import Any
 from raydist.errors import MistakeError, StorageError
 from raydist.page.server import is_own_host, new_token, own_names
 from raydist.spec.quantities import size_text
-from raydist.storage.checkpoint_marker import safe_name
 from raydist.storage.filesystem import FoundFile, Storage
 from raydist.storage.layout import INDEX, STUDIES, RunLayout
+from raydist.storage.limits import safe_name
 from raydist.storage.local_files import append_whole
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,8 @@ class Mirror:
         try:
             target = self._folder / run / safe_name(file.key.removeprefix(f"{key}/"))
         except ValueError as error:
-            raise StorageError(f"{self._storage.uri(key)} is damaged: {error}") from error
+            logger.warning("%s is damaged: %s", self._storage.uri(key), error)
+            return False
         part = self._folder / f"{run}-{file.key.replace('/', '-')}{_PART}"
         try:
             self._storage.download(file.key, part)
