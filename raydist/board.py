@@ -1,4 +1,4 @@
-"""TensorBoard over the runs of a storage: a local mirror of their event files, and TensorBoard's server."""
+"""TensorBoard over the runs of a storage: a local mirror of their files, and TensorBoard's server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from raydist.errors import MistakeError, StorageError
-from raydist.storage.checkpoint_marker import safe_name
+from raydist.page.server import is_own_host, new_token, own_names
+from raydist.spec.quantities import size_text
 from raydist.storage.filesystem import FoundFile, Storage
 from raydist.storage.layout import INDEX, STUDIES, RunLayout
+from raydist.storage.limits import safe_name
 from raydist.storage.local_files import append_whole
 
 logger = logging.getLogger(__name__)
@@ -31,7 +34,9 @@ _MIN_WAIT_S = 5.0
 _MAX_WAIT_S = 300.0
 _WAIT_SHARE = 0.25
 _THREADS = 8
-_PROFILES = "plugins/profile"
+_PROFILES = "/plugins/profile/"
+_EVENTS = ".tfevents."
+_MAX_FILE_BYTES = 512 * 2**20
 _PART = ".part"  # the end of a name that TensorBoard does not read
 
 
@@ -45,9 +50,10 @@ class _Seen:
 
 
 class Mirror:
-    """Keeps a folder in which each run has a folder of its name: a link, or copies from an object store.
+    """Keeps a folder with a copy of each run's event files and profiles, in a folder of the run's name.
 
-    TensorBoard itself reads no object store without other packages.
+    TensorBoard follows links, and its projector opens each path that a file names, so it gets nothing else.
+    It reads no object store without other packages.
     """
 
     def __init__(
@@ -64,46 +70,38 @@ class Mirror:
         self._runs = runs
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
+        # To look at a local folder costs nothing.
+        self._max_wait_s = _MIN_WAIT_S if storage.local_path() is not None else _MAX_WAIT_S
 
     def refresh(self) -> None:
         """Brings the folder up to date; raises StorageError where that cannot be done now."""
         names = self._storage.list_names("") if self._runs is None else self._runs
         keys = {name: RunLayout(run=name).tensorboard for name in names if name not in (INDEX, STUDIES)}
-        if self._storage.local_path() is not None:
-            for name, key in keys.items():
-                self._link(name, self._storage.local_path(key))
-            return
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-board") as threads:
             for _ in threads.map(self._copy, keys, keys.values()):
                 pass
-
-    def _link(self, run: str, source: Path | None) -> None:
-        link = self._folder / run
-        profiles = [] if source is None else sorted(source.glob(f"*/{_PROFILES}/*"))
-        if source is None or not source.is_dir():
-            _remove(link)  # the run was deleted
-        elif not profiles and not os.path.lexists(link):
-            link.symlink_to(source)
-        elif profiles:
-            _link_around(source, link, profiles)
 
     def _copy(self, run: str, key: str) -> None:
         now_s = self._clock()
         seen = self._seen.setdefault(run, _Seen(grown_at_s=now_s, next_look_at_s=now_s))
         if now_s < seen.next_look_at_s:
             return
-        for file in self._storage.list_files(key):
+        files = self._storage.list_files(key)
+        if not files:
+            shutil.rmtree(self._folder / run, ignore_errors=True)  # the run was deleted
+        for file in filter(_is_shown, files):
             if seen.files.get(file.key) != file and self._download(run, file, key):
                 seen.files[file.key] = file
                 seen.grown_at_s = now_s
         quiet_s = now_s - seen.grown_at_s
-        seen.next_look_at_s = now_s + max(_MIN_WAIT_S, min(_MAX_WAIT_S, _WAIT_SHARE * quiet_s))
+        seen.next_look_at_s = now_s + max(_MIN_WAIT_S, min(self._max_wait_s, _WAIT_SHARE * quiet_s))
 
     def _download(self, run: str, file: FoundFile, key: str) -> bool:
         try:
             target = self._folder / run / safe_name(file.key.removeprefix(f"{key}/"))
         except ValueError as error:
-            raise StorageError(f"{self._storage.uri(key)} is damaged: {error}") from error
+            logger.warning("%s is damaged: %s", self._storage.uri(key), error)
+            return False
         part = self._folder / f"{run}-{file.key.replace('/', '-')}{_PART}"
         try:
             self._storage.download(file.key, part)
@@ -125,32 +123,12 @@ def _grow(target: Path, part: Path) -> None:
         os.replace(part, target)
 
 
-def _link_around(source: Path, folder: Path, profiles: Sequence[Path]) -> None:
-    """Makes a folder with links to all that a run has, but copies of its profiles.
-
-    The profile plugin looks into no links, and writes its own files beside those of a profile.
-    """
-    if folder.is_symlink():
-        folder.unlink()
-    folder.mkdir(exist_ok=True)
-    tasks = {profile.relative_to(source).parts[0] for profile in profiles}
-    for child in source.iterdir():
-        if child.name not in tasks and not os.path.lexists(folder / child.name):
-            (folder / child.name).symlink_to(child)
-    for profile in profiles:
-        target = folder / profile.relative_to(source)
-        if not target.exists():
-            part = folder.parent / f"{folder.name}-{profile.name}{_PART}"
-            shutil.copytree(profile, part, dirs_exist_ok=True)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, target)
-
-
-def _remove(place: Path) -> None:
-    if place.is_symlink():
-        place.unlink()
-    elif place.is_dir():
-        shutil.rmtree(place)
+def _is_shown(file: FoundFile) -> bool:
+    """Whether the file is one that raydist writes for TensorBoard, and not too large to copy."""
+    is_known = _EVENTS in file.key.rpartition("/")[2] or _PROFILES in file.key
+    if is_known and file.size_bytes > _MAX_FILE_BYTES:
+        logger.warning("%s is not shown: it has more than %s", file.key, size_text(_MAX_FILE_BYTES))
+    return is_known and file.size_bytes <= _MAX_FILE_BYTES
 
 
 DEFAULT_PORT = 6006
@@ -183,8 +161,9 @@ def running_tensorboard(
         folder.mkdir()
         mirror = Mirror(storage, folder, runs=runs)
         mirror.refresh()
-        with _refreshed(mirror):
-            yield _launch(folder, host=host, port=_free_port(host) if port is None else port)
+        port = _free_port(host) if port is None else port
+        with _refreshed(mirror), _launched(folder, host=host, port=port) as url:
+            yield url
 
 
 @contextlib.contextmanager
@@ -207,22 +186,48 @@ def _refreshed(mirror: Mirror) -> Iterator[None]:
         thread.join()
 
 
-def _launch(folder: Path, *, host: str, port: int) -> str:
+@contextlib.contextmanager
+def _launched(folder: Path, *, host: str, port: int) -> Iterator[str]:
     # Has TensorBoard do without TensorFlow (tensorboard/compat/__init__.py), which takes seconds and 400 MB
     # to import, and which a local folder does not need.
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
     from tensorboard import program
 
+    servers = []
+
+    def serve(application: Callable[..., Any], flags: Any) -> Any:
+        servers.append(program.WerkzeugServer(_only_to_own_name(application, host=host), flags))
+        return servers[-1]
+
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of its own HTTP headers
-    board = program.TensorBoard()
-    arguments = ["--logdir", str(folder), "--host", host, "--port", str(port)]
-    board.configure(argv=["tensorboard", *arguments, "--reload_interval", f"{REFRESH_S:g}"])
+    board = program.TensorBoard(server_class=serve)
+    options = {"logdir": str(folder), "host": host, "port": str(port), "path_prefix": f"/{new_token()}"}
+    # The data server of --load_fast would answer every user of this machine.
+    options |= {"load_fast": "false", "reload_interval": f"{REFRESH_S:g}"}
+    board.configure(argv=["tensorboard", *(f"--{name}={value}" for name, value in options.items())])
     try:
-        return str(board.launch()).rstrip("/")
+        url = str(board.launch()).rstrip("/")
     except program.TensorBoardServerException as error:
         raise MistakeError(
             f"TensorBoard cannot listen on {host}:{port}: {error}; give another --port"
         ) from error
+    try:
+        yield url
+    finally:
+        servers[0].shutdown()
+        servers[0].server_close()
+
+
+def _only_to_own_name(application: Callable[..., Any], *, host: str) -> Callable[..., Any]:
+    """Returns a WSGI application that answers nobody who asks for another host's name."""
+
+    def answer(environ: Any, start: Callable[..., Any]) -> Any:
+        if is_own_host(environ.get("HTTP_HOST"), names=own_names(host)):
+            return application(environ, start)
+        start("403 Forbidden", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+        return []
+
+    return answer
 
 
 def _free_port(host: str) -> int:

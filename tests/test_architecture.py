@@ -43,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "data.sources": {"errors", "spec", "storage", "data.order", "data"},
     "data.__init__": {"data", "data.sources"},
     "page": {"errors", "spec", "outcome", "stragglers", "storage", "metrics"},
-    "board": {"errors", "storage"},
+    "board": {"errors", "spec", "storage", "page"},
     "tracking": {"errors", "spec", "outcome", "storage", "metrics"},
     "train_context": {"spec"},
     # Runs TensorFlow in a task.

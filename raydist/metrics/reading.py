@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,23 +17,22 @@ from raydist.metrics.parquet import SCHEMA
 from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import FoundFile, Storage
+from raydist.storage.limits import check_rows
 from raydist.storage.run_storage import RunStorage
 
 # An object store answers slowly, but many requests at once.
 _THREADS = 8
 # Files that are put together before their words are numbered, which costs something for each array.
 _GROUP_FILES = 64
-_WORDS = ("task", "name")
-_STORED = pa.schema([field for field in SCHEMA if field.name != "run"])
+_MAX_NAME_LENGTH = 10_000
 _NUMBERED = pa.dictionary(pa.int32(), pa.string())
-# What a reader gets: of one scope, with the words as numbers of a dictionary.
-COLUMNS = pa.schema(
-    [
-        pa.field(field.name, _NUMBERED if field.name in _WORDS else field.type)
-        for field in _STORED
-        if field.name != "scope"
-    ]
+# As files are read: a word that a million rows share is there once.
+_TEXTS = ("task", "scope", "name")
+_STORED = pa.schema(
+    [field.with_type(_NUMBERED) if field.name in _TEXTS else field for field in SCHEMA if field.name != "run"]
 )
+# What a reader gets: of one scope, with the words as numbers of a dictionary.
+COLUMNS = pa.schema([pa.field(field.name, field.type) for field in _STORED if field.name != "scope"])
 
 
 Choose = Callable[[Collection[TaskId]], Collection[TaskId]]
@@ -144,7 +144,7 @@ def _read_group(
     try:
         for key in keys:
             files[key] = _read_file(storage, key)
-        rows = pa.concat_tables(files.values()).combine_chunks()
+        rows = pa.concat_tables(files.values()).unify_dictionaries().combine_chunks()
         _check_words(rows, storage.uri(", ".join(keys)))
     except _DamagedFileError as error:
         if on_damage is None:
@@ -158,29 +158,54 @@ def _read_group(
 
 
 def _of_scope(rows: pa.Table, scope: Scope) -> pa.Table:
-    of_scope = rows.filter(pc.equal(rows["scope"], scope.value)).drop_columns("scope")
-    for name in _WORDS:
-        number = of_scope.schema.get_field_index(name)
-        of_scope = of_scope.set_column(number, name, of_scope[name].dictionary_encode())
-    return of_scope.cast(COLUMNS)
+    of_scope = rows.filter(pc.equal(rows["scope"], scope.value)).select(COLUMNS.names).cast(COLUMNS)
+    for number, field in enumerate(COLUMNS):
+        if field.type == _NUMBERED:
+            used = pa.chunked_array(map(_used_words, of_scope.column(number).chunks), _NUMBERED)
+            of_scope = of_scope.set_column(number, field, used)
+    return of_scope
+
+
+def _used_words(words: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Returns them without those of its dictionary that no row has."""
+    numbers, is_used = words.indices.to_numpy(), np.zeros(len(words.dictionary), bool)
+    is_used[numbers] = True
+    places = (np.cumsum(is_used) - 1).astype(np.int32)
+    return pa.DictionaryArray.from_arrays(places[numbers], words.dictionary.filter(pa.array(is_used)))
 
 
 def _read_file(storage: Storage, key: str) -> pa.Table:
     content = storage.read_bytes(key)
     try:
         # Each file is read by one thread: there are many, and handing out its columns takes longer.
-        file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False, page_checksum_verification=True)
+        file = pq.ParquetFile(
+            pa.BufferReader(content),
+            pre_buffer=False,
+            page_checksum_verification=True,
+            read_dictionary=list(_TEXTS),
+        )
+        check_rows(file.metadata.num_rows, num_bytes=len(content))
         rows = file.read(columns=_STORED.names, use_threads=False)
+        if any(rows[field.name].null_count for field in _STORED if not field.nullable):
+            raise ValueError("a value is missing")
         return rows if rows.schema.equals(_STORED) else rows.select(_STORED.names).cast(_STORED)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise _DamagedFileError(f"{storage.uri(key)} is damaged: {_reason(error)}") from error
 
 
+def _words(column: pa.ChunkedArray) -> Iterator[str]:
+    for chunk in column.chunks:
+        yield from chunk.dictionary.to_pylist()
+
+
 def _check_words(rows: pa.Table, where: str) -> None:
     """Raises _DamagedFileError for a name that is not text, and for what is not a task."""
     try:
-        pc.unique(rows["name"]).to_pylist()
-        for task in pc.unique(rows["task"]).to_pylist():
+        for task in _words(rows["task"]):
             TaskId.parse(task)
-    except (SpecError, UnicodeDecodeError) as error:
+        for scope in _words(rows["scope"]):
+            Scope(scope)
+        if any(len(name) > _MAX_NAME_LENGTH for name in _words(rows["name"])):
+            raise SpecError(f"a metric's name has more than {_MAX_NAME_LENGTH} characters")
+    except (SpecError, ValueError) as error:
         raise _DamagedFileError(f"{where} is damaged: {_reason(error)}") from error

@@ -71,6 +71,11 @@ def is_own_host(header: str | None, *, names: Collection[str]) -> bool:
     return True
 
 
+def own_names(host: str) -> frozenset[str]:
+    """Returns the names of a server that listens on `host`."""
+    return frozenset({"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()})
+
+
 class PageServer(ThreadingHTTPServer):
     """Serves a site to whoever has the token, until it is closed.
 
@@ -87,7 +92,7 @@ class PageServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
         shown = f"[{host}]" if ":" in host else host
-        self.names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+        self.names = own_names(host)
         self.url = f"http://{shown}:{self.server_address[1]}/{f'{token}/' if token else ''}"
 
     def server_bind(self) -> None:

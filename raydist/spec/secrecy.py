@@ -19,7 +19,7 @@ REDACTED = "***"  # stands for what is not kept
 
 # No plural of token: `special_tokens` and `max_tokens` are common params of a model.
 _SECRET_NAME = re.compile(
-    r"(^|_)((password|passwd|passphrase|pwd|secret|credential|connection_string|webhook(_ur[il])?"
+    r"(^|_)((password|passwd|passphrase|pwd|pw|auth|secret|credential|connection_string|webhook(_ur[il])?"
     r"|(api|access|account|auth|encryption|private|secret|signing|wandb)_?key)s?|token)$"
 )
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -29,21 +29,49 @@ _COUNTED_NAME = re.compile(r"token$")
 _SECRET_WORDS = frozenset(
     {
         *("PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "SECRET", "SECRETS", "TOKEN", "TOKENS", "KEY", "KEYS"),
-        *("APIKEY", "CREDENTIAL", "CREDENTIALS", "PAT", "DSN", "WEBHOOK", "COOKIE", "AUTHORIZATION", "PWD"),
+        *(
+            "APIKEY",
+            "CREDENTIAL",
+            "CREDENTIALS",
+            "PAT",
+            "DSN",
+            "WEBHOOK",
+            "COOKIE",
+            "AUTHORIZATION",
+            "PWD",
+            "PW",
+            "OTP",
+        ),
     }
 )
-_SECRET_ENDINGS = ("PASSWORD", "PASSWD", "APIKEY", "SECRET", "TOKEN", "CONNECTION_STRING")
+_SECRET_ENDINGS = (
+    *("PASSWORD", "PASSWORT", "PASSWD", "SSHPASS", "APIKEY", "SECRET", "TOKEN", "CONNECTION_STRING"),
+    *("DATABASE_URL", "_AUTH", "_PHRASE", "_SAS", "_CREDS", "_LOGIN"),
+)
 # Each shell sets them to a folder.
 _OPEN_VARIABLES = frozenset({"PWD", "OLDPWD"})
-_SECRET_VALUES = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS
+# What is a secret wherever it stands, but for a named group in front. Each repetition is bounded or ends a
+# match, so a search is linear. detect-secrets has the tokens of more services, but no names or headers, and
+# needs requests and PyYAML.
+_TOKENS = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]{0,10000}-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\b(?:FwoGZXIvYXdz|IQoJb3JpZ2lu)[\w+/=]+"  # AWS
     r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}|\bglpat-[A-Za-z0-9_-]{16,}"
     r"|\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\bxox[abeprs]-[A-Za-z0-9-]{10,}|\bAIza[0-9A-Za-z_-]{30,}"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"  # a JSON web token
-    r"|(?i:\bbearer\s+\S{8,})"
-    r"|[A-Za-z][A-Za-z0-9+.-]*://[^/\s]*@"  # a URI with a user's name or password
-    r"|[A-Za-z][A-Za-z0-9+.-]*://\S*\?\S"  # or with a query, which may hold a signature
+    r"|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|\bSK[0-9a-f]{32}\b|\bSG\.[\w-]{16,80}\.[\w-]{16,}"
+    r"|\bnvapi-[\w-]{20,}|\bhvs\.[\w-]{16,}|\bnpm_[A-Za-z0-9]{30,}|\bpypi-[\w-]{20,}|\bdapi[0-9a-f]{32}\b"
+    r"|\bdop_v1_[0-9a-f]{32,}|\bya29\.[\w-]{20,}|\br8_\w{30,}|\bgsk_\w{30,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,600}\.[A-Za-z0-9_-]{8,}"  # a JSON web token
+    r"|(?P<hook>\bhooks\.slack\.com/services/)[\w/-]+|(?P<signature>\bsig=)[^&\s'\"]+"
+    r"|(?P<header>(?i:\b(?:authorization|x-[a-z-]{0,30}(?:key|token))['\"]?\s{0,9}[:=]\s{0,9}['\"]?"
+    r"(?:(?:basic|bearer|token)\s{1,9})?))[^\s'\",;]{3,}"
+    r"|(?P<scheme>(?i:\bbearer\s{1,9}))(?=[A-Za-z+/._~-]{0,200}[0-9=])[A-Za-z0-9+/=._~-]{8,}"
+)
+# Of a variable's value, which a text may have for other reasons.
+_SECRET_VALUES = re.compile(
+    r"(?i:\bbearer\s{1,9}\S{8}|\bbasic\s{1,9}(?=[a-z+/]{0,200}[0-9=])[a-z0-9+/]{10,}={0,2}(?![^\s'\",])"
+    r"|(?:password|passwd|pwd|secret|private_key|api_?key|\"auth)['\"]?\s{0,9}[:=]\s{0,9}['\"]?[^\s'\"]"
+    r"|\blogin\s{1,9}\S{1,200}\s{1,9}password\s)"  # of a .netrc
 )
 # One word of random letters and digits, such as 32 hexadecimal ones. `resnet50-imagenet-2026-baseline-run-3`
 # is none, as its parts are short. A path has `/` too, but begins with it.
@@ -98,12 +126,12 @@ def _is_secret_variable_name(name: str) -> bool:
     upper = name.upper()
     if upper in _OPEN_VARIABLES:
         return False
-    has_word = upper.endswith(_SECRET_ENDINGS) or not _SECRET_WORDS.isdisjoint(upper.split("_"))
+    has_word = f"_{upper}".endswith(_SECRET_ENDINGS) or not _SECRET_WORDS.isdisjoint(upper.split("_"))
     return has_word or is_secret_name(name)
 
 
 def _is_secret_value(value: str) -> bool:
-    if _SECRET_VALUES.search(value):
+    if _TOKENS.search(value) or _SECRET_VALUES.search(value) or redact(value) != value:
         return True
     return bool(_WORD.fullmatch(value)) and _bits(value) > _RANDOM_BITS
 
@@ -130,8 +158,6 @@ _ASSIGNMENT_PATTERN = re.compile(r"(?P<name>(?P<option>-p|--env=|--?)?(?P<key>[A
 # Options of environment variables, of which other names are secrets than of params.
 _WITH_VARIABLES = ("--env", "--runtime-env")
 _KEY_PATTERN = re.compile(r"([\w.-]+)[\"']?\s*:")
-# What `redact` leaves of a URI.
-_REDACTED_PATTERN = re.compile(rf"{_SCHEME}\S*(?:\*\*\*@|=\*\*\*)")
 # Shorter ones stand in too many texts by chance.
 _MIN_SECRET_LENGTH = 4
 # A shorter user part without a password is a user's name.
@@ -165,8 +191,12 @@ def _without_users(text: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """Returns `text` with each URI in it redacted."""
-    return _URI_PATTERN.sub(lambda match: redact(match[0]), text)
+    """Returns `text` with each URI in it redacted, and without tokens and credentials in headers."""
+    return _TOKENS.sub(_redact_token, _URI_PATTERN.sub(lambda match: redact(match[0]), text))
+
+
+def _redact_token(match: re.Match[str]) -> str:
+    return f"{match[match.lastgroup] if match.lastgroup else ''}{REDACTED}"
 
 
 def redact_arguments(args: Sequence[str]) -> list[str]:
@@ -213,7 +243,7 @@ def holds_redacted(value: object) -> bool:
         return any(map(holds_redacted, value.values()))
     if isinstance(value, list | tuple):
         return any(map(holds_redacted, value))
-    return isinstance(value, str) and (value == REDACTED or _REDACTED_PATTERN.search(value) is not None)
+    return isinstance(value, str) and REDACTED in value
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from isal import isal_zlib
+
+from raydist.storage.limits import parse_json, safe_name
 
 STATE_FILE = "state.json"
 # The variables, as arrays by key, and a list that describes them in their order.
@@ -80,7 +81,7 @@ def encode_marker(*, step: int, attempt: int, files: Sequence[StoredFile], info:
 
 def decode_marker(content: bytes, *, step: int, attempt: int, uri: str) -> Checkpoint:
     """Raises ValueError, KeyError, TypeError or AttributeError where `content` is not what was written."""
-    marker = json.loads(content)
+    marker = parse_json(content)
     crc32 = marker.pop("crc32")
     if crc32 != isal_zlib.crc32(_canonical(marker)) or (marker["step"], marker["attempt"]) != (step, attempt):
         raise ValueError("the marker's checksum does not fit")
@@ -90,14 +91,6 @@ def decode_marker(content: bytes, *, step: int, attempt: int, uri: str) -> Check
 
 def _canonical(marker: Mapping[str, Any]) -> bytes:
     return json.dumps(marker, sort_keys=True, separators=(",", ":")).encode()
-
-
-def safe_name(name: str) -> str:
-    """Returns `name` unless it would lead out of the folder that it is fetched into."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{name!r} leads out of the folder")
-    return name
 
 
 def describe_file(name: str, chunks: Iterable[bytes]) -> StoredFile:

@@ -23,10 +23,10 @@ from raydist.storage.checkpoint_marker import (
     decode_marker,
     describe_file,
     encode_marker,
-    safe_name,
 )
 from raydist.storage.failures import is_full_disk, storage_errors
 from raydist.storage.filesystem import Storage
+from raydist.storage.limits import parse_json, safe_name
 from raydist.storage.local_files import write_chunks
 from raydist.storage.run_storage import RunStorage
 
@@ -51,7 +51,7 @@ class EvaluationStore:
                 raise
             return {}
         try:
-            found: dict[str, dict[str, float]] = json.loads(content)
+            found: dict[str, dict[str, float]] = parse_json(content)
             return {name: dict(values) for name, values in found.items()}
         except (ValueError, TypeError, AttributeError) as error:
             logger.warning("%s is damaged: %s", self._storage.uri(self._storage.evaluations), error)
@@ -311,6 +311,8 @@ class CheckpointStore:
         with _missing_is_damage(checkpoint.uri, file.name):
             for chunk in self._storage.read_chunks(key):
                 size_bytes, crc32 = size_bytes + len(chunk), isal_zlib.crc32(chunk, crc32)
+                if size_bytes > file.size_bytes:  # of which there may be no end
+                    break
                 yield chunk
         if size_bytes != file.size_bytes:
             raise CheckpointError(

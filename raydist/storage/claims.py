@@ -6,7 +6,6 @@ file of a claim is created exactly once, also on storage that has no operation f
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import socket
@@ -21,6 +20,7 @@ from typing import Any
 from raydist.errors import StorageError
 from raydist.outcome.result import MAX_PID
 from raydist.spec.secrecy import dump_plain_json
+from raydist.storage.limits import parse_json
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
 
@@ -112,7 +112,7 @@ class Claim:
     @classmethod
     def parse(cls, text: str, *, number: int) -> Claim:
         """Raises ValueError where `text` is not a claim."""
-        match json.loads(text):
+        match parse_json(text):
             case {
                 "id": str(id_),
                 "holder": {"host": str(), "pid": int(pid)} as holder,

@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
 from raydist.spec.secrecy import redact
-from raydist.storage import failures
+from raydist.storage import failures, limits
 from raydist.storage.local_files import append_whole, create_whole, write_aside, write_chunks
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
@@ -212,7 +212,9 @@ class Storage:
         if not infos and not key:
             self._check_bucket()
         names = [info.base_name for info in infos if not self._root.is_link_out(info.path)]
-        return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
+        # Of an object store, whose keys may be any text.
+        names = [name for name in names if name not in ("", ".", "..")]
+        return sorted(name for name in names if not _TEMPORARY_PATTERN.fullmatch(name))
 
     def find_files(self) -> list[FoundFile]:
         """Returns all files below the root, sorted by key; the root itself, with the key "", if it is one.
@@ -246,7 +248,17 @@ class Storage:
         return FoundFile(key, info.size, info.mtime_ns) if info.type is pafs.FileType.File else None
 
     def read_bytes(self, key: str) -> bytes:
-        return b"".join(self.read_chunks(key))
+        """Returns the content; raises StorageError for a file larger than `limits.max_bytes`."""
+        parts, num_bytes, most = [], 0, limits.max_bytes(key)
+        for part in self.read_chunks(key):
+            parts.append(part)
+            num_bytes += len(part)
+            if num_bytes > most:
+                raise StorageError(
+                    f"cannot read {self.uri(key)}: it has more than {most >> 20} MB, and raydist writes no "
+                    "such file; put back a copy of it, or remove it"
+                )
+        return b"".join(parts)
 
     def read_text(self, key: str) -> str:
         return self.read_bytes(key).decode("utf-8", errors="replace")
@@ -263,7 +275,7 @@ class Storage:
 
     def open_input(self, key: str) -> Any:
         """Opens `key` for random access (a `pyarrow.NativeFile`, whose own errors stay pyarrow's)."""
-        return self._try("read", key, lambda: self._filesystem.open_input_file(self._path(key)))
+        return self._try("read", key, lambda: self._open(key))
 
     def look_at_open(self, key: str, stream: Any) -> FoundFile | None:
         """Returns what a file was when `open_input` opened it; S3 is not asked for that again."""
@@ -342,6 +354,12 @@ class Storage:
 
     def _info(self, key: str) -> Any:
         return self._try("read", key, lambda: self._filesystem.get_file_info(self._path(key)))
+
+    def _open(self, key: str) -> Any:
+        open_file = self._filesystem.open_input_file
+        if not self._root.is_local or self._root.follows_links:
+            return open_file(self._path(key))
+        return limits.open_regular(self._path(key), is_inside=self._root.is_inside, open_file=open_file)
 
     def _check_bucket(self) -> None:
         bucket = "" if self._root.is_local else self._root.folder.partition("/")[0]

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from raydist.storage.limits import parse_json
+
 Marks: TypeAlias = Sequence[tuple[float, int]]
 """(Unix time, number of bytes that were there by then), both ascending."""
 
@@ -71,8 +73,8 @@ def encode_marks(marks: Marks) -> bytes:
 def decode_marks(content: bytes) -> Marks:
     """Returns no marks where `content` is not what was written: only the order of lines depends on them."""
     try:
-        return [(float(at_s), int(size)) for at_s, size in json.loads(content)["marks"]]
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return [(float(at_s), int(size)) for at_s, size in parse_json(content)["marks"]]
+    except (ValueError, KeyError, TypeError, OverflowError):
         return []
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 from raydist.errors import StorageError
 from raydist.outcome.codec import as_plain, from_plain
 from raydist.spec.tasks import TaskId
+from raydist.storage.limits import parse_json
 from raydist.storage.run_storage import RunStorage
 
 Kind = TypeVar("Kind")
@@ -116,7 +117,7 @@ def _key(storage: RunStorage, task: TaskId, name: str) -> str:
 
 def _read(storage: RunStorage, key: str, kind: type[Kind]) -> Kind:
     try:
-        found: Kind = from_plain(json.loads(storage.read_bytes(key)), kind)
+        found: Kind = from_plain(parse_json(storage.read_bytes(key)), kind)
     except ValueError as error:
         raise StorageError(f"{storage.uri(key)} is damaged: {error}; ask for the profile again") from error
     return found

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from raydist.errors import MistakeError, StorageError
+from raydist.storage.limits import check_code
 
 if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
@@ -112,4 +113,8 @@ def read_kept_code(storage: RunStorage, code: CodeRecord | None) -> bytes:
     content = storage.read_bytes(key)
     if digest != hashlib.sha256(content).hexdigest():
         raise StorageError(f"{storage.uri(key)} is damaged: its content does not have the digest in its name")
+    try:
+        check_code(content)
+    except ValueError as error:
+        raise StorageError(f"{storage.uri(key)} is damaged: {error}") from error
     return content

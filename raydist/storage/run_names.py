@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -12,6 +11,7 @@ from raydist.errors import MistakeError, StorageError
 from raydist.spec.job import check_run_name
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import INDEX, STUDIES, RunLayout
+from raydist.storage.limits import parse_json
 from raydist.storage.run_storage import RunStorage
 
 LATEST = "@latest"
@@ -81,23 +81,28 @@ def names_by_age(storage: Storage) -> list[str]:
     folders = set(storage.list_names("")) - {INDEX, STUDIES}
     entries = filter(None, map(RunLayout.parse_index_entry, storage.list_names(INDEX)))
     created = {name: at_s for at_s, name in entries if name in folders}
-    contents = read_contents(storage, sorted(folders - created.keys()))
-    created |= {name: created_at_s(content) for name, content in contents.items()}
+
+    def of_record(name: str) -> float | None:
+        content = _read_record(storage, name)
+        return None if content is None else created_at_s(content)
+
+    others = sorted(folders - created.keys())
+    times = zip(others, _in_parallel(of_record, others), strict=True)
+    created |= {name: at_s for name, at_s in times if at_s is not None}
     return sorted(created, key=lambda name: (created[name], name), reverse=True)
 
 
 def read_contents(storage: Storage, names: Sequence[str]) -> dict[str, bytes | StorageError]:
     """Returns what each run's run.json holds, or why it cannot be read; nothing for a run without one."""
-
-    def read(name: str) -> bytes | StorageError | None:
-        key = RunLayout(run=name).record
-        try:
-            return storage.read_bytes(key)
-        except StorageError as error:
-            return error if storage.exists(key) else None
-
-    found = zip(names, _in_parallel(read, names), strict=True)
+    found = zip(names, _in_parallel(lambda name: _read_record(storage, name), names), strict=True)
     return {name: content for name, content in found if content is not None}
+
+
+def _read_record(storage: Storage, name: str) -> bytes | StorageError | None:
+    try:
+        return storage.read_bytes(RunLayout(run=name).record)
+    except StorageError as error:
+        return None if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError) else error
 
 
 def no_such_run(storage: Storage, asked: str) -> str:
@@ -141,15 +146,22 @@ def _latest(storage: Storage) -> str | None:
 def created_at_s(content: bytes | StorageError) -> float:
     """Returns the time of creation that a run.json has; 0.0 where it is damaged."""
     try:
-        created = json.loads(content)["created_at_s"] if isinstance(content, bytes) else None
+        created = parse_json(content)["created_at_s"] if isinstance(content, bytes) else None
         return float(created) if isinstance(created, int | float) else 0.0
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return 0.0
 
 
 def _with_record(storage: Storage, names: Sequence[str]) -> list[str]:
-    exist = _in_parallel(lambda name: storage.exists(RunLayout(run=name).record), names)
+    exist = _in_parallel(lambda name: _has_record(storage, name), names)
     return [name for name, does_exist in zip(names, exist, strict=True) if does_exist]
+
+
+def _has_record(storage: Storage, name: str) -> bool:
+    try:
+        return storage.exists(RunLayout(run=name).record)
+    except StorageError:
+        return True  # a damaged one
 
 
 def _in_parallel(do: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

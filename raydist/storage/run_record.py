@@ -16,6 +16,7 @@ from raydist.outcome.result import Pid, RunResult, TaskRecord
 from raydist.outcome.status import AttemptEnd, RunState
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.tasks import TaskId
+from raydist.storage.limits import parse_json
 from raydist.storage.provenance import CodeRecord, Environment, Versions
 from raydist.storage.run_names import created_at_s, no_such_run, without_record
 from raydist.storage.run_storage import RunStorage
@@ -233,7 +234,7 @@ def settled_record(content: bytes, storage: RunStorage) -> RunRecord:
 def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
     """Returns the record that was read; each field has its type, also inside of lists and objects."""
     try:
-        record = json.loads(content)
+        record = parse_json(content)
         if not isinstance(record, dict):
             raise ValueError("it holds no JSON object")
         # Half a character, which no terminal takes; to look for one takes long for a large record.
@@ -242,7 +243,7 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
         # Not the record's own name: it would be used as a path, and a copy has another one.
         known = {"storage": storage.uri(storage.run), **record, "run": storage.run}
         found: RunRecord = from_plain(known, RunRecord)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise StorageError(
             f"{storage.uri(storage.record)} is damaged: {error}; {without_record(storage, storage.run)}"
         ) from error

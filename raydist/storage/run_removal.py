@@ -72,9 +72,14 @@ def list_runs(
                 break
             num_read += 1
             run = RunStorage(storage, run=name)
-            if name not in contents and not storage.list_names(run.checkpoints):
-                continue
-            record = _decode(run, contents.get(name) or StorageError(no_such_run(storage, name)))
+            content = contents.get(name)
+            try:
+                if content is None and not storage.list_names(run.checkpoints):
+                    continue
+                content = content or StorageError(no_such_run(storage, name))
+            except StorageError as error:
+                content = error
+            record = _decode(run, content)
             if isinstance(record, DamagedRecord):
                 damaged.append(record)
             elif matches is None or matches(record):

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from raydist.errors import StorageError
-from raydist.storage.checkpoint_marker import safe_name
 from raydist.storage.filesystem import FoundFile, Storage
 from raydist.storage.layout import RunLayout
+from raydist.storage.limits import safe_name
 
 _THREADS = 8
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from raydist.errors import StorageError
 from raydist.spec.secrecy import dump_plain_json
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
+from raydist.storage.limits import parse_json
 from raydist.storage.run_storage import RunStorage
 
 SEGMENT_MAX_AGE_S = 5.0
@@ -177,7 +177,7 @@ def _parse_lines(
     events = []
     for line in storage.read_bytes(key).splitlines():
         try:
-            event = json.loads(line)
+            event = parse_json(line)
             if not isinstance(event, dict):
                 raise ValueError("a line holds no JSON object")
             events.append(event)

@@ -15,6 +15,7 @@ from raydist.spec.secrecy import dump_plain_json
 from raydist.storage.claims import Claim, ClaimStore, hold, let_go, this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import STUDIES
+from raydist.storage.limits import parse_json
 from raydist.storage.run_storage import RunStorage
 
 _RECORD = "study.json"
@@ -149,7 +150,7 @@ class StudyStore:
         if not self._storage.exists(key):
             return None
         try:
-            return dict(json.loads(self._storage.read_text(key)))
+            return dict(parse_json(self._storage.read_text(key)))
         except (ValueError, TypeError) as error:
             raise StorageError(f"{self._storage.uri(key)} is damaged: {error}") from error
 
@@ -168,7 +169,7 @@ class StudyStore:
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            record: dict[str, Any] = json.loads(self._storage.read_text(self._key(name)))
+            record: dict[str, Any] = parse_json(self._storage.read_text(self._key(name)))
             float(record["created_at_s"]), dict(record["settings"])
         except (ValueError, KeyError, TypeError) as error:
             uri = self._storage.uri(self._key(name))

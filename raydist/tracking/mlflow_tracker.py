@@ -13,6 +13,7 @@ from typing import Any
 
 from raydist.errors import StorageError
 from raydist.spec.secrecy import dump_plain_json, redact
+from raydist.storage.limits import parse_json
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
 from raydist.tracking.mlflow_client import (
@@ -46,7 +47,7 @@ def read_link(storage: RunStorage) -> MlflowLink | None:
     if not storage.exists(storage.mlflow):
         return None
     try:
-        found = json.loads(storage.read_bytes(storage.mlflow))
+        found = parse_json(storage.read_bytes(storage.mlflow))
         taken = {str(source): float(at_s) for source, at_s in found["taken"].items()}
         return MlflowLink(uri=str(found["uri"]), run_id=str(found["run_id"]), taken=taken)
     except (ValueError, KeyError, TypeError, AttributeError):

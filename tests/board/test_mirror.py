@@ -1,12 +1,14 @@
-"""The folder that TensorBoard reads: links into a file system, copies from an object store."""
+"""The folder that TensorBoard reads, and who gets an answer of TensorBoard's."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
-from raydist.board import Mirror
+from raydist.board import Mirror, running_tensorboard
 from raydist.errors import StorageError
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
@@ -30,7 +32,7 @@ def store(storage: Storage, run: str, seq: int = 0, content: bytes = b"x") -> No
 
 
 def shown(folder: Path) -> dict[str, bytes]:
-    """Returns the files of each run, those behind links too."""
+    """Returns the files of each run."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for run in folder.iterdir()
@@ -73,7 +75,7 @@ def test_file_that_tensorboard_keeps_open_grows_in_its_place(storage: Storage, f
         assert reader.read() == "one two"
 
 
-def test_profiles_are_no_links(storage: Storage, folder: Path) -> None:
+def test_profiles_are_copies(storage: Storage, folder: Path) -> None:
     now_s = [0.0]
     mirror = Mirror(storage, folder, clock=lambda: now_s[0])
     store(storage, "a")
@@ -91,8 +93,6 @@ def test_profiles_are_no_links(storage: Storage, folder: Path) -> None:
     }
     events = {f"{name}{seq}.raydist": b"x" for seq in (0, 1)}
     assert {name: (folder / name).read_bytes() for name in (*profiles, *events)} == {**profiles, **events}
-    for profile in profiles:
-        assert not any(place.is_symlink() for place in (folder / profile, *(folder / profile).parents))
     (folder / "a/worker-0/plugins/profile/2026_01_01/cache").write_text("of the plugin")
     mirror.refresh()
     assert storage.list_names("a/tensorboard/worker-0/plugins/profile/2026_01_01") == ["host.xplane.pb"]
@@ -106,14 +106,57 @@ def test_only_the_runs_that_are_named_are_there(storage: Storage, folder: Path) 
     assert sorted(path.name for path in folder.iterdir()) == ["a", "c"]
 
 
-def test_run_that_is_deleted_goes_from_a_folder_of_links(tmp_path: Path, folder: Path) -> None:
-    storage = Storage.open(str(tmp_path / "runs"))
+def test_run_that_is_deleted_goes(storage: Storage, folder: Path) -> None:
+    now_s = [0.0]
     store(storage, "a")
-    mirror = Mirror(storage, folder, runs=["a"])
+    mirror = Mirror(storage, folder, runs=["a"], clock=lambda: now_s[0])
     mirror.refresh()
     storage.delete("a")
+    now_s[0] = 5.0
     mirror.refresh()
     assert list(folder.iterdir()) == []
+
+
+def test_links_and_the_files_that_tensorboard_takes_paths_from_are_not_shown(
+    tmp_path: Path, folder: Path
+) -> None:
+    storage, secret = Storage.open(str(tmp_path / "runs")), tmp_path / "victim"
+    (secret / "2026").mkdir(parents=True)
+    (secret / "2026" / "id_rsa").write_text("of the victim")
+    store(storage, "a")
+    board = tmp_path / "runs" / "a" / "tensorboard"
+    (board / "projector_config.pbtxt").write_text(f'embeddings {{ metadata_path: "{secret}/2026/id_rsa" }}')
+    (board / "events.out.tfevents.0").symlink_to(secret / "2026" / "id_rsa")
+    (board / "worker-0/plugins").mkdir(parents=True)
+    (board / "worker-0/plugins/profile").symlink_to(secret)
+    (board / "worker-1/plugins/profile").mkdir(parents=True)
+    (board / "worker-1/plugins/profile/2026").symlink_to(secret / "2026")
+    Mirror(storage, folder).refresh()
+    assert shown(folder) == {"a/chief/train/events.out.tfevents.000000-000000.raydist": b"x"}
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TensorBoard's own modules
+def test_tensorboard_answers_only_with_its_secret_and_its_own_name(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "runs").mkdir()
+    storage = Storage.open(str(tmp_path / "runs"))
+    with running_tensorboard(storage, runs=None, host="127.0.0.1", port=None) as url:
+        server, _, secret = url.rpartition("/")
+
+        def status(address: str, **headers: str) -> int:
+            try:
+                with urlopen(Request(address, headers=headers)) as answer:
+                    return int(answer.status)
+            except HTTPError as error:
+                with error:
+                    return error.code
+
+        assert len(secret) >= 20
+        assert server.startswith("http://127.0.0.1:")
+        asked = [f"{url}/data/runs", f"{server}/data/runs", f"{server}/{secret[:-1]}/data/runs"]
+        assert [status(each) for each in asked] == [200, 404, 404]
+        assert status(f"{url}/data/runs", Host="evil.example") == 403
 
 
 def test_quiet_run_is_looked_at_less_often(s3_uri: str, folder: Path) -> None:

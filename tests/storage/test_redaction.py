@@ -139,7 +139,7 @@ def test_secrets_do_not_show_themselves() -> None:
     ("value", "expected"),
     [
         *(("***", True), ("s3://***@bucket/d", True), ("s3://b?x=***", True), ({"a": ["***"]}, True)),
-        *(("a *** b", False), ("**bold**", False), (3, False), ("s3://b/***", False)),
+        *(("a *** b", True), ("**bold**", False), (3, False), ("s3://b/***", True)),
     ],
 )
 def test_value_that_was_redacted_is_known(value: object, expected: bool) -> None:

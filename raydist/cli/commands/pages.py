@@ -141,7 +141,6 @@ def tensorboard(runs: tuple[str, ...], host: str, port: int | None, storage: str
         else:
             shown = "the runs" if names is None else ", ".join(names)
             output.show(f"{url}  shows {shown} in {opened.uri()}; Ctrl-C ends it")
-        warn_of_readers(host)
         sys.stdout.flush()
         stop.wait()
     raise KeyboardInterrupt  # told once nothing is left, as by every command that Ctrl-C ends

@@ -21,9 +21,10 @@ from raydist.errors import MistakeError, StorageError
 from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.task_files import is_bytecode, is_product, is_tools_folder, top_of
 from raydist.spec.quantities import size_text
+from raydist.storage.limits import MAX_CODE_BYTES
 
 IGNORE_FILE = ".raydistignore"
-MAX_BYTES = 100 * 1024 * 1024
+MAX_BYTES = MAX_CODE_BYTES
 # An archive of this size is noted: it has data in it, or what is not needed.
 NOTED_BYTES = 10 * 10**6
 # What has less of it is not worth a name.

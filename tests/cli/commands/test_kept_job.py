@@ -12,20 +12,20 @@ SPEC = {
         "data": "s3://***@bucket/data",
         "mirrors": ["https://host/x?sig=***"],
         "epochs": 3,
-        "note": "a *** rating",
+        "note": "with the token ***",
     },
 }
 
 
 def test_param_that_was_redacted_is_not_taken_over() -> None:
-    assert kept_settings(SPEC) == {"workers": "2", "params": {"epochs": 3, "note": "a *** rating"}}
+    assert kept_settings(SPEC) == {"workers": "2", "params": {"epochs": 3}}
 
 
 def test_param_that_was_redacted_is_asked_for() -> None:
     assert lost_secrets(SPEC, layers=[kept_settings(SPEC)]) == [
-        "secrets are not kept; give api_key, data, mirrors with -p"
+        "secrets are not kept; give api_key, data, mirrors, note with -p"
     ]
-    given = {"params": {"api_key": "k", "data": "d", "mirrors": []}}
+    given = {"params": {"api_key": "k", "data": "d", "mirrors": [], "note": ""}}
     assert lost_secrets(SPEC, layers=[given]) == []
 
 

@@ -213,7 +213,9 @@ def test_folder_that_is_not_empty_is_left_alone(
     assert "is not an empty folder" in capsys.readouterr().err
 
 
-def test_name_outside_of_the_folder_stays_inside(tmp_path: Path) -> None:
+def test_code_with_a_name_outside_of_the_folder_is_damaged(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A copy that somebody else made may name any path."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -222,5 +224,6 @@ def test_name_outside_of_the_folder_stays_inside(tmp_path: Path) -> None:
     file = RunFolder(run, resume=False).keep_code(buffer.getvalue())
     store(run, code={"digest": "d", "num_bytes": 1, "file": file})
     out = tmp_path / "deep/out"
-    assert main.run(["download", "first", "code", str(out), "--storage", str(tmp_path / "runs")]) == 0
+    assert main.run(["download", "first", "code", str(out), "--storage", str(tmp_path / "runs")]) == 4
+    assert "is damaged: '../outside.py' leads out of the folder" in capfd.readouterr().err
     assert not (tmp_path / "deep/outside.py").exists()

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.spec.secrecy import holds_secret, is_secret_name, is_secret_variable, without_secrets
+from raydist.spec.secrecy import (
+    holds_redacted,
+    holds_secret,
+    is_secret_name,
+    is_secret_variable,
+    redact_text,
+    without_secrets,
+)
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 
@@ -54,6 +61,7 @@ def test_value_is_a_secret_by_its_name_and_type(key: str, value: object, expecte
         "MYSQL_PWD",
         "AWS_SECRET_ACCESS_KEY",
         "SENTRY_DSN",
+        *("DB_PW", "REDIS_AUTH", "DATABASE_URL", "SSHPASS", "PASSWORT", "AZURE_STORAGE_SAS", "SMTP_LOGIN"),
     ],
 )
 def test_variable_with_such_a_name_is_secret(name: str) -> None:
@@ -72,6 +80,23 @@ def test_variable_with_such_a_name_is_secret(name: str) -> None:
             "eyJhbGciOiJI.eyJzdWIiOiIx",
         ),
         "-----BEGIN RSA PRIVATE KEY-----\nabc",
+        *(
+            "glpat-abcdefghijklmnopqrst",
+            "npm_abcdefghijklmnopqrstuvwxyz0123",
+            "pypi-AgEIcHlwaS5vcmcCJDEyMzQ1",
+        ),
+        *("hvs.CAESIJabcdefghijklmnop", "sk_live_abcdefghijklmnopqrstuvwx", f"SK{HEX}", f"dapi{HEX}"),
+        *(
+            "nvapi-aaaaaaaaaaaaaaaaaaaaaaaa",
+            "sk-ant-api03-xxxxxxxxxxxxxxxxxxxx",
+            "ya29.aaaaaaaaaaaaaaaaaaaaaaaa",
+        ),
+        "SG.aaaaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbbbb",
+        "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXX",
+        *("sv=2022-11-02&sig=abcdefghijk%3D", "?sv=2022&sig=abc", "FwoGZXIvYXdzEBYaDD"),
+        *("Basic dXNlcjpwYXNzd29yZA==", "Authorization: Basic dXNlcjpwYXNzd29yZA=="),
+        *('{"private_key": "x"}', '{"client_secret":"abcd"}', '{"auths":{"r.io":{"auth":"dXNlcjpwYXNz"}}}'),
+        *("Server=h;User Id=sa;Password=hunter22;", "machine a login b password c"),
     ],
 )
 def test_value_with_such_a_form_is_secret(value: str) -> None:
@@ -87,6 +112,8 @@ def test_value_with_such_a_form_is_secret(value: str) -> None:
         ("TFDS_DATA_DIR", "/data/imagenet2012/tfrecords/0123456789abcdef0123"),
         ("SERVER", "http://mlflow.example.com:5000/path"),
         ("LIST", "a,b,c"),
+        *(("RAY_AUTH_MODE", "disabled"), ("SSH_AUTH_SOCK", "/tmp/ssh"), ("HELP", "no password needed")),
+        *(("KIND", "basic understanding"), ("SEED", "7"), ("AUTHOR", "me")),
     ],
 )
 def test_other_variables_are_kept(name: str, value: str) -> None:
@@ -95,3 +122,22 @@ def test_other_variables_are_kept(name: str, value: str) -> None:
 
 def test_values_of_secrets_are_hidden_and_their_names_stay() -> None:
     assert without_secrets({"A": "1", "HF_TOKEN": "hush"}) == {"A": "1", "HF_TOKEN": "***"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "curl -H 'Authorization: Bearer abcdefghijk' http://x",
+            "curl -H 'Authorization: Bearer ***' http://x",
+        ),
+        ("-H 'X-Api-Key: abcdefgh'", "-H 'X-Api-Key: ***'"),
+        ("key hf_abcdefghijklmnopqrstuvwx is wrong", "key *** is wrong"),
+        ("https://hooks.slack.com/services/T0/B0/XX", "https://hooks.slack.com/services/***"),
+        ("-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\nnext", "***\nnext"),
+        ("a basic understanding of bearer certificates", "a basic understanding of bearer certificates"),
+    ],
+)
+def test_tokens_and_headers_are_hidden_in_a_text(text: str, shown: str) -> None:
+    assert redact_text(text) == redact_text(redact_text(text)) == shown
+    assert holds_redacted({"a": [shown]}) is (shown != text)  # or a resume would take it for the value

@@ -1,0 +1,94 @@
+"""What raydist reads of a storage that anyone may have written to: of what size, and of which form."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any
+
+_MB = 2**20
+# By the end of a name. JSON takes up to 30 times its size in memory; a record of 10,000 tasks has 4 MB.
+_MAX_BYTES = {".json": 8 * _MB, ".jsonl": 8 * _MB, ".log": 16 * _MB, ".zip": 128 * _MB, ".pb": 2048 * _MB}
+_MAX_OTHER_BYTES = 64 * _MB
+MAX_CODE_BYTES = 100 * _MB
+"""Of a run's code, unpacked."""
+_MAX_CODE_FILES = 100_000
+_CODE_FILE_MARK = b"PK\1\2"  # begins each entry of a zip's list of files
+# A file of many values that were reported together has up to three rows in a byte.
+_MAX_ROWS_PER_BYTE = 10
+_FREE_ROWS = 100_000
+
+
+def max_bytes(key: str) -> int:
+    """Returns how large a file that is read as a whole may be."""
+    return _MAX_BYTES.get(os.path.splitext(key)[1], _MAX_OTHER_BYTES)
+
+
+def open_regular(path: str, *, is_inside: Callable[[str], bool], open_file: Callable[[str], Any]) -> Any:
+    """Returns what `open_file` makes of a local file.
+
+    The file is looked at after it is found, so nobody can put another one in its place. O_PATH neither waits
+    for the other end of a FIFO nor does anything to a device.
+
+    Raises:
+      OSError: It is no regular file, or a link on its path leads out.
+    """
+    if not hasattr(os, "O_PATH"):  # no Linux: only the place is looked at
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError("it is not a file")
+        return open_file(path)
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        found = f"/proc/self/fd/{descriptor}"
+        if not is_inside(found):
+            raise OSError("a symbolic link there leads out of the storage")
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is not a file")
+        return open_file(found)
+    finally:
+        os.close(descriptor)
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Returns the value; raises ValueError for all else than JSON, also for what is nested too deep."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def safe_name(name: str) -> str:
+    """Returns `name` unless it would lead out of the folder that it is fetched into."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{name!r} leads out of the folder")
+    return name
+
+
+def check_rows(num_rows: int, *, num_bytes: int) -> None:
+    """Raises ValueError for a Parquet file that has far more rows than its size lets expect."""
+    if num_rows > _FREE_ROWS + _MAX_ROWS_PER_BYTE * num_bytes:
+        raise ValueError(f"it has {num_rows} rows in {num_bytes} bytes")
+
+
+def check_code(content: bytes) -> None:
+    """Raises ValueError for a zip that cannot be unpacked, leads out of its folder, or is too large."""
+    if content.count(_CODE_FILE_MARK) > _MAX_CODE_FILES:
+        raise ValueError(f"it has more than {_MAX_CODE_FILES} files")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > MAX_CODE_BYTES:
+                raise ValueError(f"it unpacks to more than {MAX_CODE_BYTES // _MB} MB")
+            for name in archive.namelist():
+                safe_name(name)
+            if damaged := archive.testzip():
+                raise ValueError(f"{damaged} has a wrong checksum")
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
