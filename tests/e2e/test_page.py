@@ -30,10 +30,10 @@ def test_page_follows_a_run_to_its_end(tmp_path: Path) -> None:
         page = browser.open(server.url)
         page.click("a:text('live')", timeout=60_000)
         page.wait_for_selector(".badge:text('RUNNING')", timeout=120_000)
-        page.wait_for_selector(".timeline .bar.training", timeout=60_000)
+        page.wait_for_selector(".timeline .bar.running", timeout=60_000)
         page.wait_for_selector(".badge:text('SUCCEEDED')", timeout=120_000)
         page.wait_for_selector(".figure:has-text('steps') b:text('40')")
         assert process.wait(timeout=60) == 0
         assert page.locator(".timeline .rows .task").all_inner_texts() == ["worker/0", "worker/1"]
-        assert page.locator(".bar.training").count() == 2
+        assert page.locator(".bar.running").count() == 2
         assert browser.said == []
