@@ -198,7 +198,7 @@ def _of_metric(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
 def _is_new() -> bool:
     import tensorflow as tf
 
-    return not tf.keras.__version__.startswith("2.")
+    return not tf.keras.__name__.startswith("tf_keras")
 
 
 _PLACES = {"input": _of_input, "output": _of_output, "variable": _of_variable, "metric": _of_metric}

@@ -16,68 +16,112 @@ from tests.tables.plain import run_plain
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TARGET = "tests.tables.dtypes:run_cells"
-Cell = tuple[str, str]
+# A place, and the types that one model has there.
+Cell = tuple[str, tuple[str, ...]]
 PLACES = ("input", "output", "variable", "metric")
+KERASES = ("3", "legacy")
+_QUANTIZED = ("qint8", "quint8", "qint16", "quint16", "qint32")
+_OF_FOUR_BITS = ("int4", "uint4")
+_OF_EIGHT_BITS = ("float8_e5m2", "float8_e4m3fn")
 DTYPES = (
-    *("float16", "bfloat16", "float32", "float64", "float8_e5m2", "float8_e4m3fn"),
-    *("int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64"),
-    *("bool", "string", "complex64", "complex128", "qint8", "quint8", "qint16", "quint16", "qint32"),
+    *("float16", "bfloat16", "float32", "float64", *_OF_EIGHT_BITS, *_OF_FOUR_BITS),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("bool", "string", "complex64", "complex128", *_QUANTIZED),
 )
+# What plain Keras does not take, by place.
+NOT_TAKEN = {
+    ("input", "3"): (*_OF_EIGHT_BITS, *_OF_FOUR_BITS, *_QUANTIZED),
+    ("output", "3"): _OF_FOUR_BITS,
+    ("variable", "3"): (*_OF_FOUR_BITS, "qint16", "quint16"),
+    ("metric", "3"): (*("bfloat16", *_OF_EIGHT_BITS, *_OF_FOUR_BITS, "int8", "bool", "string", *_QUANTIZED),),
+    ("input", "legacy"): (*_OF_EIGHT_BITS, *_OF_FOUR_BITS, "qint16", "quint16"),
+    ("output", "legacy"): _OF_FOUR_BITS,
+    ("variable", "legacy"): (*_OF_EIGHT_BITS, *_OF_FOUR_BITS, "qint16", "quint16"),
+    ("metric", "legacy"): (*_OF_EIGHT_BITS, *_OF_FOUR_BITS, "bool", "string", *_QUANTIZED),
+}
+REFUSED: tuple[Cell, ...] = (("variable", ("string",)),)
 # Of outputs, which have kinds besides types.
-KINDS = ("ragged", "sparse")
-# What was wrong once.
-QUICK: tuple[Cell, ...] = (
-    *(("output", one) for one in ("bfloat16", "bool", "uint64", "complex64", "string", "qint16", "ragged")),
-    *(("variable", "bfloat16"), ("metric", "int16")),
-)
+KINDS: tuple[Cell, ...] = (("output", ("ragged",)), ("output", ("sparse",)))
 
 
-def cells() -> tuple[Cell, ...]:
-    return (*itertools.product(PLACES, DTYPES), *itertools.product(["output"], KINDS))
+def together(place: str, keras: str) -> Cell:
+    """Returns all types that are computed at a place: one model has all of them."""
+    apart = {*NOT_TAKEN[place, keras], *(dtype for one, (dtype,) in REFUSED if one == place)}
+    return place, tuple(one for one in DTYPES if one not in apart)
+
+
+def cells(keras: str) -> tuple[Cell, ...]:
+    return (*(together(place, keras) for place in PLACES), *KINDS, *REFUSED)
+
+
+def plain(given: tuple[Cell, ...], keras: str) -> dict[str, Any]:
+    """Returns what plain Keras shows in some cells."""
+    return run_plain(TARGET, keras, json.dumps({"cells": given}))
 
 
 @functools.cache
-def found(given: tuple[Cell, ...], keras: str) -> list[dict[str, Any]]:
-    """Returns what each of two workers shows in some cells, and last what plain Keras shows."""
+def found(keras: str) -> list[dict[str, Any]]:
+    """Returns what each of two workers shows in all cells, and last what plain Keras shows."""
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
-    tasks = run_function(TARGET, cluster, timeout_s=600, cells=given)
-    return [*(task.values for task in tasks), run_plain(TARGET, keras, json.dumps({"cells": given}))]
+    tasks = run_function(TARGET, cluster, timeout_s=600, cells=cells(keras))
+    return [*(task.values for task in tasks), plain(cells(keras), keras)]
 
 
-def differences(cell: Cell, given: tuple[Cell, ...], keras: str) -> list[str]:
-    *tasks, right = (one[" ".join(cell)] for one in found(given, keras))
-    if "error" in right:  # plain Keras takes no such thing
-        return []
+def differences(cell: Cell, keras: str) -> list[str]:
+    place, dtypes = cell
+    *tasks, right = (one[f"{place} {' '.join(dtypes)}"] for one in found(keras))
+    assert "error" not in right, right["trace"]
     wrong = []
     for index, task in enumerate(tasks):
         if "error" in task:
-            if task["error"] != "UnsupportedError":
-                wrong.append(f"worker/{index}: {task['trace']}")
+            wrong.append(f"worker/{index}: {task['trace']}")
             continue
         for name, (dtype, values) in right.items():
             own_dtype, own = task[name]
             if (own_dtype, np.shape(own)) != (dtype, np.shape(values)):
                 wrong.append(f"worker/{index}: {name} is {own_dtype} {np.shape(own)} for {np.shape(values)}")
-            elif own != values and not np.allclose(own, values, rtol=_tolerance(cell), equal_nan=True):
+            elif own != values and not np.allclose(own, values, rtol=_tolerance(name), equal_nan=True):
                 wrong.append(f"worker/{index}: {name} is {own} in place of {values}")
     return wrong
 
 
-def _tolerance(cell: Cell) -> float:
-    return 1e-2 if cell[1] in ("float16", "bfloat16") or "float8" in cell[1] else 1e-5
+def _tolerance(shown: str) -> float:
+    return 1e-2 if any(one in shown for one in ("float16", "float8")) else 1e-5
 
 
-@pytest.mark.parametrize("cell", QUICK, ids=" ".join)
-def test_types_that_failed_once_are_computed_as_on_one_device(cell: Cell) -> None:
-    *_, right = found(QUICK, "3")
-    assert "error" not in right[" ".join(cell)]
-    assert differences(cell, QUICK, "3") == []
-
-
-@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("place", PLACES)
-def test_each_type_is_computed_as_on_one_device_or_refused(place: str, keras: str) -> None:
-    given = cells()
-    own = [one for one in given if one[0] == place]
-    wrong = {one: differing for one in own if (differing := differences(one, given, keras))}
-    assert wrong == {}
+def test_each_type_is_computed_as_on_one_device(place: str, keras: str) -> None:
+    assert differences(together(place, keras), keras) == []
+
+
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("cell", KINDS, ids=str)
+def test_ragged_and_sparse_outputs_are_those_of_one_device(cell: Cell, keras: str) -> None:
+    assert differences(cell, keras) == []
+
+
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("cell", REFUSED, ids=str)
+def test_what_is_not_computed_is_refused(cell: Cell, keras: str) -> None:
+    place, [dtype] = cell
+    *tasks, right = (one[f"{place} {dtype}"] for one in found(keras))
+    assert "error" not in right
+    assert [task["error"] for task in tasks] == ["UnsupportedError"] * 2
+
+
+@pytest.mark.parametrize("keras", KERASES)
+def test_types_that_are_left_out_are_not_taken_by_plain_keras(keras: str) -> None:
+    apart = [(place, (one,)) for place in PLACES for one in NOT_TAKEN[place, keras]]
+    shown = plain(tuple(apart), keras)
+    assert [name for name, one in shown.items() if "error" not in one] == []
+
+
+def test_each_place_has_each_type() -> None:
+    tried = {
+        (place, keras, dtype)
+        for place, keras in itertools.product(PLACES, KERASES)
+        for dtype in (*together(place, keras)[1], *NOT_TAKEN[place, keras])
+    }
+    refused = {(place, keras, dtype) for (place, [dtype]), keras in itertools.product(REFUSED, KERASES)}
+    assert tried | refused == set(itertools.product(PLACES, KERASES, DTYPES))
