@@ -80,7 +80,7 @@ def test_best_model_of_the_last_fit_is_exported_with_keep_best(tmp_path: Path) -
     assert [note for note in task.values["notes"] if "export" in note] == []
     seen = load(tmp_path, keras="3")
     checkpoints = {path.name for path in (tmp_path / "test/checkpoints").iterdir()}
-    # The best of each fit, the last of the first one, which a resumed train function gets back, and the newest.
+    # The best of each fit, the last of the first, which a resumed train function gets back, and the newest.
     assert checkpoints == {"step-6-a0", "step-18-a0", "step-24-a0", "step-36-a0"}
     best = tmp_path / "test/checkpoints/step-24-a0"
     index = json.loads((best / "variables.json").read_text())

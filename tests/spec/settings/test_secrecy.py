@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from raydist.spec.secrecy import (
+    HEADERS,
+    REDACTED,
+    TOKENS,
     holds_redacted,
     holds_secret,
     is_secret_name,
@@ -141,3 +145,13 @@ def test_values_of_secrets_are_hidden_and_their_names_stay() -> None:
 def test_tokens_and_headers_are_hidden_in_a_text(text: str, shown: str) -> None:
     assert redact_text(text) == redact_text(redact_text(text)) == shown
     assert holds_redacted({"a": [shown]}) is (shown != text)  # or a resume would take it for the value
+
+
+@pytest.mark.parametrize("pattern", [*TOKENS.values(), *HEADERS.values()])
+def test_each_token_has_a_mark_by_which_its_text_is_searched(pattern: str) -> None:
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.from_regex(pattern, alphabet=st.characters(codec="ascii")))
+    def check(text: str) -> None:
+        assert REDACTED in redact_text(text)
+
+    check()
