@@ -17,7 +17,7 @@ from raydist.metrics.parquet import SCHEMA
 from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import FoundFile, Storage
-from raydist.storage.limits import check_rows
+from raydist.storage.limits import MAX_TIME_S, check_rows
 from raydist.storage.run_storage import RunStorage
 
 # An object store answers slowly, but many requests at once.
@@ -188,6 +188,9 @@ def _read_file(storage: Storage, key: str) -> pa.Table:
         rows = file.read(columns=_STORED.names, use_threads=False)
         if any(rows[field.name].null_count for field in _STORED if not field.nullable):
             raise ValueError("a value is missing")
+        times = rows["wall_time"].to_numpy()
+        if not ((times >= 0) & (times <= MAX_TIME_S)).all():
+            raise ValueError("a time is none")
         return rows if rows.schema.equals(_STORED) else rows.select(_STORED.names).cast(_STORED)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise _DamagedFileError(f"{storage.uri(key)} is damaged: {_reason(error)}") from error
