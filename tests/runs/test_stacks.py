@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ import pytest
 from raydist.errors import ClusterError
 from raydist.runs.stacks import stacks_in
 from raydist.runtime.cluster.signals import signal_task
-from tests.conftest import WaitUntil
+from raydist.spec.tasks import TaskId
+from tests.support.task_process import task_process
 
 MAILBOX = """Thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
@@ -39,15 +39,11 @@ def test_dump_that_is_not_whole_yet_is_none(log: str) -> None:
     assert stacks_in(log) is None
 
 
-def test_task_without_a_handler_is_not_killed(wait_until: WaitUntil) -> None:
-    with subprocess.Popen(["bash", "-c", "exec -a ray::TaskActor sleep 60"]) as process:
-        try:
-            cmdline = Path(f"/proc/{process.pid}/cmdline")
-            wait_until(lambda: cmdline.read_bytes().startswith(b"ray::TaskActor"), timeout_s=10)
-            with pytest.raises(ClusterError, match="no longer a task of raydist"):
-                signal_task(process.pid, signal.SIGUSR1, host="127.0.0.1", address_of=lambda: None)
-            assert process.poll() is None
-            signal_task(process.pid, signal.SIGTERM, host="127.0.0.1", address_of=lambda: None)
-            assert process.wait(timeout=10) == -signal.SIGTERM
-        finally:
-            process.kill()
+def test_task_without_a_handler_is_not_killed(tmp_path: Path) -> None:
+    place = {"run": "r", "task": TaskId.parse("worker/0"), "host": "127.0.0.1", "address_of": lambda: None}
+    with task_process(tmp_path, run="r", task="worker/0") as process:
+        with pytest.raises(ClusterError, match="no longer worker/0 of run r"):
+            signal_task(process.pid, signal.SIGUSR1, **place)
+        assert process.poll() is None
+        signal_task(process.pid, signal.SIGTERM, **place)
+        assert process.wait(timeout=10) == -signal.SIGTERM
