@@ -186,7 +186,12 @@ def live_record(hostile: Hostile) -> dict[str, Any]:
     """Returns the record of a live run whose driver and tasks are the process that is none of the run's."""
     task = {"state": "RUNNING", "steps": 20, "host": "127.0.0.1", "pid": hostile.traps.pid}
     tasks = [{**task, "task": name, "address": hostile.traps.address} for name in ("worker/0", "worker/1")]
-    spec = {"address": hostile.traps.address, "params": {}, "entry_point": None, "study": "s"}
+    spec = {
+        "entry_point": {"file": "j.py", "module": None, "function": "f"},
+        "address": hostile.traps.address,
+        "params": {},
+        "study": "s",
+    }
     facts = record_facts(state="RUNNING", tasks=tasks, driver=hostile.process(), spec=spec)
     return {**facts, "steps": 20, "created_at_s": 1.7e9, "updated_at_s": time.time() - 60}
 
