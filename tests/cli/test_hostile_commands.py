@@ -17,7 +17,11 @@ import click
 import pytest
 
 from raydist.cli.main import COMMANDS, cli
+from tests.support.hostile import Traps
 from tests.support.hostile_driver import EXECUTES, KINDS, SERVERS, VARIANTS
+from tests.support.hostile_files import evil_model
+
+_RAYDIST = (sys.executable, "-m", "raydist.cli.main")
 
 
 @pytest.mark.slow
@@ -30,6 +34,31 @@ def test_no_command_does_what_a_storage_says(kind: str, tmp_path: Path) -> None:
     told = json.loads(ended.stdout)
     assert told["wrong"] == {}, told
     assert told["num_tried"] > len(COMMANDS)
+
+
+# Writes a run whose SavedModel is whole.
+_MODEL = """
+import sys, keras
+model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+model.export(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", ["3", "legacy"])
+def test_model_that_runs_code_is_not_loaded(flavour: str, tmp_path: Path) -> None:
+    traps = Traps(folder=tmp_path / "victim")
+    traps.folder.mkdir()
+    export = tmp_path / "runs" / "r" / "export"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-c", _MODEL, str(export / "saved_model")], env=environ, check=True)
+    (export / "model.keras").write_bytes(evil_model(traps))
+    record = {"state": "SUCCEEDED", "keras": flavour}
+    (tmp_path / "runs" / "r" / "run.json").write_text(json.dumps(record))
+    command = [*_RAYDIST, "export", "r", "--to", "keras", "--storage", str(tmp_path / "runs"), "-o", "out"]
+    ended = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert "its model.keras has code of its own, which loading it would run: a Lambda" in ended.stderr
+    assert not traps.canary.exists()
 
 
 def test_every_command_that_takes_a_storage_is_tried_or_named() -> None:

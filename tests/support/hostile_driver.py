@@ -15,6 +15,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -83,7 +84,9 @@ LOADS_TENSORFLOW = ("export", "predict")
 WITH_MODELS = ("links", "fifos", "sparse", "pickles", "bombs")
 SECRET = "what only the victim may read"
 MAX_CPU_S, MAX_WALL_S, MAX_MB, MAX_TENSORFLOW_MB = 10.0, 40.0, 512, 1024
+# Where commands run, what is there before, and their folder of temporary files.
 _LEFT_IN = ("work", "tmp")
+_KEPT = ("job.py", "data.csv", "ray")
 _TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # It notes each signal that it gets.
 _VICTIM = """
@@ -176,11 +179,15 @@ class Watch:
         if state != "S" or signals.exists():
             yield f"signalled {state} {signals.read_text() if signals.exists() else ''}"
             signals.unlink(missing_ok=True)
-        for left in _LEFT_IN:
-            for path in (self.folder / left).rglob("*"):
-                if path.is_file() and not path.is_symlink() and SECRET in path.read_text(errors="replace"):
-                    yield f"leaked to {path}"
-                    path.unlink()
+        for path in [path for left in _LEFT_IN for path in (self.folder / left).iterdir()]:
+            if path.name not in _KEPT:
+                yield from (f"leaked to {one}" for one in (path, *path.rglob("*")) if _has_secret(one))
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _has_secret(path: Path) -> bool:
+    is_small = path.is_file() and not path.is_symlink() and path.stat().st_size < 2**20
+    return is_small and SECRET in path.read_text(errors="replace")
 
 
 @contextlib.contextmanager
@@ -245,6 +252,8 @@ def try_command(
             during(_url(out, pid))
         except Exception as error:
             problems.append(f"while it served: {error!r}")
+        copies = (watch.folder / "tmp").rglob("*")
+        problems += [f"leaked to {path} while it served" for path in copies if _has_secret(path)]
         os.kill(pid, signal.SIGINT)
     while not (ended := os.wait4(pid, os.WNOHANG))[0]:
         if arguments[0] in WAITS and time.monotonic() - begun_s > 1:

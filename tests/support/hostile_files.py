@@ -101,10 +101,10 @@ def zip_of(files: dict[str, bytes]) -> bytes:
 
 
 def zip_bomb(name: str) -> bytes:
-    """Returns a zip of 1 MB that unpacks to 1 GB."""
+    """Returns a zip of 200 KB that unpacks to 200 MB."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as file:
-        for _ in range(1024):
+        for _ in range(200):
             file.write(bytes(2**20))
     return content.getvalue()
 
