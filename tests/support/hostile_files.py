@@ -76,17 +76,21 @@ def evil_pickle(traps: Traps) -> bytes:
 
 
 def evil_model(traps: Traps) -> bytes:
-    """Returns a .keras file that calls os.system when tf_keras loads it, and has a Lambda layer."""
+    """Returns a .keras file that calls os.system when tf_keras loads it, in its safe mode too."""
     function = {"class_name": "function", "config": "system", "module": "os", "registered_name": "function"}
-    config = {"name": "l", "function": function, "function_type": "function", "module": "os", "arguments": {}}
-    touched = [[["_CONSTANT_VALUE", -1, f"touch {traps.canary}", {}]]]
-    layer = {"module": "tf_keras.layers", "class_name": "Lambda", "name": "l", "config": config}
-    layers = {"layers": [{**layer, "inbound_nodes": touched}], "input_layers": [], "output_layers": []}
-    whole = {"class_name": "Functional", "registered_name": "Functional", "config": {"name": "m", **layers}}
+    output = {"output_shape": None, "output_shape_type": "raw", "output_shape_module": None}
+    config = {"name": "l", "trainable": True, "dtype": "float32", "arguments": {}, **output}
+    config |= {"function": function, "function_type": "function", "module": "os"}
+    layer = {"module": "tf_keras.layers", "class_name": "Lambda", "registered_name": None, "name": "l"}
+    called = [[["_CONSTANT_VALUE", -1, f"touch {traps.canary}", {}]]]
+    layers = [{**layer, "config": config, "inbound_nodes": called}]
+    ends = {"input_layers": [["l", 0, 0]], "output_layers": [["l", 0, 0]]}
+    model = {"module": "tf_keras.src.engine.functional", "class_name": "Functional"}
+    inside = {"name": "m", "trainable": True, "layers": layers, **ends}
     return zip_of(
         {
             "metadata.json": json.dumps({"keras_version": "2.15.0"}).encode(),
-            "config.json": json.dumps({"module": "tf_keras.src.engine.functional", **whole}).encode(),
+            "config.json": json.dumps({**model, "registered_name": "Functional", "config": inside}).encode(),
             "model.weights.h5": b"",
         }
     )
