@@ -92,5 +92,6 @@ def test_pages_of_hostile_runs_have_no_tracebacks_and_no_tags(tmp_path: Path) ->
 
 
 @pytest.mark.exhaustive(covered_by="test_pages_of_hostile_runs_have_no_tracebacks_and_no_tags")
-def test_pages_of_thousands_of_hostile_runs(tmp_path: Path) -> None:
-    check_cases(tmp_path, range(DEFAULT, ALL))
+@pytest.mark.parametrize("first", range(DEFAULT, ALL, 500))
+def test_pages_of_thousands_of_hostile_runs(first: int, tmp_path: Path) -> None:
+    check_cases(tmp_path, range(first, min(first + 500, ALL)))
