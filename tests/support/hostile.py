@@ -92,7 +92,7 @@ class Traps:
                 "@latest",
                 "a/b",
             ),
-            *(RUN_TAGS, CONTROLS, "null\0byte", "x" * 1_000, "/a" * 300, "a://x" * 200, "worker/0"),
+            *(RUN_TAGS, CONTROLS, "null\0byte", "x" * 200, "/a" * 60, "a://x" * 40, "worker/0"),
             *("../" * 12 + str(self.secret).lstrip("/"), str(self.secret), f"file://{self.secret}", ".."),
             *(self.address, f"ray://{self.address}", f"http://{self.address}/x", f"sqlite:///{self.canary}"),
             f"s3://b/k?endpoint_override={self.address}&scheme=http&region=x",
