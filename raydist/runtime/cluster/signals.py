@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raydist.errors import ClusterError
-from raydist.runtime.cluster.connection import connect
+from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.spec.tasks import TaskId
 
 # What the two processes of a task are called: its agent, and the one that trains.
@@ -72,6 +73,10 @@ def _catches(pid: int, number: int) -> bool:
 
 
 def _is_here(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:  # a name server would be asked for it
+        return False
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -86,7 +91,12 @@ def _signal_there(asked: tuple[int, int, str, TaskId], host: str, address: str |
 
     from raydist.runtime.cluster.inventory import alive_nodes, remote_on
 
-    with connect(address):
+    def refuse() -> EmbeddedSize:
+        raise ClusterError(
+            f"{asked[-1]} is on host {host!r}, and there is no Ray to reach it with; add --address HOST:PORT"
+        )
+
+    with connect(address, embedded=refuse):
         node_ids = [node["NodeID"] for node in alive_nodes() if node["NodeManagerAddress"] == host]
         if not node_ids:
             raise ClusterError(f"Ray knows no living host {host}")
