@@ -70,16 +70,28 @@ class Mirror:
         self._runs = runs
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
+        self._told: set[str] = set()
         # To look at a local folder costs nothing.
         self._max_wait_s = _MIN_WAIT_S if storage.local_path() is not None else _MAX_WAIT_S
 
     def refresh(self) -> None:
-        """Brings the folder up to date; raises StorageError where that cannot be done now."""
+        """Brings the folder up to date; raises StorageError where that cannot be done now for any run."""
         names = self._storage.list_names("") if self._runs is None else self._runs
         keys = {name: RunLayout(run=name).tensorboard for name in names if name not in (INDEX, STUDIES)}
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-board") as threads:
-            for _ in threads.map(self._copy, keys, keys.values()):
-                pass
+            problems = [found for found in threads.map(self._tried, keys, keys.values()) if found]
+        if problems and len(problems) == len(keys):
+            raise problems[0]
+        for sentence in {str(error) for error in problems} - self._told:  # the others are shown all the same
+            self._told.add(sentence)
+            logger.warning("left out: %s", sentence)
+
+    def _tried(self, run: str, key: str) -> StorageError | None:
+        try:
+            self._copy(run, key)
+        except StorageError as error:
+            return error
+        return None
 
     def _copy(self, run: str, key: str) -> None:
         now_s = self._clock()

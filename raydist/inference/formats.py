@@ -22,6 +22,7 @@ import numpy as np
 from raydist.errors import UnsupportedError
 from raydist.inference.served_model import ServedModel, in_order
 from raydist.spec.text import listed
+from raydist.storage.limits import parse_json
 
 KERAS, SAVED_MODEL, ONNX, LITERT = FORMATS = ("keras", "saved_model", "onnx", "litert")
 # The names of what is written.
@@ -29,6 +30,7 @@ NAMES = {KERAS: "model.keras", SAVED_MODEL: "saved_model", ONNX: "model.onnx", L
 # The modules that each needs besides TensorFlow; raydist has an extra of that name.
 NEEDS: Mapping[str, tuple[str, ...]] = {ONNX: ("tf2onnx", "onnx", "onnxruntime")}
 _ROWS = 4
+_MAX_CONFIG_BYTES = 32 * 2**20  # a model of thousands of layers has a few MB
 # Sizes that are tried for those that may differ between batches.
 _FREE_SIZES = (32, 1, 128)
 # Converters may order sums in another way, and compute in another precision than a layer asks for.
@@ -116,9 +118,15 @@ def code_in(model_file: Path) -> list[str]:
 
     Keras imports the modules that the config names, and tf_keras calls any function of them.
     """
-    with zipfile.ZipFile(model_file) as archive:
-        root = json.loads(archive.read("config.json"))
-    root.pop("compile_config", None)  # is not loaded; that of a model inside is
+    with zipfile.ZipFile(model_file) as archive, archive.open("config.json") as file:
+        content = file.read(_MAX_CONFIG_BYTES + 1)
+    if len(content) > _MAX_CONFIG_BYTES:
+        raise UnsupportedError(
+            f"its model.keras is damaged: its config.json unpacks to more than {_MAX_CONFIG_BYTES >> 20} MB"
+        )
+    root = parse_json(content)
+    if isinstance(root, dict):
+        root.pop("compile_config", None)  # is not loaded; that of a model inside is
     ahead = [root]
     found: dict[str, None] = {}
     while ahead:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from raydist.errors import MistakeError, UnsupportedError
 from raydist.inference.signature import PREDICTION, SERVING, ModelInput, Signature, read_signature
+from raydist.storage.limits import max_bytes
 from raydist.storage.run_storage import RunStorage
 
 # What TensorFlow writes about the graph, and the checksums of all variables.
@@ -107,7 +108,9 @@ def identity(run: RunStorage) -> str:
 
 def signature_of(run: RunStorage) -> Signature | None:
     """Returns what a run's exported model takes and returns; None where only TensorFlow can tell."""
-    return read_signature(run.read_bytes(f"{run.exported_saved_model}/saved_model.pb"))
+    key = f"{run.exported_saved_model}/saved_model.pb"
+    # A large one holds arrays of the user's, up to 2 GB.
+    return read_signature(run.read_bytes(key)) if run.size(key) <= max_bytes(key) else None
 
 
 def as_column(values: np.ndarray) -> pa.Array:

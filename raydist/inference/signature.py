@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ _DTYPES: Mapping[int, str] = {
     **{1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "object"},
     **{9: "int64", 10: "bool", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64"},
 }
+_MAX_FIELDS = 10_000  # that are looked at; the messages that are read here have far fewer
 # Fields of a protobuf message by number: a varint, or the bytes of a text or of a message.
 _Fields: TypeAlias = dict[int, list[Any]]
 
@@ -82,12 +84,12 @@ def _size(number: int) -> int | None:
 
 def _map(entries: Any) -> dict[str, Any]:
     found = map(_fields, entries)
-    return {bytes(entry[1][0]).decode(): entry[2][0] for entry in found}
+    return {str(entry[1][0], "utf-8"): entry[2][0] for entry in found}
 
 
 def _fields(message: memoryview) -> _Fields:
     found: _Fields = {}
-    for number, value in _each_field(message):
+    for number, value in itertools.islice(_each_field(message), _MAX_FIELDS):
         found.setdefault(number, []).append(value)
     return found
 
@@ -111,11 +113,11 @@ def _each_field(message: memoryview) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 70, 7):  # of 64 bits
         byte = message[place]
         place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, place
-        shift += 7
+    raise IndexError("a number does not end")

@@ -17,7 +17,7 @@ from raydist.metrics.parquet import SCHEMA
 from raydist.outcome.status import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import FoundFile, Storage
-from raydist.storage.limits import check_rows
+from raydist.storage.limits import MAX_TIME_S, check_rows
 from raydist.storage.run_storage import RunStorage
 
 # An object store answers slowly, but many requests at once.
@@ -184,13 +184,22 @@ def _read_file(storage: Storage, key: str) -> pa.Table:
             page_checksum_verification=True,
             read_dictionary=list(_TEXTS),
         )
-        check_rows(file.metadata.num_rows, num_bytes=len(content))
+        check_rows(_rows_in(file.metadata), num_bytes=len(content))
         rows = file.read(columns=_STORED.names, use_threads=False)
         if any(rows[field.name].null_count for field in _STORED if not field.nullable):
             raise ValueError("a value is missing")
+        times = rows["wall_time"].to_numpy()
+        if not ((times >= 0) & (times <= MAX_TIME_S)).all():
+            raise ValueError("a time is none")
         return rows if rows.schema.equals(_STORED) else rows.select(_STORED.names).cast(_STORED)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise _DamagedFileError(f"{storage.uri(key)} is damaged: {_reason(error)}") from error
+
+
+def _rows_in(metadata: Any) -> int:
+    """Returns the rows that a file says that it has, or more that its row groups say."""
+    groups = range(metadata.num_row_groups)
+    return int(max(metadata.num_rows, sum(metadata.row_group(number).num_rows for number in groups)))
 
 
 def _words(column: pa.ChunkedArray) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,7 @@ _OF_WORKERS = (STEP_TIME, INPUT_WAIT, COLLECTIVE_WAIT)
 _TICKS_PER_S = 100
 # A task's step time and waits are told of its last reports: what the first steps took is over.
 _RECENT = 50
+_MAX_SECONDS = 1e9
 
 
 def with_step_times(series: Sequence[Series]) -> list[Series]:
@@ -147,14 +149,17 @@ def workers(
     Args:
       known_slow: How many times slower which tasks are, where the series are only those of some tasks.
     """
-    recent = {
-        (one.name, one.task): float(np.median(one.values[-_RECENT:]))
+    told = {
+        (one.name, one.task): one.values[-_RECENT:]
         for one in series
-        if one.scope is Scope.LOCAL and one.name in _OF_WORKERS and not one.is_repeated and len(one)
+        if one.scope is Scope.LOCAL and one.name in _OF_WORKERS and not one.is_repeated
     }
+    finite = {key: values[np.abs(values) < _MAX_SECONDS] for key, values in told.items()}
+    recent = {key: float(np.median(values)) for key, values in finite.items() if len(values)}
     step_s: Mapping[str, float] = {task: value for (name, task), value in recent.items() if name == STEP_TIME}
     own_s = {task: value * (1 - recent.get((COLLECTIVE_WAIT, task), 0.0)) for task, value in step_s.items()}
-    slow = find_stragglers(own_s, step_s) if known_slow is None else known_slow
+    found = find_stragglers(own_s, step_s) if known_slow is None else known_slow
+    slow = {task: times for task, times in found.items() if math.isfinite(times)}
     return [
         {
             "task": task,

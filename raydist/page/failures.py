@@ -41,7 +41,7 @@ def failures_of(
         for event in events
         if event.get("event") == "task_failed"
     ]
-    places = {(one["attempt"], one["task"]) for one in found}
+    places = [(one["attempt"], one["task"]) for one in found]
     if error is not None and (error.get("attempt"), error.get("task")) not in places:
         found.append({**error, "step": None, "at_s": None, "is_cause": True})
     elif error is not None:
@@ -75,7 +75,7 @@ def _log_end(
         task = TaskId.parse(str(failure["task"]))
         end = read_log(storage, task=task, attempt=int(failure["attempt"]), tail_bytes=LOG_END_BYTES)
         return as_submitted(without_sequences(end)) or None
-    except (SpecError, TypeError, ValueError):
+    except (SpecError, TypeError, ValueError, OverflowError):
         return None
     except StorageError as error:
         on_problem(error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.outcome.status import RunState, TaskState
+from raydist.storage.limits import MAX_TIME_S
 
 Event = Mapping[str, Any]
 
@@ -140,4 +141,6 @@ class _Story:
 
 def _time(event: Event) -> float | None:
     at_s = event.get("at_s")
-    return float(at_s) if isinstance(at_s, int | float) and not isinstance(at_s, bool) else None
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float):
+        return None
+    return float(at_s) if 0 <= at_s <= MAX_TIME_S else None

@@ -73,11 +73,12 @@ def disturb(
     pid, host = entry.pid, entry.host or ""
     assert pid is not None
     address_of = functools.partial(trusted_address, opened, address, told=record.spec.get("address"))
-    signal_task(pid, _SIGNALS[fault], host=host, address_of=address_of)
+    send = functools.partial(signal_task, pid, run=run, task=task, host=host, address_of=address_of)
+    send(_SIGNALS[fault])
     if fault is Fault.STOP and for_s is not None:
         time.sleep(for_s)
         with contextlib.suppress(ClusterError):  # the run has replaced it by now
-            signal_task(pid, signal.SIGCONT, host=host, address_of=address_of)
+            send(signal.SIGCONT)
     return Disturbance(run=run, task=task, fault=fault, pid=pid, host=host, step=record.steps)
 
 

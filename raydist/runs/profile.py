@@ -22,13 +22,14 @@ _LOOK_AT_RUN_S = 5.0
 
 
 def profile_task(
-    storage: RunStorage, task: TaskId | None, *, steps: int, timeout_s: float
+    storage: RunStorage, task: TaskId | None, *, steps: int, timeout_s: float, address: str | None = None
 ) -> tuple[TaskId, ProfileAnswer]:
     """Has a task profile its next steps; returns which task it was and what the stored profile shows.
 
     Args:
       task: Which one; the chief when it is None.
       steps: How many steps, at least: several that are packed into one call are profiled together.
+      address: The Ray to join for a task on another host; the one that the user submitted to when omitted.
 
     Raises:
       MistakeError: The run has ended or ends before the profile is complete, has no such task, or one that
@@ -44,8 +45,9 @@ def profile_task(
     request = ProfileRequest(steps=steps, timeout_s=timeout_s)
     name = profile_mail.write_request(storage, entry.task, request)
     try:
-        address_of = functools.partial(trusted_address, storage, None, told=record.spec.get("address"))
-        signal_task(entry.pid, signal.SIGUSR2, host=entry.host or "", address_of=address_of)
+        address_of = functools.partial(trusted_address, storage, address, told=record.spec.get("address"))
+        send = functools.partial(signal_task, entry.pid, signal.SIGUSR2, run=storage.run, task=entry.task)
+        send(host=entry.host or "", address_of=address_of)
         answer = _wait(storage, entry, name, request)
     finally:
         profile_mail.delete_mail(storage, entry.task, name)

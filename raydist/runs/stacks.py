@@ -27,7 +27,7 @@ _OURS = re.compile(r"/raydist/|/(?:site|dist)-packages/ray/|/python3\.\d+/(?!(?:
 
 
 def dump_stacks(
-    storage: RunStorage, tasks: Sequence[TaskId] = (), *, timeout_s: float
+    storage: RunStorage, tasks: Sequence[TaskId] = (), *, timeout_s: float, address: str | None = None
 ) -> Mapping[TaskId, str | None]:
     """Returns the stacks of all threads of tasks; None for one that did not show them in time.
 
@@ -35,6 +35,7 @@ def dump_stacks(
 
     Args:
       tasks: Which ones; all that have a process where none is given.
+      address: The Ray to join for tasks on other hosts; the one that the user submitted to when omitted.
 
     Raises:
       MistakeError: The run has ended, or has no such task.
@@ -45,10 +46,11 @@ def dump_stacks(
     entries = _entries(record, tasks)
     attempt = record.attempts - 1
     before = {task: len(read_log(storage, task=task, attempt=attempt)) for task in entries}
-    address_of = functools.partial(trusted_address, storage, None, told=record.spec.get("address"))
-    for entry in entries.values():
+    address_of = functools.partial(trusted_address, storage, address, told=record.spec.get("address"))
+    send = functools.partial(signal_task, number=signal.SIGUSR1, run=storage.run, address_of=address_of)
+    for task, entry in entries.items():
         assert entry.pid is not None
-        signal_task(entry.pid, signal.SIGUSR1, host=entry.host or "", address_of=address_of)
+        send(entry.pid, task=task, host=entry.host or "")
     found: dict[TaskId, str | None] = dict.fromkeys(entries)
     deadline_s = time.monotonic() + timeout_s
     while None in found.values() and time.monotonic() < deadline_s:

@@ -403,9 +403,14 @@ def check_field(field_name: str, value: Any) -> None:
 
 def check_run_name(name: str, *, of: str = "name") -> None:
     """Raises SpecError unless `name`, the value of option `of`, can be one folder's name on every storage."""
-    if not _NAME_PATTERN.fullmatch(name) or len(name) > MAX_NAME_LENGTH or ".." in name:
+    if not is_run_name(name):
         shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:20]}… ({len(name)} characters)"
         raise SpecError(
             f"{of} is {shown!r}; use letters, digits, '-', '_' and single '.', "
             f"starting with a letter or digit, at most {MAX_NAME_LENGTH} characters"
         )
+
+
+def is_run_name(name: str) -> bool:
+    """Whether `check_run_name` takes it. A shell and a terminal then take it for nothing but a name."""
+    return _NAME_PATTERN.fullmatch(name) is not None and len(name) <= MAX_NAME_LENGTH and ".." not in name

@@ -73,12 +73,12 @@ def as_submitted(text: str) -> str:
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _RESET = "\x1b[0m"
 # ECMA-48: CSI with its parameters, the strings (OSC, DCS, SOS, PM, APC) with their text, any other escape,
-# and single controls but for tab and line feed.
+# and single controls but for tab and line feed. Then Unicode's, which change the order of what follows.
 _SEQUENCE = (
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
 # Marks that change the direction of what follows, which could then be read as something else.
 _DIRECTIONS = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from isal import isal_zlib
 
+from raydist.outcome.codec import from_plain
 from raydist.storage.limits import parse_json, safe_name
 
 STATE_FILE = "state.json"
@@ -19,6 +20,12 @@ INDEX_NAME = "variables.json"
 # What the key of an array begins with that holds a value of each virtual replica; the variable's own follows.
 REPLICAS = "replicas/"
 _DIGEST_LENGTH = 16
+_MAX_BYTES = 2**60  # of a file
+
+
+def _check_size(num_bytes: int) -> None:
+    if not 0 <= num_bytes <= _MAX_BYTES:
+        raise ValueError("no file has that size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +33,7 @@ class StoredFile:
     """One file of a checkpoint, as its marker describes it."""
 
     name: str
-    size_bytes: int
+    size_bytes: Annotated[int, _check_size]
     crc32: int
 
 
@@ -85,8 +92,10 @@ def decode_marker(content: bytes, *, step: int, attempt: int, uri: str) -> Check
     crc32 = marker.pop("crc32")
     if crc32 != isal_zlib.crc32(_canonical(marker)) or (marker["step"], marker["attempt"]) != (step, attempt):
         raise ValueError("the marker's checksum does not fit")
-    files = tuple(StoredFile(name=safe_name(name), **entry) for name, entry in marker["files"].items())
-    return Checkpoint(step=step, attempt=attempt, uri=uri, files=files, info=marker["info"])
+    files = [{**entry, "name": safe_name(name)} for name, entry in marker["files"].items()]
+    facts = {"step": step, "attempt": attempt, "uri": uri, "files": files, "info": marker["info"]}
+    found: Checkpoint = from_plain(facts, Checkpoint)
+    return found
 
 
 def _canonical(marker: Mapping[str, Any]) -> bytes:

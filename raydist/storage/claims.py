@@ -20,7 +20,7 @@ from typing import Any
 from raydist.errors import StorageError
 from raydist.outcome.result import MAX_PID
 from raydist.spec.secrecy import dump_plain_json
-from raydist.storage.limits import parse_json
+from raydist.storage.limits import MAX_TIME_S, parse_json
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
 
@@ -74,8 +74,6 @@ def _start_of(pid: int) -> int | None:
 LIVES_WITHIN_S = 10.0
 # From the claim to the first run.json: starts or joins a Ray, asks it what it has, packs the code.
 BEGINS_WITHIN_S = 300.0
-# What a date can be made of.
-_MAX_UNIX_S = 1e11
 
 
 # The claims of this process by their ids. Its pid alone would not tell that a run of it has ended.
@@ -118,7 +116,7 @@ class Claim:
                 "holder": {"host": str(), "pid": int(pid)} as holder,
                 "at_s": int() | float() as at_s,
             }:
-                if 0 < pid < MAX_PID and 0 <= at_s < _MAX_UNIX_S:
+                if 0 < pid < MAX_PID and 0 <= at_s <= MAX_TIME_S:
                     return cls(number=number, id=id_, holder={"start": None, **holder}, at_s=at_s)
         raise ValueError("it names no process")
 

@@ -15,15 +15,21 @@ from typing import Any
 
 _MB = 2**20
 # By the end of a name. JSON takes up to 30 times its size in memory; a record of 10,000 tasks has 4 MB.
-_MAX_BYTES = {".json": 8 * _MB, ".jsonl": 8 * _MB, ".log": 16 * _MB, ".zip": 128 * _MB, ".pb": 2048 * _MB}
+_MAX_BYTES = {".json": 8 * _MB, ".jsonl": 8 * _MB, ".log": 16 * _MB, ".zip": 128 * _MB}
 _MAX_OTHER_BYTES = 64 * _MB
+MAX_TIME_S = 2.5e11
+"""A Unix time in the year 9892: what Python's calendar can show in any time zone."""
 MAX_CODE_BYTES = 100 * _MB
 """Of a run's code, unpacked."""
 _MAX_CODE_FILES = 100_000
 _CODE_FILE_MARK = b"PK\1\2"  # begins each entry of a zip's list of files
-# A file of many values that were reported together has up to three rows in a byte.
-_MAX_ROWS_PER_BYTE = 10
-_FREE_ROWS = 100_000
+# A file of many values that were reported together has up to three rows in a byte. A row takes 50 bytes in
+# memory, and more while it is sorted.
+_MAX_ROWS_PER_BYTE = 4
+_FREE_ROWS, _MAX_ROWS = 100_000, 2_000_000
+# Of JSON. A value that a train function has returned is nested three times as deep as `outcome.value` allows.
+_MAX_DEPTH = 200
+_TOO_DEEP = "it is nested too deep"
 
 
 def max_bytes(key: str) -> int:
@@ -57,11 +63,33 @@ def open_regular(path: str, *, is_inside: Callable[[str], bool], open_file: Call
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Returns the value; raises ValueError for all else than JSON, also for what is nested too deep."""
+    """Returns the value; raises ValueError for all else than JSON.
+
+    That includes halves of characters, which no terminal takes, and what is nested too deep for whoever
+    walks it.
+    """
+    if isinstance(content, str):
+        content = content.encode(errors="surrogatepass")
     try:
-        return json.loads(content)
+        value = json.loads(content)
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError(_TOO_DEEP) from error
+    # To look for either takes long for a large record.
+    if content.count(b"[") + content.count(b"{") > _MAX_DEPTH:
+        _check_depth(value)
+    if b"\\u" in content or b"\xed" in content:
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def safe_name(name: str) -> str:
@@ -74,7 +102,7 @@ def safe_name(name: str) -> str:
 
 def check_rows(num_rows: int, *, num_bytes: int) -> None:
     """Raises ValueError for a Parquet file that has far more rows than its size lets expect."""
-    if num_rows > _FREE_ROWS + _MAX_ROWS_PER_BYTE * num_bytes:
+    if num_rows > min(_MAX_ROWS, _FREE_ROWS + _MAX_ROWS_PER_BYTE * num_bytes):
         raise ValueError(f"it has {num_rows} rows in {num_bytes} bytes")
 
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.job import check_run_name
+from raydist.spec.job import check_run_name, is_run_name
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import INDEX, STUDIES, RunLayout
+from raydist.storage.layout import INDEX, RunLayout
 from raydist.storage.limits import parse_json
 from raydist.storage.run_storage import RunStorage
 
@@ -55,7 +55,7 @@ def find_run_yet(storage: Storage, asked: str) -> RunStorage | None:
     check_run_name(asked)
     if storage.exists(RunLayout(run=asked).record):
         return RunStorage(storage, run=asked)
-    folders = storage.list_names("")
+    folders = _folders(storage)
     if asked in folders:  # not taken for a prefix of others
         return None
     found = _with_record(storage, [name for name in folders if name.startswith(asked)])
@@ -69,7 +69,7 @@ def find_run_yet(storage: Storage, asked: str) -> RunStorage | None:
 
 def run_names(storage: Storage) -> list[str]:
     """Returns the names of the runs kept here, sorted."""
-    return _with_record(storage, storage.list_names(""))
+    return _with_record(storage, _folders(storage))
 
 
 def names_by_age(storage: Storage) -> list[str]:
@@ -78,7 +78,7 @@ def names_by_age(storage: Storage) -> list[str]:
     A run that is in the index may have lost its record since. Of the others, which an older raydist made or
     somebody copied, the record is read.
     """
-    folders = set(storage.list_names("")) - {INDEX, STUDIES}
+    folders = set(_folders(storage))
     entries = filter(None, map(RunLayout.parse_index_entry, storage.list_names(INDEX)))
     created = {name: at_s for at_s, name in entries if name in folders}
 
@@ -109,7 +109,7 @@ def no_such_run(storage: Storage, asked: str) -> str:
     """Returns the sentence about a run that does not exist, with the names that are near."""
     if asked == LATEST:
         return f"there is no latest run: no runs are kept in {storage.uri()}; give their place with --storage"
-    folders = storage.list_names("")
+    folders = _folders(storage)
     if asked in folders:
         layout = RunLayout(run=asked)
         if storage.list_names(layout.checkpoints):
@@ -150,6 +150,11 @@ def created_at_s(content: bytes | StorageError) -> float:
         return float(created) if isinstance(created, int | float) else 0.0
     except (ValueError, KeyError, TypeError, OverflowError):
         return 0.0
+
+
+def _folders(storage: Storage) -> list[str]:
+    """Returns the names of the folders that may be runs."""
+    return [name for name in storage.list_names("") if is_run_name(name)]
 
 
 def _with_record(storage: Storage, names: Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from raydist.outcome.result import Pid, RunResult, TaskRecord
 from raydist.outcome.status import AttemptEnd, RunState
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.tasks import TaskId
-from raydist.storage.limits import parse_json
+from raydist.storage.limits import MAX_TIME_S, parse_json
 from raydist.storage.provenance import CodeRecord, Environment, Versions
 from raydist.storage.run_names import created_at_s, no_such_run, without_record
 from raydist.storage.run_storage import RunStorage
@@ -30,11 +29,10 @@ else:
 _PAUSES_S = (0.0, 0.1, 0.3)
 # A record of more tasks is one line: with indentation json takes Python's own encoder, four times as long.
 _MOST_INDENTED = 100
-_MAX_TIME_S = 2.5e11  # in the year 9892: what Python's calendar can show in any time zone
 
 
 def _check_time(unix_s: float) -> None:
-    if not 0 <= unix_s <= _MAX_TIME_S:
+    if not 0 <= unix_s <= MAX_TIME_S:
         raise ValueError("write a Unix time in seconds")
 
 
@@ -237,9 +235,6 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
         record = parse_json(content)
         if not isinstance(record, dict):
             raise ValueError("it holds no JSON object")
-        # Half a character, which no terminal takes; to look for one takes long for a large record.
-        if b"\\u" in content or b"\xed" in content:
-            json.dumps(record, ensure_ascii=False).encode()
         # Not the record's own name: it would be used as a path, and a copy has another one.
         known = {"storage": storage.uri(storage.run), **record, "run": storage.run}
         found: RunRecord = from_plain(known, RunRecord)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from raydist.spec.secrecy import dump_plain_json
 from raydist.storage.claims import Claim, ClaimStore, hold, let_go, this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import STUDIES
-from raydist.storage.limits import parse_json
+from raydist.storage.limits import MAX_TIME_S, parse_json
 from raydist.storage.run_storage import RunStorage
 
 _RECORD = "study.json"
@@ -113,7 +114,7 @@ class StudyStore:
         return {
             run: float(value)
             for run, value in (self._mapping(name, _VALUES) or {}).items()
-            if isinstance(value, int | float)
+            if isinstance(value, int | float) and abs(value) <= sys.float_info.max
         }
 
     @contextlib.contextmanager
@@ -170,7 +171,8 @@ class StudyStore:
     def _read(self, name: str) -> dict[str, Any]:
         try:
             record: dict[str, Any] = parse_json(self._storage.read_text(self._key(name)))
-            float(record["created_at_s"]), dict(record["settings"])
+            if not isinstance(record["settings"], dict) or not 0 <= record["created_at_s"] <= MAX_TIME_S:
+                raise ValueError("it names no settings, or no time")
         except (ValueError, KeyError, TypeError) as error:
             uri = self._storage.uri(self._key(name))
             raise StorageError(f"{uri} is damaged: {error}; begin another study") from error

@@ -136,6 +136,21 @@ def test_links_and_the_files_that_tensorboard_takes_paths_from_are_not_shown(
     assert not any(path.is_symlink() for path in folder.rglob("*"))
 
 
+def test_run_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = Storage.open(str(tmp_path / "runs"))
+    store(storage, "a")
+    (tmp_path / "runs" / "b").mkdir()
+    (tmp_path / "runs" / "b" / "tensorboard").symlink_to("/etc")
+    mirror = Mirror(storage, folder)
+    for _ in range(2):
+        mirror.refresh()
+    assert shown(folder) == {"a/chief/train/events.out.tfevents.000000-000000.raydist": b"x"}
+    [told] = caplog.messages
+    assert f"{tmp_path}/runs/b/tensorboard: a symbolic link there leads out of" in told
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TensorBoard's own modules
 def test_tensorboard_answers_only_with_its_secret_and_its_own_name(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raydist.errors import UnsupportedError
 from raydist.inference.formats import code_in, compared
 
 ONE = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
@@ -110,3 +111,10 @@ def test_code_in_a_model_is_found_without_loading_it(
     with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
         archive.writestr("config.json", json.dumps({**config, "compile_config": {"loss": loss}}))
     assert code_in(tmp_path / "model.keras") == found
+
+
+def test_config_that_unpacks_to_far_more_is_not_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", bytes(33 * 2**20))
+    with pytest.raises(UnsupportedError, match=r"config\.json unpacks to more than 32 MB"):
+        code_in(tmp_path / "model.keras")

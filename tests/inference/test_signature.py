@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,23 @@ def test_damaged_file_is_unknown(exported: tuple[Path, dict[str, Any]]) -> None:
     told = {read_signature(whole[:size]) for size in range(0, len(whole), 7)}
     assert told <= {None, found}
     assert None in told
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\xff" * 10**6,  # a number that does not end
+        b"\x2a\x09\x08\xff\xff\xff\xff\xff\xff\x3f\x10",  # a number in the place of a name
+        b"\x08\x00" * 10**7,
+    ],
+    ids=["endless number", "number as name", "many fields"],
+)
+def test_message_of_somebody_who_wants_to_do_harm_is_unknown(message: bytes) -> None:
+    begun_s = time.process_time()
+    size = len(message)
+    length = bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14 & 0x7F | 0x80, size >> 21])
+    assert read_signature(b"\x12" + length + message) is None
+    assert time.process_time() - begun_s < 1
 
 
 def table() -> pa.Table:

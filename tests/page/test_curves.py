@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
 import zlib
 from typing import Any
 
@@ -115,3 +116,14 @@ def test_each_training_but_the_first_is_marked_where_it_began_last() -> None:
         {"name": "fit 2", "step": 25},
         {"name": "train_steps 1", "step": 30},
     ]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300, 5e-324])
+def test_waits_and_times_that_no_page_can_show_are_left_out(value: float) -> None:
+    curves = [
+        series(np.full(9, 0.3 if name == "step_time" and task == "worker/0" else value), task=task, name=name)
+        for task in ("worker/0", "worker/1")
+        for name in ("step_time", "input_wait", "collective_wait")
+    ]
+    json.dumps(workers(curves), allow_nan=False)
+    json.dumps(workers(curves, known_slow={"worker/0": value}), allow_nan=False)

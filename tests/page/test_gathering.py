@@ -109,6 +109,16 @@ def test_damaged_line_of_the_events_is_named_and_the_others_are_shown(run: RunSt
     assert [row["task"] for row in facts["timeline"]["rows"]] == ["worker/0", "worker/1"]
 
 
+@pytest.mark.parametrize("odd", [{"attempt": []}, {"task": {}}, {"attempt": 1e999}])
+def test_failure_of_no_attempt_and_no_task_has_no_log(run: RunStorage, odd: dict[str, Any]) -> None:
+    error = {"type": "T", "message": "m", "task": "worker/0", "attempt": 0, "exit_code": 1}
+    store_record(run, state="FAILED", error=error)
+    event = {"event": "task_failed", "task": "worker/1", "attempt": 0, **odd}
+    run.write_text(run.event_segment(0), json.dumps(event))
+    told = [(one["is_cause"], one["log_end"] is None) for one in gathered(run)[0]["failures"]]
+    assert told == [(True, True), (True, False)]
+
+
 def test_run_that_has_only_begun_is_shown(tmp_path: Path) -> None:
     run = open_run(str(tmp_path), run="young")
     run.write_text(run.record, '{"state": "STARTING"}')

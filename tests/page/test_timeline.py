@@ -92,7 +92,7 @@ def test_run_without_events_has_an_empty_line() -> None:
 def test_event_that_is_not_as_raydist_writes_it_is_passed_over() -> None:
     odd: list[dict[str, Any]] = [
         {},
-        {"event": "state", "at_s": "now", "state": "STARTING"},
+        *({"event": "state", "at_s": at_s, "state": "STARTING"} for at_s in ("now", 10**400, 1e300, -1)),
         {"event": "task", "at_s": BEGUN_S, "task": 7, "state": "RUNNING"},
         {"event": "task", "at_s": BEGUN_S, "task": "worker/9", "state": ["RUNNING"]},
     ]

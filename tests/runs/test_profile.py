@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.conftest import WaitUntil
 from tests.support.records import make_record
+from tests.support.task_process import task_process
 
 # What a task does with the signal: it answers each request with the steps that were asked for.
 TASK = """
@@ -52,17 +52,13 @@ def write(storage: RunStorage, *tasks: str, pid: int | None = None, **facts: obj
 
 @contextmanager
 def running_task(storage: RunStorage) -> Iterator[subprocess.Popen[str]]:
-    command = ["bash", "-c", 'exec -a ray::TaskActor "$@"', "-", sys.executable, "-c", TASK]
-    where = str(storage.local_path())
-    # By that name Python does not find its virtual environment.
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([*command, where], env=environ, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
+    folder = storage.local_path()
+    assert folder is not None
+    command = [sys.executable, "-c", TASK, str(folder)]
+    with task_process(folder.with_name("scratch"), run="r", task="worker/0", command=command) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
 
 
 def profile(storage: RunStorage, task: str | None = None, *, steps: int = 5, timeout_s: float = 60.0) -> int:
@@ -107,7 +103,7 @@ def test_process_that_is_no_task_any_more_is_told(storage: RunStorage) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             write(storage, "worker/0", pid=process.pid)
-            with pytest.raises(ClusterError, match="no longer a task of raydist"):
+            with pytest.raises(ClusterError, match="no longer worker/0 of run r"):
                 profile(storage)
         finally:
             process.kill()

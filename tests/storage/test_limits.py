@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import socket
 import zipfile
@@ -13,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from isal import isal_zlib
 
 from raydist.errors import CheckpointError, StorageError
 from raydist.metrics.parquet import SCHEMA
@@ -20,6 +22,7 @@ from raydist.metrics.reading import read_columns
 from raydist.outcome.status import Scope
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Root, Storage
+from raydist.storage.limits import parse_json
 from raydist.storage.provenance import CodeRecord, read_kept_code
 from raydist.storage.run_names import find_run, names_by_age
 from raydist.storage.run_removal import list_runs
@@ -160,3 +163,45 @@ def test_copy_of_code_that_cannot_be_unpacked_is_damaged(content: bytes, reason:
     record = CodeRecord(digest=digest, num_bytes=len(content), file=f"code/{digest}.zip")
     with pytest.raises(StorageError, match=f"is damaged: .*{reason}"):
         read_kept_code(storage, record)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [r'{"a": "\ud800"}', b'{"a": "\xed\xa0\x80"}', "[" * 250 + "]" * 250, '{"a": ' * 250 + "1" + "}" * 250],
+)
+def test_json_that_cannot_be_shown_or_walked_is_none(content: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"surrogates|nested too deep"):
+        parse_json(content)
+    assert parse_json('["\\u00e9"]') == ["é"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"info": info} for info in ([], "x", None)),
+        *({"files": {"a": {"size_bytes": size, "crc32": 0}}} for size in ("x", -1, 1.5, 2**61, [])),
+        {"files": {"a": {"size_bytes": 1, "crc32": "x"}}},
+    ],
+)
+def test_marker_with_values_of_other_types_is_damaged(changes: dict[str, object], runs: Path) -> None:
+    marker = {"step": 300, "attempt": 1, "files": {}, "info": {}, **changes}
+    summed = json.dumps(marker, sort_keys=True, separators=(",", ":")).encode()
+    folder = runs / "good" / "checkpoints" / "step-300-a1"
+    folder.mkdir()
+    (folder / "_COMMITTED").write_text(json.dumps({**marker, "crc32": isal_zlib.crc32(summed)}))
+    store = CheckpointStore(RunStorage(Storage.open(str(runs)), run="good"))
+    assert [one.step for one in store.committed()] == [200, 100]
+
+
+@pytest.mark.parametrize("time_s", [float("nan"), float("inf"), -1.0, 1e300])
+def test_metrics_of_no_time_are_damaged(time_s: float, runs: Path) -> None:
+    file = next((runs / "good" / "metrics").iterdir())
+    rows = pq.read_table(file)
+    times = pa.array([time_s] * rows.num_rows)
+    pq.write_table(
+        rows.set_column(rows.column_names.index("wall_time"), SCHEMA.field("wall_time"), times), file
+    )
+    damaged: list[StorageError] = []
+    storage = RunStorage(Storage.open(str(runs)), run="good")
+    assert read_columns(storage, scope=Scope.GLOBAL, on_damage=damaged.append).num_rows
+    assert f"{file} is damaged: a time is none" in str(damaged[0])

@@ -89,8 +89,21 @@ def test_studies_are_no_runs(store: StudyStore, storage_uri: str) -> None:
     assert list_runs(Storage.open(storage_uri)).num_known == 0
 
 
-def test_damaged_study_is_named(store: StudyStore, storage_uri: str) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", '{"created_at_s": 1, "settings": ""}', '{"created_at_s": 1' + "0" * 400 + ', "settings": {}}'),
+    ],
+)
+def test_damaged_study_is_named(store: StudyStore, storage_uri: str, content: str) -> None:
     store.begin("s", SETTINGS)
-    Storage.open(storage_uri).write_text(f"{store.folder}/s/study.json", "{")
-    with pytest.raises(StorageError, match=r"study\.json is damaged"):
-        store.find(SETTINGS, name="s")
+    Storage.open(storage_uri).write_text(f"{store.folder}/s/study.json", content)
+    for ask in (lambda: store.find(SETTINGS, name="s"), lambda: store.compared_by("s")):
+        with pytest.raises(StorageError, match=r"study\.json is damaged"):
+            ask()
+
+
+def test_value_that_is_no_number_is_left_out(store: StudyStore, storage_uri: str) -> None:
+    text = '{"a": 0.5, "b": "x", "c": 1' + "0" * 400 + ', "d": NaN}'
+    Storage.open(storage_uri).write_text(f"{store.folder}/s/values.json", text)
+    assert store.values("s") == {"a": 0.5}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # A controller that was brought back since does not know that its run is to stop.
 _ASK_AGAIN_S = 10.0
+_TASKS_RAY = "Ray to reach tasks on other hosts with; the one that you submitted to when omitted."
 _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopped"}
 
 
@@ -44,7 +45,7 @@ _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopp
     help="With --stop: let it continue after this time: seconds, or 90s, 5m, 2h.",
 )
 @click.option("--at-step", metavar="N", default=0, help="Wait until the run has completed N steps.")
-@address_option("Ray cluster, to reach tasks on other hosts; the run's own when omitted.")
+@address_option(_TASKS_RAY)
 @wait_option
 @reading_options
 def chaos(
@@ -87,8 +88,11 @@ def chaos(
 @run_argument
 @click.option("--task", "names", metavar="TASK", multiple=True, help="Only this task, such as worker/1.")
 @timeout_option("30s")
+@address_option(_TASKS_RAY)
 @reading_options
-def stacks(run: str, names: tuple[str, ...], timeout_s: float, storage: str, is_json: bool) -> None:
+def stacks(
+    run: str, names: tuple[str, ...], timeout_s: float, address: str | None, storage: str, is_json: bool
+) -> None:
     """Print the Python stacks of a live run's tasks.
 
     Training continues. It also works for a task that hangs in TensorFlow. The stacks are in the
@@ -98,10 +102,12 @@ def stacks(run: str, names: tuple[str, ...], timeout_s: float, storage: str, is_
 
     opened = open_named(storage, run)
     with output.stdout_kept_for_json(is_json):
-        found = dump_stacks(opened, [TaskId.parse(name) for name in names], timeout_s=timeout_s)
+        tasks = [TaskId.parse(name) for name in names]
+        found = dump_stacks(opened, tasks, timeout_s=timeout_s, address=address)
     if all(text is None for text in found.values()):
-        tasks = ", ".join(map(str, found))
-        raise ClusterError(f"{tasks} of run {opened.run} showed no stacks within {timeout_s:g} s")
+        raise ClusterError(
+            f"{', '.join(map(str, found))} of run {opened.run} showed no stacks within {timeout_s:g} s"
+        )
     if is_json:
         stacks = {str(task): text for task, text in found.items()}
         output.print_json({"run": opened.run, "stacks": stacks})
@@ -122,9 +128,16 @@ _MAX_STEPS = 1000
 )
 @count_option("--steps", "How many steps to profile, at least.", maximum=_MAX_STEPS, default=20)
 @timeout_option("2m")
+@address_option(_TASKS_RAY)
 @reading_options
 def profile(
-    run: str, task_name: str | None, steps: int, timeout_s: float, storage: str, is_json: bool
+    run: str,
+    task_name: str | None,
+    steps: int,
+    timeout_s: float,
+    address: str | None,
+    storage: str,
+    is_json: bool,
 ) -> None:
     """Profile the next steps of a live run's task.
 
@@ -140,7 +153,7 @@ def profile(
     opened = open_named(storage, run)
     asked = None if task_name is None else TaskId.parse(task_name)
     with output.stdout_kept_for_json(is_json):
-        task, answer = profile_task(opened, asked, steps=steps, timeout_s=timeout_s)
+        task, answer = profile_task(opened, asked, steps=steps, timeout_s=timeout_s, address=address)
     num_steps = answer.last_step - answer.first_step + 1
     if is_json:
         output.print_json(

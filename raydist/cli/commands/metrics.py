@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Points = Sequence[tuple[int, float]]
 
+_MAX_DRAWN = 1e300  # else the distance of two values may be infinite
 _MARKERS = ("braille", "x", "o", "*", "+")  # told apart without colours
 
 
@@ -40,7 +41,8 @@ def charts(
     charted: dict[str, dict[str, Points]] = {}
     for (name, task), points in curves.items():
         label = name if len(tasks) == 1 else f"{name} of {task}"
-        charted.setdefault(name.removeprefix("val_"), {})[label] = points
+        if drawn := [(step, value) for step, value in points if abs(value) <= _MAX_DRAWN]:
+            charted.setdefault(name.removeprefix("val_"), {})[label] = drawn
     return [_chart(charted[name], marks, width, height) for name in sorted(charted)]
 
 

@@ -19,6 +19,7 @@ from raydist.outcome.result import RunError, RunProgress, RunResult, Straggler, 
 from raydist.outcome.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 from raydist.spec.best import Best
 from raydist.spec.text import DETAIL
+from raydist.storage.limits import MAX_TIME_S
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -273,8 +274,10 @@ def age_line(record: RunRecord) -> str | None:
 
 
 def local_time(unix_s: float | None) -> str:
-    """Returns `2026-11-21 09:30:12` in this machine's time zone."""
-    return "-" if unix_s is None else f"{datetime.fromtimestamp(unix_s):%Y-%m-%d %H:%M:%S}"
+    """Returns `2026-11-21 09:30:12` in this machine's time zone, or `-`."""
+    if unix_s is None or not 0 <= unix_s <= MAX_TIME_S:  # that of an event or a log line may be anything
+        return "-"
+    return f"{datetime.fromtimestamp(unix_s):%Y-%m-%d %H:%M:%S}"
 
 
 def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> None:

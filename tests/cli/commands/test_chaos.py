@@ -4,21 +4,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run
-
-# Stands for a task: Ray names its process so.
-TASK = "exec -a ray::TaskActor.run sleep 60"
+from tests.support.task_process import task_process
 
 
 @pytest.fixture
-def task_process() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["bash", "-c", TASK]) as process:
+def task_of_run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    with task_process(tmp_path, run="digits-1", task="worker/1") as process:
         yield process
-        process.kill()
 
 
 def store(pid: int | None, *, state: str = "RUNNING", host: str = "127.0.0.1", steps: int = 7) -> None:
@@ -37,28 +35,21 @@ def store(pid: int | None, *, state: str = "RUNNING", host: str = "127.0.0.1", s
     [("--kill", signal.SIGKILL, "killed worker/1"), ("--term", signal.SIGTERM, "sent SIGTERM to worker/1")],
 )
 def test_task_gets_the_signal(
-    raydist: Run, task_process: subprocess.Popen[bytes], option: str, number: int, words: str, wait_until: Any
+    raydist: Run, task_of_run: subprocess.Popen[str], option: str, number: int, words: str
 ) -> None:
-    store(task_process.pid)
-    wait_until(lambda: is_named(task_process.pid))
+    store(task_of_run.pid)
     code, out, _ = raydist("chaos", "digits-1", option, "worker/1", "--at-step", "7")
     assert (code, out.startswith(words), out.endswith("at step 7\n")) == (0, True, True)
-    assert task_process.wait(timeout=10) == -number
+    assert task_of_run.wait(timeout=10) == -number
 
 
-def test_stopped_task_goes_on(raydist: Run, task_process: subprocess.Popen[bytes], wait_until: Any) -> None:
-    store(task_process.pid)
-    wait_until(lambda: is_named(task_process.pid))
+def test_stopped_task_goes_on(raydist: Run, task_of_run: subprocess.Popen[str], wait_until: Any) -> None:
+    store(task_of_run.pid)
     assert raydist("chaos", "digits-1", "--stop", "worker/1")[0] == 0
-    wait_until(lambda: state_of(task_process.pid) == "T")
+    wait_until(lambda: state_of(task_of_run.pid) == "T")
     code, out, _ = raydist("chaos", "digits-1", "--stop", "worker/1", "--for", "0.1s", "--json")
     assert (code, '"fault": "stop"' in out) == (0, True)
-    wait_until(lambda: state_of(task_process.pid) == "S")
-
-
-def is_named(pid: int) -> bool:
-    with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
-        return cmdline.read().startswith(b"ray::TaskActor")
+    wait_until(lambda: state_of(task_of_run.pid) == "S")
 
 
 def state_of(pid: int) -> str:
@@ -92,5 +83,15 @@ def test_process_that_is_no_task_is_spared(raydist: Run) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
         store(other.pid)
         code, _, err = raydist("chaos", "digits-1", "--kill", "worker/1")
-        assert (code, "is no longer a task of raydist" in err, other.poll()) == (3, True, None)
+        assert (code, "is no longer worker/1 of run digits-1" in err, other.poll()) == (3, True, None)
         other.kill()
+
+
+@pytest.mark.parametrize(("run", "task"), [("digits-2", "worker/1"), ("digits-1", "worker/2")])
+def test_another_task_that_the_record_names_is_spared(
+    raydist: Run, tmp_path: Path, run: str, task: str
+) -> None:
+    with task_process(tmp_path, run=run, task=task) as other:
+        store(other.pid)
+        code, _, err = raydist("chaos", "digits-1", "--kill", "worker/1")
+        assert (code, "is no longer worker/1 of run digits-1" in err, other.poll()) == (3, True, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -37,6 +38,15 @@ def test_names_of_runs_are_completed(tmp_path: Path) -> None:
     assert completed("diff", "@latest", incomplete="", folder=tmp_path) == ["@latest", "digits-1"]
     assert completed("status", "--storage", "nowhere", incomplete="", folder=tmp_path) == ["@latest"]
     assert completed("status", "--storage", "ftp://x", incomplete="", folder=tmp_path) == []
+
+
+@pytest.mark.usefixtures("stored_run")
+def test_folder_that_a_shell_would_take_for_more_than_a_name_is_no_run(raydist: Run, tmp_path: Path) -> None:
+    runs = tmp_path / "raydist_runs"
+    for name in ("digits-$(touch x)", "digits-;ls", "digits-\nplain,x", "-rf", "digits-\x1b[2J"):
+        shutil.copytree(runs / "digits-1", runs / name)
+    assert completed("status", incomplete="", folder=tmp_path) == ["@latest", "digits-1"]
+    assert [run["run"] for run in json.loads(raydist("list", "--json")[1])["runs"]] == ["digits-1"]
 
 
 def test_commands_and_options_are_completed(tmp_path: Path) -> None:

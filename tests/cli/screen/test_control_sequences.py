@@ -48,7 +48,7 @@ def run() -> RunStorage:
         name = f"loss{TITLE}"
         writer.append([MetricRow(**row, step=step, wall_time=1.0, scope=Scope.GLOBAL, name=name, value=0.5)])
     writer.flush()
-    text = f"\x1b[31mred\x1b[0m{TITLE}\n"
+    text = f"\x1b[31mred\x1b[0m{TITLE}\u202e\u2066\n"
     storage.write_text(storage.log_segment(TaskId.parse("worker/0"), attempt=0, seq=0), text)
     return storage
 
@@ -94,7 +94,7 @@ def test_columns_of_a_table_are_as_wide_as_what_is_shown(raydist: Run, run: RunS
 def test_logs_drop_them_unless_they_are_asked_for(raydist: Run, run: RunStorage) -> None:
     arguments = ("logs", run.run, "--task", "worker/0")
     assert raydist(*arguments)[1] == "red\n"
-    assert raydist(*arguments, "--raw")[1] == f"\x1b[31mred\x1b[0m{TITLE}\n"
+    assert raydist(*arguments, "--raw")[1] == f"\x1b[31mred\x1b[0m{TITLE}\u202e\u2066\n"
 
 
 def test_logs_on_a_terminal_keep_colours(
@@ -121,3 +121,8 @@ def test_nothing_of_the_command_line_prints_past_the_one_place() -> None:
     printing = re.compile(r"click\.s?echo\(|(?<![\w.])(?<!def )print\(|sys\.std(out|err)\.write\(")
     found = [path.name for path in sorted(folder.rglob("*.py")) if printing.search(path.read_text())]
     assert found == ["output.py"]
+
+
+@pytest.mark.parametrize("at_s", [float("nan"), float("inf"), -1.0, 1e300, None])
+def test_time_that_is_none_is_shown_as_unknown(at_s: float | None) -> None:
+    assert run_view.local_time(at_s) == "-"

@@ -33,3 +33,10 @@ def test_each_task_has_a_curve_of_its_own() -> None:
     [chart] = charts(curves, width=60, height=12)
     assert "loss of worker/0" in chart
     assert "loss of worker/1" in chart
+
+
+def test_values_that_no_chart_can_hold_are_left_out() -> None:
+    curves: Curves = {("loss", "worker/0"): [(1, 1e308), (2, 0.5), (2**63, 1.5), (4, -1e308)]}
+    [chart] = charts(curves, width=60, height=12)
+    assert "1.5" in chart
+    assert charts({("loss", "worker/0"): [(1, 1e308)]}, width=60, height=12) == []

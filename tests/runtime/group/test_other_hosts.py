@@ -322,16 +322,18 @@ def test_elastic_attempt_is_fitted_to_the_nodes_and_sees_new_ones(
         wait_until(lambda: launcher.replan(avoid=frozenset()).num_workers == 3)
 
 
-def signal_from_elsewhere(pid: int, host: str) -> str:
+def signal_from_elsewhere(pid: int, host: str, *, run: str = "run") -> str:
     """Kills a task as the command line of a host would on which it does not run; returns what that says."""
     code = (
         "import sys; from raydist.runtime.cluster import signals; from raydist.errors import ClusterError\n"
+        "from raydist.spec.tasks import TaskId\n"
         "signals._is_here = lambda host: False\n"
-        "pid, host, address = sys.argv[1:]\n"
-        "try: signals.signal_task(int(pid), 9, host=host, address_of=lambda: address)\n"
+        "pid, run, host, address = sys.argv[1:]\n"
+        "place = {'task': TaskId.parse('worker/0'), 'host': host, 'address_of': lambda: address}\n"
+        "try: signals.signal_task(int(pid), 9, run=run, **place)\n"
         "except ClusterError as error: print(error)"
     )
-    command = [sys.executable, "-c", code, str(pid), host, gcs_address()]
+    command = [sys.executable, "-c", code, str(pid), run, host, gcs_address()]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout.strip()
 
 
@@ -340,8 +342,10 @@ def test_task_of_another_host_gets_its_signal_there(start: Start, wait_until: Wa
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
     status = drive.statuses["worker/0"]
     assert signal_from_elsewhere(status.pid, "10.9.9.9") == "Ray knows no living host 10.9.9.9"
-    stranger = f"process {os.getpid()} of host {status.host} is no longer a task of raydist"
-    assert signal_from_elsewhere(os.getpid(), status.host) == stranger
+    stranger = "process {} of host {} is no longer worker/0 of run {}".format
+    assert signal_from_elsewhere(os.getpid(), status.host) == stranger(os.getpid(), status.host, "run")
+    other = signal_from_elsewhere(status.pid, status.host, run="other")
+    assert other == stranger(status.pid, status.host, "other")
     assert signal_from_elsewhere(status.pid, status.host) == ""
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
     failure = drive.statuses["worker/0"].failure
