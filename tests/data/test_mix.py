@@ -309,6 +309,7 @@ def test_mixture_is_read_alike_in_another_process(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_images_of_two_folders_are_mixed(tmp_path: Path) -> None:
     for folder, shade in (("day", 200), ("night", 10)):
         for number in range(6):

@@ -38,6 +38,7 @@ def test_embedded_ray_has_what_its_tasks_ask_for(raydist: Callable[..., Ended], 
     assert json.loads(told) == {"CPU": 0.5, "memory": 256.0 * (1 << 20), "ssd": 1.0, "tape": None}
 
 
+@pytest.mark.slow
 def test_machine_without_what_is_asked_for_is_exit_3(raydist: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(SCRIPT)
     for asked, lacks in (

@@ -44,6 +44,7 @@ def test_programs_that_are_wrong_for_several_replicas_say_what_to_do() -> None:
             assert "mistake_functions.py" in traceback
 
 
+@pytest.mark.slow
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_error_of_a_node_is_a_sentence_with_the_frames_of_the_users_code_alone(keras: str) -> None:

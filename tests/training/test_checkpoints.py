@@ -328,6 +328,7 @@ def test_worker_that_restored_something_else_is_named(
         run_function(target, TWO_WORKERS, storage=tmp_path, way=way, attempt=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [([[5], [5]], []), ([[5], [6]], [1]), ([[5], [6], [6]], [0]), ([[5], [6], [7]], [1, 2]), ([[5]], [])],

@@ -74,6 +74,7 @@ def test_resumed_fit_ends_as_the_undisturbed_one(
             np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_chief_alone_writes_and_keeps_three(undisturbed: Undisturbed) -> None:
     tasks, storage = undisturbed(Cluster(**TWO_WORKERS))
     checkpoints = storage / "test" / "checkpoints"

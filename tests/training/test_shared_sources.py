@@ -45,6 +45,7 @@ def test_worker_reads_what_the_chief_published(tmp_path: Path) -> None:
     assert sources.load(parcels, file.name) == {"seed": 3}
 
 
+@pytest.mark.slow
 def test_content_that_was_replaced_is_not_unpickled(tmp_path: Path) -> None:
     parcels, file = published(tmp_path)
     executed = tmp_path / "executed"

@@ -24,6 +24,7 @@ def test_missing_peer_is_named_at_the_start_deadline() -> None:
     assert "/job:worker/replica:0/task:1" in text
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_task_that_trains(wait_until: WaitUntil) -> None:
     with started(f"{FUNCTIONS}:wait", TWO_WORKERS) as tasks:
         wait_until(lambda: all("training" in task.text() for task in tasks), timeout_s=90)
