@@ -155,10 +155,16 @@ def trusted_address(storage: RunStorage, asked: str | None, *, told: str | None)
       told: The one that the run's storage names, which others may write.
 
     Raises:
-      MistakeError: Only the storage names it. Whoever answers there could run code in this process.
+      MistakeError: Only the storage names it. Whoever answers there could run code in this process. Or its
+        driver has started it inside, where no other process can join it.
     """
-    if asked is not None or told in (None, "auto", "local"):
+    if asked is not None or told in (None, "auto"):
         return asked or told
+    if told == "local":
+        raise UntrustedAddressError(
+            f"run {storage.run} is in a Ray that its driver has started, which no other process can join; ask "
+            "on the host of the driver"
+        )
     if told in own_runs.recall(storage).get("addresses", ()) or told == running_address():
         return told
     raise UntrustedAddressError(

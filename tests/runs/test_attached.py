@@ -95,6 +95,13 @@ def test_ray_that_the_storage_alone_names_is_not_joined(tmp_path: Path) -> None:
             server.accept()
 
 
+def test_no_ray_is_started_for_a_run_in_one_that_its_driver_started(tmp_path: Path) -> None:
+    driver = {**this_process(), "actor": "r", "address": "local"}
+    handle = store(tmp_path, written_at_s=5.0, state="RUNNING", driver=driver)
+    with pytest.raises(raydist.MistakeError, match="its driver has started, which no other process can join"):
+        handle.stop()
+
+
 def test_process_that_the_storage_alone_names_gets_no_signal(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         driver = {**this_process(), "pid": process.pid, "start": claims._start_of(process.pid)}
