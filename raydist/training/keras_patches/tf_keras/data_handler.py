@@ -17,6 +17,7 @@ from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut, py_datasets, resume
 from raydist.training.keras_patches.tf_keras import build, coordinated
+from raydist.training.replicas import slices
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, model_steps, step_calls
 
@@ -49,6 +50,8 @@ class _Pass:
       unread: The dataset of which tf_keras makes an iterator at first that nobody reads.
       packer: Which steps go into a call.
       call: That of the epoch.
+      is_padded: Whether TensorFlow can make batches for replicas that have none, as it does in other calls
+        than those that look for the end.
     """
 
     groups: BatchGroups
@@ -58,6 +61,7 @@ class _Pass:
     unread: Any = None
     packer: Any = None
     call: Any = None
+    is_padded: bool = True
 
 
 # By the data handler.
@@ -87,6 +91,7 @@ def configure_dataset(
         first_epoch=resumption.start.epoch,
     )
     self._inferred_steps = at.steps
+    at.is_padded = not slices.foreign_types(resume.element_spec(dataset))
     if distribute and not is_whole:
         model_steps.refuse_own_functions(self._model)
         if session is not None:
@@ -179,7 +184,7 @@ def steps(self: Any) -> Iterator[int]:
         if count < asked:
             self._steps_per_execution.assign(count)  # `predict` reads it
         # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
-        may_end = self._inferred_steps is None
+        may_end = self._inferred_steps is None or not at.is_padded
         at.call.begin(count, may_end=may_end, batches_per_step=size)
         taken = at.call.num_steps
         self._step_increment = taken - 1
