@@ -359,7 +359,7 @@ def test_model_data_and_predictions_on_s3(tmp_path: Path, tmp_path_factory: pyte
     ("arguments", "sentence"),
     [
         (("nobody", "data", "-o", "out"), "nobody"),
-        (("numbers", "nowhere", "-o", "out"), "it has no files"),
+        (("numbers", "nowhere", "-o", "out"), "there is no such file, or folder with files"),
         (("numbers", "job.py", "-o", "out"), "tell no format; give --format"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
