@@ -18,6 +18,7 @@ from raydist import errors
 from raydist.data.failures import data_error_in
 from raydist.entry import entry_point
 from raydist.entry.entry_point import load_function, run_script
+from raydist.entry.job_source import note_on_params
 from raydist.entry.keras2_names import advice_on
 from raydist.known_versions import KNOWN, installed_version
 from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
@@ -148,6 +149,8 @@ class TrainingRunner:
         with open_session(assignment, progress=self._progress, commands=self._commands) as context:
             lease.close()
             train = load_function(job.entry_point, working_dir=code_dir)
+            if assignment.is_chief and (sentence := note_on_params(train, job.params)) is not None:
+                context.note(sentence)
             self._progress.set_state(TaskState.RUNNING)
             value = train(context)
             if assignment.is_chief:  # while the ps are there, on which a tensor of it may be

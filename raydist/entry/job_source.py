@@ -9,7 +9,7 @@ import ast
 import collections
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -56,6 +56,28 @@ def problem_of_function(function: Callable[..., Any]) -> str | None:
         takes_one=any(each.kind in (*by_place, each.VAR_POSITIONAL) for each in parameters),
         required=[each.name for each in required if each.kind in by_place],
         named=[each.name for each in required if each.kind is each.KEYWORD_ONLY],
+    )
+
+
+def note_on_params(function: Callable[..., Any], params: Collection[str]) -> str | None:
+    """Returns a sentence for params that the function also has as arguments, which keep their defaults."""
+    try:
+        parameters = [*inspect.signature(function, follow_wrapped=False).parameters.values()][1:]
+    except (TypeError, ValueError):
+        return None
+    # None as a default stands for what the function looks up by itself.
+    taken = {
+        each.name: each.default
+        for each in parameters
+        if each.default is not each.empty and each.default is not None
+    }
+    told = [f"{name}={taken[name]!r}" for name in params if name in taken]
+    if not told:
+        return None
+    name = getattr(function, "__name__", type(function).__name__)
+    return (
+        f"{name} has arguments of the names of params, and a task calls it with the context alone, so they "
+        f"are {', '.join(told)}; read ctx.params"
     )
 
 

@@ -454,7 +454,7 @@ def open_input(
             told = (
                 f"the names of its {len(keys)} files tell no format; give --format"
                 if keys
-                else "it has no files"
+                else "there is no such file, or folder with files"
             )
             raise DataError(f"there is nothing to predict for in {place.uri()}: {told}")
     if copy is not None and format not in (PARQUET, CSV):

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import raydist.errors
 from raydist.data.sources.files import first_line
 from raydist.errors import ClusterError, DataError, MistakeError, RaydistError, StorageError, TrainingError
+from raydist.inference import ray_warnings
 from raydist.inference.inputs import Batch, Input, check_output_names, open_input
 from raydist.inference.parts import MANIFEST, Manifest, Part, cut, missing
 from raydist.inference.served_model import ServedModel, as_column, identity, load_model, signature_of
@@ -146,17 +147,19 @@ class Prediction:
                         "batch_size": self.batch_size or data.batch_size,
                     },
                     batch_size=1,
-                    compute=ray.data.ActorPoolStrategy(size=self.workers),
+                    # Of more actors than parts Ray Data warns.
+                    compute=ray.data.ActorPoolStrategy(size=min(self.workers, len(parts))),
                     num_cpus=1,
                     num_gpus=gpu_share(resources.get("GPU", 0), workers=self.workers),
                     max_restarts=_MAX_RESTARTS,
                     max_task_retries=_MAX_RESTARTS,
                 )
             try:
-                for row in dataset.iter_rows():
-                    if row["error"]:
-                        raise getattr(raydist.errors, row["kind"])(row["error"])
-                    yield int(row["rows"])
+                with ray_warnings.left_out():
+                    for row in dataset.iter_rows():
+                        if row["error"]:
+                            raise getattr(raydist.errors, row["kind"])(row["error"])
+                        yield int(row["rows"])
             except ray.exceptions.RayError as error:
                 reason = str(error).strip().partition("\n")[0].rstrip(".")
                 raise ClusterError(

@@ -74,6 +74,7 @@ def append_whole(path: Path, data: bytes) -> None:
             written = 0
             while written < len(data):
                 written += target.write(data[written:])
+            os.close(os.dup(target.fileno()))  # NFS writes when a descriptor is closed, and may be full
         except BaseException:
             target.truncate(size)
             raise

@@ -120,7 +120,8 @@ class LogUploader:
         if not self._progress_path.exists():
             return self._first_seq, 0, 0
         progress = json.loads(self._progress_path.read_text())
-        return progress["seq"], progress["offset"], progress["end"]
+        # Of an earlier raydist, whose segments did not grow: it has only where the next one begins.
+        return progress["seq"], progress["offset"], progress.get("end", progress["offset"])
 
     def _write_progress(self, seq: int, offset: int, end: int) -> None:
         aside = self._progress_path.with_name(f"{self._progress_path.name}.tmp")

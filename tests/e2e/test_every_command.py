@@ -87,7 +87,7 @@ CASES = (
         ["predict", "RUN", "nowhere", "-o", "predicted"],
         {
             LIVE: (2, "has no exported model"),
-            FINISHED: (2, "it has no files"),
+            FINISHED: (2, "there is no such file, or folder with files"),
             FAILED: (2, "has no exported model"),
             DAMAGED: (2, "has no exported model"),
         },

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raydist.entry.definition import define_from_object
-from raydist.entry.job_source import problem_of_function, problem_of_source
+from raydist.entry.job_source import note_on_params, problem_of_function, problem_of_source
 from raydist.errors import JobFileError
 from raydist.spec.settings.resolution import JobDefinition
 from tests.entry.test_job_file import Read, error_of, read
@@ -48,6 +48,16 @@ def test_source_and_function_give_the_same_answer(source: str, beginning: str | 
     exec(source, found)
     for problem in (problem_of_source(node), problem_of_function(found["train"])):
         assert problem == beginning or (beginning is not None and str(problem).startswith(beginning))
+
+
+def test_params_that_are_also_arguments_are_told_as_no_task_fills_them() -> None:
+    def train(ctx: object, rate: float = 0.1, size: int | None = None, *, seed: int = 1) -> None: ...
+
+    assert note_on_params(train, ["epochs", "size", "ctx"]) is None
+    assert note_on_params(train, ["rate", "seed"]) == (
+        "train has arguments of the names of params, and a task calls it with the context alone, so they are "
+        "rate=0.1, seed=1; read ctx.params"
+    )
 
 
 class Trainer:

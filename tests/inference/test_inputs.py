@@ -175,7 +175,7 @@ def test_column_that_does_not_fit_is_one_sentence(
 @pytest.mark.parametrize(
     ("names", "options", "sentence"),
     [
-        ([], {}, "it has no files"),
+        ([], {}, "there is no such file, or folder with files"),
         (["a.txt"], {}, "tell no format; give --format"),
         (["a.parquet"], {}, "cannot read the Parquet of "),
         (["a.png"], {"features": ("a",)}, "--features names columns, and "),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pyarrow.fs as pafs
 import pytest
@@ -122,6 +124,26 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(local_storage: Storag
         local_storage.write_bytes("run.json", object())  # type: ignore[arg-type]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run.json"]
     assert local_storage.read_bytes("run.json") == b"old"
+
+
+def test_failed_write_leaves_the_old_file_on_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local file system stands for HDFS: either one has not the old file any more while it is written."""
+    root = Root.of(str(tmp_path), uri="hdfs://namenode/runs", is_local=False)
+    storage = Storage(filesystem=pafs.LocalFileSystem(), root=root)
+    storage.write_bytes("segment", b"old")
+
+    def fail(source: IO[bytes], target: IO[bytes], size: int) -> None:
+        target.write(source.read(2))
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfileobj", fail)
+        with pytest.raises(StorageError, match="the disk is full"):
+            storage.write_bytes("segment", b"old and new")
+    assert storage.read_bytes("segment") == b"old"
+    storage.write_bytes("segment", b"old and new")
+    assert storage.read_bytes("segment") == b"old and new"
+    assert os.listdir(tmp_path) == ["segment"]
 
 
 def test_plain_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,14 @@ def test_rest_of_a_killed_task_is_salvaged_by_another_uploader(spool: Spool) -> 
     assert spool.segment_names() == ["000000.log"]
 
 
+def test_rest_of_a_task_of_an_earlier_raydist_is_salvaged(spool: Spool) -> None:
+    spool.write("before\nafter\n")
+    spool.path.with_name(f"{spool.path.name}.uploaded").write_text('{"seq": 1, "offset": 7}')
+    spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=0), b"before\n")
+    spool.uploader().flush()
+    assert spool.stored() == "before\nafter\n"
+
+
 def test_task_killed_between_upload_and_note_repeats_no_byte(spool: Spool) -> None:
     progress_path = spool.path.with_name(f"{spool.path.name}.uploaded")
     spool.write("one\n")

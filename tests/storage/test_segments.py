@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import signal
 from pathlib import Path
@@ -74,6 +76,23 @@ def test_full_disk_leaves_a_file_as_it_was(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, before)
+    assert place.read_bytes() == b"whole"
+
+
+def test_disk_that_tells_that_it_is_full_when_a_file_is_closed_leaves_it_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS does: what was written is only then sent."""
+    place, close = tmp_path / "events", os.close
+    append_whole(place, b"whole")
+
+    def flush(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "close", flush)
+    with pytest.raises(OSError, match="No space left"):
+        append_whole(place, b"torn off")
     assert place.read_bytes() == b"whole"
 
 

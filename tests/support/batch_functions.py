@@ -187,7 +187,7 @@ def of_graphs(ctx: Any) -> dict[str, Any]:
             self.dense = tf.keras.layers.Dense(1, kernel_initializer="zeros")
 
         def call(self, given: Any) -> Any:
-            return self.dense(tf.reduce_mean(given.nodes, axis=1))
+            return self.dense(tf.reduce_mean(getattr(given, "nodes", given), axis=1))
 
     data = tf.data.Dataset.range(32).map(lambda _: (graph(tf.ones([3, 4])), tf.ones([1]))).batch(16)
     told = {}
@@ -204,4 +204,18 @@ def of_graphs(ctx: Any) -> dict[str, Any]:
             told[name] = float(call(model))
         except Exception as error:
             told[name] = f"{type(error).__name__}: {error}"
-    return {"told": told}
+    # Which TensorFlow gives to the workers whole, and to their replicas in parts.
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    given, off = {"tensors": data.map(lambda x, y: (x.nodes, y)), "graphs": data}, {}
+    for name, one in given.items():
+        with ctx.strategy.scope():
+            model = Model()
+            model.compile(tf.keras.optimizers.SGD(0.1), "mse")
+        try:
+            model.fit(one.with_options(options), steps_per_epoch=2, verbose=0)
+            off[name] = [float(value) for value in model.dense.kernel.numpy()[:, 0]]
+            model.evaluate(one.with_options(options), verbose=0)
+        except Exception as error:
+            off[name] = f"{type(error).__name__}: {error}"
+    return {"told": told, "off": off}

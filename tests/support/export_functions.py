@@ -96,3 +96,28 @@ def _model(keras: Any, kind: str) -> Any:
 
         return keras.Model(inputs, Unknown(2.0)(first))
     return keras.Model(inputs, first)
+
+
+def of_lists(ctx: Any) -> dict[str, Any]:
+    """Trains a subclassed model on ragged rows of four values each, as `list` columns of Ray Data are."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Summing(keras.Model):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, rows: Any) -> Any:
+            rows = rows.to_tensor() if isinstance(rows, tf.RaggedTensor) else rows
+            return self.dense(tf.reshape(rows, [-1, 4]))
+
+    x = np.ones((32, 4), np.float32)
+    types = (tf.TensorSpec([None]), tf.TensorSpec([1]))
+    rows = tf.data.Dataset.from_generator(lambda: zip(x, x[:, :1], strict=True), output_signature=types)
+    with ctx.strategy.scope():
+        model = Summing()
+        model.compile("sgd", "mse")
+    ctx.fit(model, rows.ragged_batch(16).map(lambda x, y: (x, tf.ones([16, 1]))), epochs=1, verbose=0)
+    return {"notes": notes_of(ctx)}

@@ -203,6 +203,47 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
     return {"errors": errors}
 
 
+def constant_inputs(ctx: Any) -> dict[str, Any]:
+    """Asks models whose Input has the 16 rows of a whole batch, and that count on them, for predictions."""
+    import numpy as np
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Using(keras.layers.Layer):
+        def __init__(self, use: Any, *, name: str) -> None:
+            super().__init__(name=name)
+            self.use = use
+
+        def call(self, x: Any) -> Any:
+            return self.use(x)
+
+    class Multiplying(keras.Model):
+        def call(self, x: Any) -> Any:
+            return tf.matmul(tf.ones([8, 8]), tf.ones([16, 6])) + x  # wrong on one device too
+
+    uses = {
+        "none": lambda x: x,
+        "broadcasts": lambda x: tf.broadcast_to(x[:, :1], [16, 6]),
+        "unstacks": lambda x: tf.stack(tf.unstack(x, 16)),
+        "gathers": lambda x: tf.gather(x, tf.tile([list(range(6))], [16, 1]), batch_dims=1),
+        "splits": lambda x: tf.concat(tf.split(x, 16), axis=0),
+    }
+    # tf_keras makes it one of a replica's rows.
+    num_rows = 16 if hasattr(keras, "ops") else None
+    told = {}
+    for name, use in [*uses.items(), ("multiplies", None)]:
+        with ctx.strategy.scope():
+            model = Multiplying()
+            if use is not None:
+                model = keras.Sequential([keras.Input((6,), batch_size=num_rows), Using(use, name=name)])
+        try:
+            told[name] = str(model.predict(np.ones((32, 6)), batch_size=16, verbose=0).shape[0])
+        except Exception as error:
+            told[name] = f"{type(error).__name__}: {error}"
+    return {"told": told}
+
+
 def reshape_of_a_part(ctx: Any) -> dict[str, Any]:
     """Reshapes 8 rows of a batch of unknown size to 16 outside of replicas, where nothing keeps it."""
     import tensorflow as tf

@@ -436,3 +436,79 @@ def returned_losses(ctx: Any) -> dict[str, Any]:
             "evaluated": dict(ctx.evaluate(model, data)),
         }
     return result
+
+
+def keras_calls(ctx: Any) -> dict[str, Any]:
+    """Makes Keras's own calls on 333 examples; returns what each gives, or is answered with."""
+    import tensorflow as tf
+
+    from raydist.errors import MistakeError
+
+    keras = tf.keras
+    keras.utils.set_random_seed(5)
+    with ctx.strategy.scope():
+        model = embedding_model(keras)
+    x, y = rated(333)
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(50)  # 7 batches
+
+    def loss_by_hand() -> float:
+        return float(np.square(model(tf.constant(x)).numpy()[:, 0] - y).mean())
+
+    def evaluated(*args: Any, **options: Any) -> list[float]:
+        logs = model.evaluate(*args, verbose=0, return_dict=True, **options)
+        return [logs["loss"], loss_by_hand()]
+
+    def predicted(*args: Any, **options: Any) -> list[float]:
+        outputs = model.predict(*args, verbose=0, **options)
+        return [float(np.abs(outputs - model(tf.constant(x)).numpy()).max()), 0.0]
+
+    def fit(*args: Any, **options: Any) -> list[float]:
+        given = {"epochs": 2, "steps_per_epoch": 7, "verbose": 0, **options}
+        logs = model.fit(*args, **given).history
+        return [logs["val_loss"][-1], loss_by_hand()]
+
+    def tested() -> list[float]:
+        return [model.test_on_batch(x, y, return_dict=True)["loss"], loss_by_hand()]
+
+    def exactly(data: Any) -> list[float]:
+        model.compile("sgd", "mse", ["mae"], pss_evaluation_shards=2)  # tf_keras's own way, on the workers
+        return fit(data.repeat(), validation_data=data)
+
+    def in_scope(call: Any) -> list[float]:
+        with ctx.strategy.scope():
+            return call(data())  # type: ignore[no-any-return]
+
+    calls = {
+        "evaluate arrays": lambda: evaluated(x, y, batch_size=50),
+        "evaluate": lambda: evaluated(data()),
+        "evaluate steps": lambda: evaluated(data().repeat(), steps=7),
+        "evaluate in scope": lambda: in_scope(evaluated),
+        "test_on_batch": tested,
+        "predict": lambda: predicted(data()),
+        "predict in scope": lambda: in_scope(predicted),
+        "fit": lambda: fit(data().repeat(), validation_data=data()),
+        "fit arrays": lambda: fit(x, y, validation_data=(x, y)),
+        "evaluate after fit": lambda: evaluated(data()),
+        "no steps": lambda: fit(x, y, steps_per_epoch=None),
+        "too short": lambda: fit(data(), steps_per_epoch=8),
+        "too short, as it turns out": lambda: fit(
+            data().filter(lambda x, y: tf.size(x) > 0), steps_per_epoch=15
+        ),
+        "train_on_batch": lambda: model.train_on_batch(x, y)[:1] * 2,
+        "distributed": lambda: evaluated(ctx.strategy.experimental_distribute_dataset(data()), steps=7),
+        "fit after it": lambda: fit(data().repeat(), validation_data=data()),
+    }
+    if hasattr(keras.utils, "experimental"):
+        creator = keras.utils.experimental.DatasetCreator(lambda context: data().repeat())
+        calls["creator"] = lambda: evaluated(creator, steps=7)
+        calls["fit creator"] = lambda: fit(creator, validation_data=creator, validation_steps=7)
+        calls["exact"] = lambda: exactly(data())
+    answers: dict[str, Any] = {}
+    for name, call in calls.items():
+        try:
+            answers[name] = call()
+        except MistakeError as error:
+            answers[name] = str(error)
+    return answers

@@ -169,6 +169,16 @@ def test_model_that_cannot_be_traced_is_noted_with_the_cause(tmp_path: Path) -> 
     assert note.startswith("the model is not exported: NotImplementedError: no lookups; its checkpoints")
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_model_of_lists_whose_length_only_it_knows_is_exported_whole(keras: str, tmp_path: Path) -> None:
+    function = "tests.support.export_functions:of_lists"
+    [task] = run_function(function, Cluster(keras=keras), storage=tmp_path)
+    assert [note for note in task.values["notes"] if "export" in note] == []
+    assert sorted(os.listdir(tmp_path / "test/export")) == ["model.keras", "saved_model"]
+
+
 # Tells for each kind the inputs' names, types and sizes, the outputs' names, and what `raydist export` does.
 CONVERT = """
 import json, os, sys

@@ -48,6 +48,18 @@ class TestAConstantBatchSize:
             ), name
 
     @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+    def test_a_layer_that_counts_on_the_rows_of_an_input_is_named(self, keras: str) -> None:
+        function = self.CONSTANT.replace("batch_sizes", "inputs")
+        [task] = run_function(function, Cluster(strategy="mirrored", devices=2, keras=keras))
+        told = task.values["told"]
+        assert told.pop("none") == "32"
+        assert "incompatible" in told["multiplies"] or "Dimensions must be equal" in told["multiplies"]
+        assert "constant batch size" not in told.pop("multiplies")
+        for name, error in told.items():
+            refusal = f"UnsupportedError: layer {name} has a constant batch size of 16 rows, and each of 2 "
+            assert error.startswith(refusal), name
+
+    @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_one_device_trains_it(self, keras: str) -> None:
         [task] = run_function(self.CONSTANT, Cluster(keras=keras))
         assert set(task.values["errors"].values()) == {""}

@@ -24,6 +24,7 @@ KERAS_3_OR_SHARDED = [
     pytest.param("legacy", SHARDED, id="sharded", marks=SLOW),
 ]
 EPOCHS, STEPS = 2, 60
+TOO_SHORT = ("no steps", "too short", "too short, as it turns out")
 
 
 def cluster(keras: str = "3", *, workers: int = 2, ps: int = 2, evaluator: bool = False) -> Cluster:
@@ -347,3 +348,26 @@ def test_mistakes_are_answered_before_tensorflow_fails() -> None:
     }
     assert {name: message for name, message in values.items() if wanted[name] not in message} == {}
     assert values.keys() == wanted.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_kerass_own_calls_evaluate_on_the_chief(keras: str) -> None:
+    """Each example counts once, and what cannot be is a sentence, after which the model works as before."""
+    [chief] = run_function(f"{FUNCTIONS}:keras_calls", cluster(keras))
+    answers = chief.values
+    refused = {name: answer for name, answer in answers.items() if isinstance(answer, str)}
+    for name in answers.keys() - refused.keys():
+        value, by_hand = answers[name]
+        assert value == pytest.approx(by_hand, rel=1e-5, abs=1e-6), name
+    assert "give the dataset that was distributed" in refused["distributed"]
+    if keras == "3":
+        is_fit = {name: text.startswith("Keras 3's model.fit cannot train") for name, text in refused.items()}
+        assert sorted(name for name, is_of_fit in is_fit.items() if not is_of_fit) == ["distributed"]
+        assert is_fit.keys() == {"distributed", "fit", "fit after it", "fit arrays", *TOO_SHORT}
+        return
+    assert refused.keys() == {"distributed", "train_on_batch", *TOO_SHORT}
+    assert refused["no steps"].startswith("model.fit needs steps_per_epoch under parameter_server")
+    assert "2 epochs of 8 steps, and its data have 7 batches in all" in refused["too short"]
+    assert "2 epochs of 15 steps, and its data have fewer" in refused["too short, as it turns out"]
+    assert "cannot train under parameter_server" in refused["train_on_batch"]

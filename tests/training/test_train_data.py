@@ -145,6 +145,11 @@ def test_composite_tensors_without_rows_are_refused_on_two_replicas_and_train_on
             assert told.startswith(
                 "UnsupportedError: the data have a Graph, which raydist cannot cut by rows"
             )
+        of_graphs = task.values["off"]["graphs"]
+        if keras == "legacy":
+            assert of_graphs == pytest.approx(task.values["off"]["tensors"])
+        else:
+            assert "the data have a Graph, which fit and evaluate of Keras 3 do not take" in of_graphs
     [task] = run_function(function, Cluster(keras="legacy"))  # Keras 3 itself takes no such data
     assert task.values["told"] == {"fit": 1.0, "ctx.fit": 1.0, "evaluate": 1.0, "predict": 0.0}
 

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.data.pipeline import Part, in_turn
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.strategy import only_cpu_replica
@@ -169,6 +170,15 @@ def cut_for_replicas(
         return part_of(dataset, Part.of(context), begin=begin, endless=endless)
 
     return strategy.distribute_datasets_from_function(pipeline)
+
+
+def refuse_distributed(data: Any) -> None:
+    """Raises UnsupportedError for a distributed dataset that the chief of ParameterServer is to read."""
+    if isinstance(data, tf.distribute.DistributedDataset):
+        raise UnsupportedError(
+            f"the data are a {type(data).__name__}, and under parameter_server Keras's evaluate and predict "
+            "run on the chief alone; give the dataset that was distributed"
+        )
 
 
 def part_of(

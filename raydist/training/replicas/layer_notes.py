@@ -70,7 +70,12 @@ def refusing_constant_rows(model: Any, strategy: tf.distribute.Strategy) -> Iter
 
 _SHAPE = r"\[(\d+)[^\]]*\]"
 _UNLIKE_ROWS = (
-    rf"input shapes: {_SHAPE}, {_SHAPE}",
+    rf"= BroadcastTo\[.*input shapes: {_SHAPE}, .*input\[1\] = {_SHAPE}",
+    # A matrix's rows are the other one's columns.
+    rf"= (?!MatMul)\w+\[.*input shapes: {_SHAPE}, {_SHAPE}",
+    r"Dimension must be (\d+) but is (\d+) for .* = Unpack\[.*axis=0",
+    r"evenly divisible by (\d+) but is (\d+)\n.*(?s:.*)input\[0\] = <0>",
+    r"params\.shape\[0\]: (\d+) should be equal to indices\.shape\[0\]: (\d+)",
     rf"Incompatible shapes: {_SHAPE} vs\. {_SHAPE}",
     rf"Shape of tensor \S+ {_SHAPE} is not compatible with expected shape {_SHAPE}",
     r"Dimension 0 in both shapes must be equal, but are (\d+) and (\d+)",

@@ -207,18 +207,24 @@ def check_has_rows(element_spec: Any) -> None:
 
     Those are composite tensors that are not TensorFlow's, such as those of graphs, and data without batches.
     """
+    for name in foreign_types(element_spec):
+        raise UnsupportedError(
+            f"the data have a {name}, which raydist cannot cut by rows for several replicas; give tensors or "
+            "ragged tensors with a row for each example, from which the model makes it, or use one worker "
+            "with one device"
+        )
     for spec in tf.nest.flatten(element_spec, expand_composites=False):
-        if not type(spec).__module__.startswith("tensorflow."):
-            raise UnsupportedError(
-                f"the data have a {spec.value_type.__name__}, which raydist cannot cut by rows for several "
-                "replicas; give tensors or ragged tensors with a row for each example, from which the model "
-                "makes it, or use one worker with one device"
-            )
         if getattr(spec, "shape", tf.TensorShape(None)).rank == 0:
             raise UnsupportedError(
                 "an element of the dataset has a scalar where a batch has a row for each example; add "
                 ".batch(GLOBAL_BATCH_SIZE) to the dataset"
             )
+
+
+def foreign_types(element_spec: Any) -> list[str]:
+    """Returns the names of the types of composite tensors that are not TensorFlow's, such as of graphs."""
+    specs = tf.nest.flatten(element_spec, expand_composites=False)
+    return [one.value_type.__name__ for one in specs if not type(one).__module__.startswith("tensorflow.")]
 
 
 def is_even(element_spec: Any, num_replicas: int) -> bool:

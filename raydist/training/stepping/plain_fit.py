@@ -49,7 +49,7 @@ def session_of(
         reports = _reports_in(users, base, initial_epoch=arguments.get("initial_epoch") or 0)
         callbacks = arguments["callbacks"] = [*ahead, *reports, *prepared(users, base, strategy)]
     session = FitSession(model, callbacks, base=base)
-    if not is_distributed(strategy):
+    if not is_distributed(strategy) or is_parameter_server(strategy):
         session.take()  # what Keras does by itself needs nothing of it
     return session
 

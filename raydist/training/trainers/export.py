@@ -130,7 +130,10 @@ def _clean_copy(model: Any, assets: Path, inputs: Any) -> Any:
     except ValueError:  # a subclass of Model, which only its own config can make
         copy = type(model).from_config(model.get_config())
     if not adapter.knows_inputs(copy):
-        copy(slices.zeros_of(inputs))  # as the batches have built the model
+        # As the batches have built the model. In a graph, where sizes that differ from batch to batch are
+        # not known: the length of lists, as of a column of Ray Data, is then what the model makes of it.
+        with tf.__internal__.FuncGraph("build_graph").as_default():
+            copy(slices.zeros_of(inputs))
     elif not copy.built:
         copy.build_from_config(model.get_build_config())
     for number, (old, new) in enumerate(zip(model._flatten_layers(), copy._flatten_layers(), strict=True)):

@@ -67,6 +67,9 @@ def epoch_iterator_init(
         original(self, distribute_strategy, *args, **kwargs)
         self.raydist_element_spec = resume.element_spec(self._distributed_dataset)
         return
+    is_on_chief = is_parameter_server(distribute_strategy)
+    if is_on_chief:
+        cut.refuse_distributed(kwargs.get("x"))
     super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
     self._distribute_strategy = distribute_strategy
     session = fit_session.taken_by_data_handler()
@@ -93,9 +96,7 @@ def epoch_iterator_init(
     agree = functools.partial(means_over_workers, distribute_strategy)
     self._packer = fit_session.packer_of(session, self.steps_per_execution, agree)
     # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
-    is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_parameter_server(
-        distribute_strategy
-    )
+    is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_on_chief
     self._given_dataset = None
     if not is_whole:
         self._given_dataset, self._resumption = dataset, resumption

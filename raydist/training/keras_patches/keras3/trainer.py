@@ -20,7 +20,7 @@ from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics
-from raydist.training.replicas import code_names, layer_notes, own_logs
+from raydist.training.replicas import code_names, layer_notes, own_logs, slices
 from raydist.training.stepping import fit_session, model_steps, plain_fit
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,11 @@ def build(model: Any, element_spec: Any) -> None:
             model._symbolic_build(data_batch=element_spec)
         except Exception as error:
             if not has_own_step:
+                for name in slices.foreign_types(element_spec):
+                    raise UnsupportedError(
+                        f"the data have a {name}, which fit and evaluate of Keras 3 do not take; give "
+                        "tensors, from which the model makes it, a train_step of your own, or --keras legacy"
+                    ) from error
                 raise
             logger.info("%s is built by its train_step: %s", model.name, error)
     is_new = model.train_function is None or not step_trace.has_traced(model)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
 from tf_keras.src.engine import data_adapter
 
 from raydist.training import tf_private
@@ -17,7 +16,8 @@ from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut, py_datasets, resume
-from raydist.training.keras_patches.tf_keras import build
+from raydist.training.keras_patches.tf_keras import build, coordinated
+from raydist.training.replicas import slices
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, model_steps, step_calls
 
@@ -50,6 +50,8 @@ class _Pass:
       unread: The dataset of which tf_keras makes an iterator at first that nobody reads.
       packer: Which steps go into a call.
       call: That of the epoch.
+      is_padded: Whether TensorFlow can make batches for replicas that have none, as it does in other calls
+        than those that look for the end.
     """
 
     groups: BatchGroups
@@ -59,6 +61,7 @@ class _Pass:
     unread: Any = None
     packer: Any = None
     call: Any = None
+    is_padded: bool = True
 
 
 # By the data handler.
@@ -68,9 +71,9 @@ _passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
 def configure_dataset(
     self: Any, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
 ) -> None:
-    del x
     session = fit_session.taken_by_data_handler()
-    dataset = self._adapter.get_dataset()
+    is_whole = is_parameter_server(strategy)
+    dataset = coordinated.whole_dataset(self._adapter, x) if is_whole else self._adapter.get_dataset()
     if session is not None:
         session.element_spec = resume.element_spec(dataset)
     if not data_adapter._is_distributed_dataset(dataset):
@@ -88,12 +91,13 @@ def configure_dataset(
         first_epoch=resumption.start.epoch,
     )
     self._inferred_steps = at.steps
-    if distribute:
+    at.is_padded = not slices.foreign_types(resume.element_spec(dataset))
+    if distribute and not is_whole:
         model_steps.refuse_own_functions(self._model)
-        if session is not None and not is_parameter_server(strategy):
+        if session is not None:
             build.build_ahead(self._model)
         check_sizes(strategy, dataset, num_steps=at.steps)
-    if distribute and not data_adapter._is_distributed_dataset(dataset):
+    if distribute and not is_whole and not data_adapter._is_distributed_dataset(dataset):
         is_made_again = self._adapter.should_recreate_iterator()
         # Steps that the user gives may be more than there are in one pass through all epochs.
         endless = at.steps is not None and (is_made_again or steps_per_epoch is None)
@@ -180,7 +184,7 @@ def steps(self: Any) -> Iterator[int]:
         if count < asked:
             self._steps_per_execution.assign(count)  # `predict` reads it
         # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
-        may_end = self._inferred_steps is None
+        may_end = self._inferred_steps is None or not at.is_padded
         at.call.begin(count, may_end=may_end, batches_per_step=size)
         taken = at.call.num_steps
         self._step_increment = taken - 1
@@ -194,8 +198,6 @@ def steps(self: Any) -> Iterator[int]:
 def single_batch_iterator(
     original: Callable[..., Any], strategy: Any, *args: Any, **kwargs: Any
 ) -> Iterator[Any]:
-    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        return original(strategy, *args, **kwargs)
     given = inspect.signature(original).bind(strategy, *args, **kwargs)
     given.apply_defaults()
     parts = [given.arguments[name] for name in ("x", "y", "sample_weight")]

@@ -21,7 +21,7 @@ from raydist.training.cluster import collective_calls
 from raydist.training.cluster.strategy import is_central, is_parameter_server, scope_to_build
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
-from raydist.training.keras_patches.tf_keras import build
+from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import code_names, gradient_probe, gradients, own_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
 
@@ -136,9 +136,11 @@ def packed_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: An
     is_stock = tf_private.is_default(self.distribute_strategy)
     if is_stock and not plain_fit.is_in_task():
         return original(self, *args, **kwargs)
-    if not is_stock and not is_parameter_server(self.distribute_strategy):
-        check_supported(self, self.distribute_strategy)
     bound = inspect.signature(original).bind(self, *args, **kwargs)
+    if is_parameter_server(self.distribute_strategy):
+        coordinated.check_fit(bound.arguments)
+    elif not is_stock:
+        check_supported(self, self.distribute_strategy)
     session = plain_fit.session_of(self, bound.arguments, tf_keras.callbacks)
     with fit_session.entered(session):
         return original(*bound.args, **bound.kwargs)

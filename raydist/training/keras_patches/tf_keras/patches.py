@@ -20,7 +20,13 @@ from raydist.training import tf_private
 from raydist.training.cluster import collective_calls
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.replacement import Replacement, around
-from raydist.training.keras_patches.tf_keras import data_handler, model_training, optimizers, random_layers
+from raydist.training.keras_patches.tf_keras import (
+    coordinated,
+    data_handler,
+    model_training,
+    optimizers,
+    random_layers,
+)
 from raydist.training.replicas import side_effects
 
 
@@ -134,6 +140,7 @@ def replacements() -> tuple[Replacement, ...]:
             for name in collective_calls.METHODS
         ),
         *optimizers.replacements(),
+        *coordinated.replacements(),
         *(
             Replacement(
                 owner=owner,

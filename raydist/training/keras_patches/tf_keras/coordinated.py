@@ -1,0 +1,135 @@
+"""tf_keras under ParameterServerStrategy: its `fit` trains on the workers, its other calls run on the chief.
+
+Stock tf_keras evaluates on the workers, each on a whole copy of the data from wherever it stands: some
+examples count twice, others never. `compile(pss_evaluation_shards=…)`, its exact evaluation, stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+from tf_keras.src.engine import data_adapter, training
+
+from raydist.errors import UnsupportedError
+from raydist.training import tf_private
+from raydist.training.cluster.strategy import is_parameter_server
+from raydist.training.input import cut
+from raydist.training.keras_patches.replacement import Replacement, around
+
+DatasetCreator = tf_keras.utils.experimental.DatasetCreator
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns what is replaced in tf_keras."""
+    counts = "evaluation under ParameterServer counts some examples twice, others never"
+    methods = (
+        ("evaluate", on_chief, counts),
+        ("test_on_batch", on_chief, counts),
+        ("train_on_batch", train_on_batch, "the workers' functions get what the chief has"),
+    )
+    return (
+        *(
+            Replacement(
+                owner=training.Model, name=name, parameters="self ...", make=around(new), reason=reason
+            )
+            for name, new, reason in methods
+        ),
+        Replacement(
+            owner=data_adapter,
+            name="get_data_handler",
+            parameters="args kwargs",
+            make=around(data_handler),
+            reason=counts,
+        ),
+        Replacement(
+            owner=data_adapter.DataHandler,
+            name="catch_stop_iteration",
+            parameters="self",
+            make=around(catch_stop_iteration),
+            reason="data of ParameterServer's workers that end are a bare CancelledError",
+        ),
+    )
+
+
+def is_on_chief(model: Any) -> bool:
+    """Whether a model's evaluation runs on the chief of ParameterServerStrategy."""
+    exact = getattr(model, "_pss_evaluation_shards", 0)  # set by `compile`
+    return is_parameter_server(model.distribute_strategy) and not exact
+
+
+def on_chief(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs `evaluate` or `test_on_batch` as if the strategy had no coordinator."""
+    if not is_on_chief(self):
+        return original(self, *args, **kwargs)
+    with (
+        tf_private.changed(self.distribute_strategy, _should_use_with_coordinator=False),
+        tf_private.changed(self, _cluster_coordinator=None),
+    ):
+        return original(self, *args, **kwargs)
+
+
+def data_handler(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Returns the data handler; that of a `fit`'s validation is one of the chief's."""
+    model, is_of_evaluation = kwargs["model"], "pss_evaluation_shards" in kwargs
+    if not is_of_evaluation or model is None or not is_on_chief(model):
+        return original(*args, **kwargs)
+    with tf_private.changed(model, _cluster_coordinator=None):
+        return original(*args, **kwargs)
+
+
+def whole_dataset(adapter: Any, given: Any) -> Any:
+    """Returns what the chief evaluates, all of it.
+
+    Args:
+      adapter: tf_keras's, of the data `given`.
+    """
+    cut.refuse_distributed(given)
+    if isinstance(given, DatasetCreator):
+        return given(tf.distribute.InputContext())
+    return adapter.get_dataset()
+
+
+def train_on_batch(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    if is_parameter_server(self.distribute_strategy):
+        raise UnsupportedError(
+            "tf_keras's model.train_on_batch cannot train under parameter_server, whose chief runs no steps; "
+            "use model.fit, ctx.fit or ctx.train_steps"
+        )
+    return original(self, *args, **kwargs)
+
+
+def check_fit(given: Mapping[str, Any]) -> None:
+    """Raises UnsupportedError for a `fit` with these arguments whose data do not last, as far as one sees."""
+    data, steps = given.get("x"), given.get("steps_per_epoch")
+    if steps is None:
+        raise UnsupportedError(
+            "model.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
+            "so no dataset's end ends an epoch; give steps_per_epoch=number of examples // batch size, and "
+            "a dataset with repeat()"
+        )
+    num_epochs = given.get("epochs", 1) - (given.get("initial_epoch") or 0)
+    size = int(data.cardinality()) if isinstance(data, tf.data.Dataset) else tf.data.UNKNOWN_CARDINALITY
+    # tf_keras begins a dataset anew in each epoch if it is as long as the epoch.
+    if 0 <= size < steps * num_epochs and size != steps:
+        raise _too_short(f"{size} batches in all", steps, num_epochs)
+
+
+@contextlib.contextmanager
+def catch_stop_iteration(original: Callable[..., Any], self: Any) -> Iterator[None]:
+    """Around the steps of an epoch; says that the data of the workers have ended, where Keras only warns."""
+    with original(self):
+        yield
+    # Keras would go on with what was to be computed of the missing batches: a bare CancelledError.
+    if isinstance(self, data_adapter._ClusterCoordinatorDataHandler) and self._insufficient_data:
+        raise _too_short("fewer", self._inferred_steps, self._epochs - self._initial_epoch)
+
+
+def _too_short(found: str, steps: int, num_epochs: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"model.fit trains {num_epochs} epochs of {steps} steps, and its data have {found}; under "
+        "parameter_server each worker reads them by itself, so give a dataset with repeat(), or use ctx.fit"
+    )
