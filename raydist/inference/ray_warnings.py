@@ -19,7 +19,7 @@ _MOST_BYTES = 64 * 1024
 def left_out() -> Iterator[None]:
     """Passes on all else that is written to this process's stderr inside the block.
 
-    Processes that are started inside the block keep its end open, so start Ray before.
+    What a process writes that is started inside the block is passed on to its end, after the block too.
     """
     sys.stderr.flush()
     kept = os.dup(2)
@@ -34,7 +34,6 @@ def left_out() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         copying.join(timeout=1)
-        os.close(kept)
 
 
 def _copy(reading: int, kept: int) -> None:
@@ -43,3 +42,4 @@ def _copy(reading: int, kept: int) -> None:
         while rest:
             rest = rest[os.write(kept, rest) :]
     os.close(reading)
+    os.close(kept)
