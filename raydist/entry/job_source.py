@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from raydist.entry.keras2_source import Part
 from raydist.entry.notebook import read_cells
 from raydist.errors import JobFileError
+from raydist.spec.text import listed
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -66,18 +67,14 @@ def note_on_params(function: Callable[..., Any], params: Collection[str]) -> str
     except (TypeError, ValueError):
         return None
     # None as a default stands for what the function looks up by itself.
-    taken = {
-        each.name: each.default
-        for each in parameters
-        if each.default is not each.empty and each.default is not None
-    }
-    told = [f"{name}={taken[name]!r}" for name in params if name in taken]
+    taken = {each.name for each in parameters if each.default is not each.empty and each.default is not None}
+    told = [name for name in params if name in taken]
     if not told:
         return None
     name = getattr(function, "__name__", type(function).__name__)
     return (
-        f"{name} has arguments of the names of params, and a task calls it with the context alone, so they "
-        f"are {', '.join(told)}; read ctx.params"
+        f"{name} has arguments that are also params, and they keep their defaults, because raydist passes "
+        f"the context alone: {listed(told)}; use ctx.params"
     )
 
 

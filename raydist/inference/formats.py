@@ -21,6 +21,7 @@ import numpy as np
 
 from raydist.errors import UnsupportedError
 from raydist.inference.served_model import ServedModel, in_order
+from raydist.spec.quantities import size_text
 from raydist.spec.text import listed
 from raydist.storage.limits import parse_json
 
@@ -30,7 +31,10 @@ NAMES = {KERAS: "model.keras", SAVED_MODEL: "saved_model", ONNX: "model.onnx", L
 # The modules that each needs besides TensorFlow; raydist has an extra of that name.
 NEEDS: Mapping[str, tuple[str, ...]] = {ONNX: ("tf2onnx", "onnx", "onnxruntime")}
 _ROWS = 4
-_MAX_CONFIG_BYTES = 32 * 2**20  # a model of thousands of layers has a few MB
+# A model of thousands of layers has a few MB. One with a matrix among its arguments has it as text, which is
+# packed to a third or more.
+_MAX_CONFIG_BYTES = 32 * 2**20
+_MAX_CONFIG_RATIO = 4
 # Sizes that are tried for those that may differ between batches.
 _FREE_SIZES = (32, 1, 128)
 # Converters may order sums in another way, and compute in another precision than a layer asks for.
@@ -119,10 +123,13 @@ def code_in(model_file: Path) -> list[str]:
     Keras imports the modules that the config names, and tf_keras calls any function of them.
     """
     with zipfile.ZipFile(model_file) as archive, archive.open("config.json") as file:
-        content = file.read(_MAX_CONFIG_BYTES + 1)
-    if len(content) > _MAX_CONFIG_BYTES:
+        packed = min(archive.getinfo("config.json").compress_size, model_file.stat().st_size)
+        most = max(_MAX_CONFIG_BYTES, _MAX_CONFIG_RATIO * packed)
+        content = file.read(most + 1)
+    if len(content) > most:
         raise UnsupportedError(
-            f"its model.keras is damaged: its config.json unpacks to more than {_MAX_CONFIG_BYTES >> 20} MB"
+            f"the config.json of its model.keras unpacks to more than {size_text(most)}, which is too much "
+            "to look through for code of its own; add --trust if you trust who wrote it"
         )
     root = parse_json(content)
     if isinstance(root, dict):

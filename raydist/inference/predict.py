@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 import raydist.errors
 from raydist.data.sources.files import first_line
 from raydist.errors import ClusterError, DataError, MistakeError, RaydistError, StorageError, TrainingError
-from raydist.inference import ray_warnings
 from raydist.inference.inputs import Batch, Input, check_output_names, open_input
 from raydist.inference.parts import MANIFEST, Manifest, Part, cut, missing
 from raydist.inference.served_model import ServedModel, as_column, identity, load_model, signature_of
@@ -155,11 +154,10 @@ class Prediction:
                     max_task_retries=_MAX_RESTARTS,
                 )
             try:
-                with ray_warnings.left_out():
-                    for row in dataset.iter_rows():
-                        if row["error"]:
-                            raise getattr(raydist.errors, row["kind"])(row["error"])
-                        yield int(row["rows"])
+                for row in dataset.iter_rows():
+                    if row["error"]:
+                        raise getattr(raydist.errors, row["kind"])(row["error"])
+                    yield int(row["rows"])
             except ray.exceptions.RayError as error:
                 reason = str(error).strip().partition("\n")[0].rstrip(".")
                 raise ClusterError(

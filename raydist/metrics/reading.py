@@ -190,7 +190,7 @@ def _read_file(storage: Storage, key: str) -> pa.Table:
             raise ValueError("a value is missing")
         times = rows["wall_time"].to_numpy()
         if not ((times >= 0) & (times <= MAX_TIME_S)).all():
-            raise ValueError("a time is none")
+            raise ValueError("a wall_time is not a Unix time")
         return rows if rows.schema.equals(_STORED) else rows.select(_STORED.names).cast(_STORED)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise _DamagedFileError(f"{storage.uri(key)} is damaged: {_reason(error)}") from error

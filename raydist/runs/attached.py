@@ -162,8 +162,8 @@ def trusted_address(storage: RunStorage, asked: str | None, *, told: str | None)
         return asked or told
     if told == "local":
         raise UntrustedAddressError(
-            f"run {storage.run} is in a Ray that its driver has started, which no other process can join; "
-            "ask on the host of the driver"
+            f"run {storage.run} uses a Ray that its driver has started, and other processes cannot join it; "
+            "run the command on the host of the driver"
         )
     if told in own_runs.recall(storage).get("addresses", ()) or told == running_address():
         return told

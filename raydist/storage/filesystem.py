@@ -406,23 +406,24 @@ class Storage:
         write_aside(Path(self._path(key)), copy, is_durable=is_durable)
 
     def _put_file(self, source: BinaryIO, path: str) -> None:
-        # HDFS has a file from its opening on, and an object store an object from its closing on.
-        is_aside = self.uri().startswith("hdfs:")
+        # HDFS has a file from its opening on, and an object store an object from its closing on. To replace
+        # one of HDFS, Arrow deletes it and renames the other: for a moment there is none, never a part of one.
+        is_aside = self.uri().startswith(("hdfs:", "viewfs:"))
         folder, _, name = path.rpartition("/")
         written = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp" if is_aside else path
         # Without compression=None pyarrow would pack a file by its name's ending.
         stream = self._filesystem.open_output_stream(written, compression=None)
         try:
             shutil.copyfileobj(source, stream, _CHUNK_BYTES)
+            stream.close()
+            if is_aside:
+                self._filesystem.move(written, path)
         except BaseException:
             # Closing makes an object of what got through, and pyarrow offers no abort.
             with suppress(OSError, pa.ArrowException):
                 stream.close()
                 self._filesystem.delete_file(written)
             raise
-        stream.close()
-        if is_aside:
-            self._filesystem.move(written, path)  # over the file that is there
 
     def _path(self, key: str) -> str:
         return self._root.path(key)

@@ -23,9 +23,9 @@ MAX_CODE_BYTES = 100 * _MB
 """Of a run's code, unpacked."""
 _MAX_CODE_FILES = 100_000
 _CODE_FILE_MARK = b"PK\1\2"  # begins each entry of a zip's list of files
-# A file of many values that were reported together has up to three rows in a byte. A row takes 50 bytes in
-# memory, and more while it is sorted.
-_MAX_ROWS_PER_BYTE = 4
+# raydist's own files have up to 100,000 rows. Older ones, of many values that were reported together, have up
+# to nine in a byte. A row takes 50 bytes in memory, and more while it is sorted.
+_MAX_ROWS_PER_BYTE = 10
 _FREE_ROWS, _MAX_ROWS = 100_000, 2_000_000
 # Of JSON. A value that a train function has returned is nested three times as deep as `outcome.value` allows.
 _MAX_DEPTH = 200

@@ -96,22 +96,32 @@ class SegmentWriter(Generic[Item]):
 
     def _write(self, storage: Storage) -> None:
         with self._flush_lock:
-            with self._pending_lock:
-                items = list(self._pending)
-            if not items:
-                return
-            key, growing = self._segment_key(self._seq), [*self._growing, *items]
-            if not (self._is_appended and storage.append(key, self._encode(items))):
-                storage.write_bytes(key, self._encode(growing))
-            if sum(map(self._item_bytes, growing)) < self._grows_to_bytes:
-                self._growing = growing
-            else:
-                self._growing = []
-                self._seq += 1
-            with self._pending_lock:
-                del self._pending[: len(items)]
-                self._pending_bytes -= sum(map(self._item_bytes, items))
-                self._pending_since_s = self._clock()
+            left = len(self.waiting())
+            while left > 0:
+                left -= self._write_some(storage)
+
+    def _write_some(self, storage: Storage) -> int:
+        """Writes the oldest items into a segment, as many as readers take in one; returns their number."""
+        items: list[Item] = []
+        num_bytes = 0
+        for item in self.waiting():  # after an outage of the storage it may be a lot
+            num_bytes += self._item_bytes(item)
+            if items and num_bytes > SEGMENT_MAX_BYTES:
+                break
+            items.append(item)
+        key, growing = self._segment_key(self._seq), [*self._growing, *items]
+        if not (self._is_appended and storage.append(key, self._encode(items))):
+            storage.write_bytes(key, self._encode(growing))
+        if sum(map(self._item_bytes, growing)) < self._grows_to_bytes:
+            self._growing = growing
+        else:
+            self._growing = []
+            self._seq += 1
+        with self._pending_lock:
+            del self._pending[: len(items)]
+            self._pending_bytes -= sum(map(self._item_bytes, items))
+            self._pending_since_s = self._clock()
+        return len(items)
 
 
 class EventWriter:

@@ -217,7 +217,6 @@ def test_images_are_predicted_from_any_folder(
     command = ("predict", "images", "data", "-o", "out", "--address", running_ray.address, "--workers", "2")
     ended = raydist(*command)
     assert ended.code == 0, ended.err
-    assert "core_worker.cc" not in ended.err
     found = predictions(tmp_path / "out")
     assert found["file"].to_pylist() == [f"{number:04d}.png" for number in range(1100)]
     (tmp_path / "out/part-000001.parquet").unlink()

@@ -55,8 +55,8 @@ def test_params_that_are_also_arguments_are_told_as_no_task_fills_them() -> None
 
     assert note_on_params(train, ["epochs", "size", "ctx"]) is None
     assert note_on_params(train, ["rate", "seed"]) == (
-        "train has arguments of the names of params, and a task calls it with the context alone, so they are "
-        "rate=0.1, seed=1; read ctx.params"
+        "train has arguments that are also params, and they keep their defaults, because raydist passes "
+        "the context alone: rate, seed; use ctx.params"
     )
 
 

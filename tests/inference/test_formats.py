@@ -116,5 +116,13 @@ def test_code_in_a_model_is_found_without_loading_it(
 def test_config_that_unpacks_to_far_more_is_not_read(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", bytes(33 * 2**20))
-    with pytest.raises(UnsupportedError, match=r"config\.json unpacks to more than 32 MB"):
+    with pytest.raises(UnsupportedError, match=r"unpacks to more than 33\.6 MB, which is too much"):
         code_in(tmp_path / "model.keras")
+
+
+def test_config_with_a_matrix_among_the_arguments_is_read(tmp_path: Path) -> None:
+    content = json.dumps({"config": {"matrix": list(range(5_000_000))}})
+    assert len(content) > 32 * 2**20
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:  # not packed, as Keras writes it
+        archive.writestr("config.json", content)
+    assert code_in(tmp_path / "model.keras") == []

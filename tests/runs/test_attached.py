@@ -98,7 +98,7 @@ def test_ray_that_the_storage_alone_names_is_not_joined(tmp_path: Path) -> None:
 def test_no_ray_is_started_for_a_run_in_one_that_its_driver_started(tmp_path: Path) -> None:
     driver = {**this_process(), "actor": "r", "address": "local"}
     handle = store(tmp_path, written_at_s=5.0, state="RUNNING", driver=driver)
-    with pytest.raises(raydist.MistakeError, match="its driver has started, which no other process can join"):
+    with pytest.raises(raydist.MistakeError, match="its driver has started, and other processes cannot join"):
         handle.stop()
 
 

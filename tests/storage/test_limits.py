@@ -207,4 +207,4 @@ def test_metrics_of_no_time_are_damaged(time_s: float, runs: Path) -> None:
     damaged: list[StorageError] = []
     storage = RunStorage(Storage.open(str(runs)), run="good")
     assert read_columns(storage, scope=Scope.GLOBAL, on_damage=damaged.append).num_rows
-    assert f"{file} is damaged: a time is none" in str(damaged[0])
+    assert f"{file} is damaged: a wall_time is not a Unix time" in str(damaged[0])

@@ -119,6 +119,18 @@ def test_tick_writes_at_once_when_four_megabytes_wait(local_storage: RunStorage,
     assert local_storage.list_names(local_storage.events) == ["000000.jsonl"]
 
 
+def test_what_waited_through_an_outage_is_in_segments_that_readers_take(
+    local_storage: RunStorage, clock: FakeClock
+) -> None:
+    events = EventWriter.open(local_storage, clock=clock)
+    texts = [str(number) * 1024 * 1024 for number in range(10)]
+    for text in texts:
+        events.append({"text": text})
+    events.flush()
+    assert local_storage.list_names(local_storage.events) == [f"{number:06}.jsonl" for number in range(4)]
+    assert [event["text"] for event in read_events(local_storage)] == texts
+
+
 def test_tick_and_flush_without_events_write_nothing(local_storage: RunStorage, clock: FakeClock) -> None:
     events = EventWriter.open(local_storage, clock=clock)
     clock.advance(60)

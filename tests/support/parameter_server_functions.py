@@ -469,6 +469,14 @@ def keras_calls(ctx: Any) -> dict[str, Any]:
         logs = model.fit(*args, **given).history
         return [logs["val_loss"][-1], loss_by_hand()]
 
+    def fit_with_callbacks() -> list[float]:
+        class Looks(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                self.model.evaluate(data(), verbose=0)
+                self.model.predict(data(), verbose=0)
+
+        return fit(data().repeat(), validation_data=data(), callbacks=[Looks()])
+
     def tested() -> list[float]:
         return [model.test_on_batch(x, y, return_dict=True)["loss"], loss_by_hand()]
 
@@ -490,7 +498,10 @@ def keras_calls(ctx: Any) -> dict[str, Any]:
         "predict in scope": lambda: in_scope(predicted),
         "fit": lambda: fit(data().repeat(), validation_data=data()),
         "fit arrays": lambda: fit(x, y, validation_data=(x, y)),
+        "fit with callbacks": fit_with_callbacks,
         "evaluate after fit": lambda: evaluated(data()),
+        "sample_weight": lambda: fit(x, y, sample_weight=np.zeros(333)),
+        "class_weight": lambda: fit(data().repeat(), class_weight={0: 0.0, 1: 0.0}),
         "no steps": lambda: fit(x, y, steps_per_epoch=None),
         "too short": lambda: fit(data(), steps_per_epoch=8),
         "too short, as it turns out": lambda: fit(

@@ -25,6 +25,7 @@ KERAS_3_OR_SHARDED = [
 ]
 EPOCHS, STEPS = 2, 60
 TOO_SHORT = ("no steps", "too short", "too short, as it turns out")
+WEIGHTS = ("sample_weight", "class_weight")
 
 
 def cluster(keras: str = "3", *, workers: int = 2, ps: int = 2, evaluator: bool = False) -> Cluster:
@@ -364,10 +365,13 @@ def test_kerass_own_calls_evaluate_on_the_chief(keras: str) -> None:
     if keras == "3":
         is_fit = {name: text.startswith("Keras 3's model.fit cannot train") for name, text in refused.items()}
         assert sorted(name for name, is_of_fit in is_fit.items() if not is_of_fit) == ["distributed"]
-        assert is_fit.keys() == {"distributed", "fit", "fit after it", "fit arrays", *TOO_SHORT}
+        fits = {"fit", "fit after it", "fit arrays", "fit with callbacks", *WEIGHTS}
+        assert is_fit.keys() == {"distributed", *fits, *TOO_SHORT}
         return
-    assert refused.keys() == {"distributed", "train_on_batch", *TOO_SHORT}
+    assert refused.keys() == {"distributed", "train_on_batch", *WEIGHTS, *TOO_SHORT}
+    for name in WEIGHTS:
+        assert refused[name].startswith(f"model.fit takes no {name} under parameter_server")
     assert refused["no steps"].startswith("model.fit needs steps_per_epoch under parameter_server")
-    assert "2 epochs of 8 steps, and its data have 7 batches in all" in refused["too short"]
-    assert "2 epochs of 15 steps, and its data have fewer" in refused["too short, as it turns out"]
+    assert "it needs 16 batches (2 epochs of 8 steps)" in refused["too short"]
+    assert "it needs 30 batches (2 epochs of 15 steps)" in refused["too short, as it turns out"]
     assert "cannot train under parameter_server" in refused["train_on_batch"]

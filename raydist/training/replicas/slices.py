@@ -209,9 +209,8 @@ def check_has_rows(element_spec: Any) -> None:
     """
     for name in foreign_types(element_spec):
         raise UnsupportedError(
-            f"the data have a {name}, which raydist cannot cut by rows for several replicas; give tensors or "
-            "ragged tensors with a row for each example, from which the model makes it, or use one worker "
-            "with one device"
+            f"the data have a {name}, which raydist cannot cut by rows for several replicas; build it inside "
+            "the model from tensors with a row for each example, or use one worker with one device"
         )
     for spec in tf.nest.flatten(element_spec, expand_composites=False):
         if getattr(spec, "shape", tf.TensorShape(None)).rank == 0:

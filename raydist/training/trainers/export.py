@@ -125,15 +125,16 @@ def _filled_copy(model: Any, files: dict[str, bytes], assets: Path, inputs: Any)
 def _clean_copy(model: Any, assets: Path, inputs: Any) -> Any:
     """Returns a model of the same layers with plain variables."""
     adapter = adapter_of(model)
-    try:
-        copy = adapter.library.models.clone_model(model)
-    except ValueError:  # a subclass of Model, which only its own config can make
-        copy = type(model).from_config(model.get_config())
+    copy = _unbuilt_copy(model)
     if not adapter.knows_inputs(copy):
-        # As the batches have built the model. In a graph, where sizes that differ from batch to batch are
-        # not known: the length of lists, as of a column of Ray Data, is then what the model makes of it.
-        with tf.__internal__.FuncGraph("build_graph").as_default():
-            copy(slices.zeros_of(inputs))
+        try:
+            copy(slices.zeros_of(inputs))  # as the batches have built the model
+        except Exception:  # the layers may raise anything
+            # In a graph sizes that differ from batch to batch are not known: the length of lists, as of a
+            # column of Ray Data, is then what the model makes of it.
+            copy = _unbuilt_copy(model)
+            with tf.__internal__.FuncGraph("build_graph").as_default():
+                copy(slices.zeros_of(inputs))
     elif not copy.built:
         copy.build_from_config(model.get_build_config())
     for number, (old, new) in enumerate(zip(model._flatten_layers(), copy._flatten_layers(), strict=True)):
@@ -144,6 +145,13 @@ def _clean_copy(model: Any, assets: Path, inputs: Any) -> Any:
             old.save_assets(place)
             new.load_assets(place)
     return copy
+
+
+def _unbuilt_copy(model: Any) -> Any:
+    try:
+        return adapter_of(model).library.models.clone_model(model)
+    except ValueError:  # a subclass of Model, which only its own config can make
+        return type(model).from_config(model.get_config())
 
 
 def _write_serving(model: Any, files: dict[str, bytes], folder: Path, inputs: Any) -> None:

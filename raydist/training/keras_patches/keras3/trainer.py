@@ -39,8 +39,8 @@ def build(model: Any, element_spec: Any) -> None:
             if not has_own_step:
                 for name in slices.foreign_types(element_spec):
                     raise UnsupportedError(
-                        f"the data have a {name}, which fit and evaluate of Keras 3 do not take; give "
-                        "tensors, from which the model makes it, a train_step of your own, or --keras legacy"
+                        f"the data have a {name}, which fit and evaluate of Keras 3 do not take; build it "
+                        "inside the model from tensors, write a train_step, or use --keras legacy"
                     ) from error
                 raise
             logger.info("%s is built by its train_step: %s", model.name, error)

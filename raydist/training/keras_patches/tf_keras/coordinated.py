@@ -29,6 +29,7 @@ def replacements() -> tuple[Replacement, ...]:
     methods = (
         ("evaluate", on_chief, counts),
         ("test_on_batch", on_chief, counts),
+        ("predict", predict, "in a callback it takes the coordinator of the fit away"),
         ("train_on_batch", train_on_batch, "the workers' functions get what the chief has"),
     )
     return (
@@ -72,6 +73,14 @@ def on_chief(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
         return original(self, *args, **kwargs)
 
 
+def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs `predict`, which stock tf_keras has on the chief too; a `fit` around it keeps its coordinator."""
+    if not is_parameter_server(self.distribute_strategy):
+        return original(self, *args, **kwargs)
+    with tf_private.changed(self, _cluster_coordinator=None):
+        return original(self, *args, **kwargs)
+
+
 def data_handler(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Returns the data handler; that of a `fit`'s validation is one of the chief's."""
     model, is_of_evaluation = kwargs["model"], "pss_evaluation_shards" in kwargs
@@ -103,19 +112,27 @@ def train_on_batch(original: Callable[..., Any], self: Any, *args: Any, **kwargs
 
 
 def check_fit(given: Mapping[str, Any]) -> None:
-    """Raises UnsupportedError for a `fit` with these arguments whose data do not last, as far as one sees."""
+    """Raises UnsupportedError for a `fit` that would train on other data than these arguments give it."""
     data, steps = given.get("x"), given.get("steps_per_epoch")
+    cut.refuse_distributed(given.get("validation_data"))
+    for name in ("sample_weight", "class_weight"):
+        if given.get(name) is not None:  # tf_keras drops both on their way to the workers
+            raise UnsupportedError(
+                f"model.fit takes no {name} under parameter_server; give a dataset of (x, y, weights), or "
+                "use ctx.fit"
+            )
     if steps is None:
         raise UnsupportedError(
-            "model.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
-            "so no dataset's end ends an epoch; give steps_per_epoch=number of examples // batch size, and "
-            "a dataset with repeat()"
+            "model.fit needs steps_per_epoch under parameter_server. Set it to the number of examples // the "
+            "batch size, and add repeat() to the dataset"
         )
     num_epochs = given.get("epochs", 1) - (given.get("initial_epoch") or 0)
     size = int(data.cardinality()) if isinstance(data, tf.data.Dataset) else tf.data.UNKNOWN_CARDINALITY
-    # tf_keras begins a dataset anew in each epoch if it is as long as the epoch.
-    if 0 <= size < steps * num_epochs and size != steps:
-        raise _too_short(f"{size} batches in all", steps, num_epochs)
+    # tf_keras begins a dataset anew in each epoch if it is as long as the epoch. Each worker has all of it,
+    # so a shorter one may last.
+    num_workers = sum("/job:worker/" in one.name for one in tf.config.list_logical_devices("CPU"))
+    if 0 <= size * num_workers < steps * num_epochs and size != steps:
+        raise _too_short(steps, num_epochs)
 
 
 @contextlib.contextmanager
@@ -125,11 +142,11 @@ def catch_stop_iteration(original: Callable[..., Any], self: Any) -> Iterator[No
         yield
     # Keras would go on with what was to be computed of the missing batches: a bare CancelledError.
     if isinstance(self, data_adapter._ClusterCoordinatorDataHandler) and self._insufficient_data:
-        raise _too_short("fewer", self._inferred_steps, self._epochs - self._initial_epoch)
+        raise _too_short(self._inferred_steps, self._epochs - self._initial_epoch)
 
 
-def _too_short(found: str, steps: int, num_epochs: int) -> UnsupportedError:
+def _too_short(steps: int, num_epochs: int) -> UnsupportedError:
     return UnsupportedError(
-        f"model.fit trains {num_epochs} epochs of {steps} steps, and its data have {found}; under "
-        "parameter_server each worker reads them by itself, so give a dataset with repeat(), or use ctx.fit"
+        f"the data of model.fit end too early: it needs {steps * num_epochs} batches ({num_epochs} epochs of "
+        f"{steps} steps). Add repeat() to the dataset, or use ctx.fit"
     )

@@ -91,7 +91,9 @@ def configure_dataset(
         first_epoch=resumption.start.epoch,
     )
     self._inferred_steps = at.steps
-    at.is_padded = not slices.foreign_types(resume.element_spec(dataset))
+    at.is_padded = strategy.num_replicas_in_sync == 1 or not slices.foreign_types(
+        resume.element_spec(dataset)
+    )
     if distribute and not is_whole:
         model_steps.refuse_own_functions(self._model)
         if session is not None:
