@@ -407,7 +407,7 @@ class Storage:
 
     def _put_file(self, source: BinaryIO, path: str) -> None:
         # HDFS has a file from its opening on, and an object store an object from its closing on. To replace
-        # one of HDFS, Arrow deletes it and renames the other: for a moment there is none, never a part of one.
+        # one of HDFS, Arrow deletes it, then renames the other: for a moment there is none.
         is_aside = self.uri().startswith(("hdfs:", "viewfs:"))
         folder, _, name = path.rpartition("/")
         written = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp" if is_aside else path
