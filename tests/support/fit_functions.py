@@ -27,6 +27,8 @@ def data_as(way: str) -> Any:
         return lambda: tf.data.Dataset.from_tensor_slices(examples(COUNT)).batch(16)
     if way == "arrays":
         return x, y
+    if way == "shuffled":  # each pass in an order of its own
+        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(COUNT, seed=3).batch(16)
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
 
 
@@ -324,7 +326,8 @@ def without_a_fixed_order(ctx: Any, *, is_fixed: bool) -> dict[str, Any]:
         value = tf.cast(tf.ensure_shape(tf.numpy_function(slow, [index], tf.int64), []), tf.float32)
         return tf.fill([6], value / 40.0), tf.cast(value, tf.int64) % 3
 
-    data = tf.data.Dataset.range(40).map(read, num_parallel_calls=4).batch(8)
+    # With nothing in between, TensorFlow makes one operation of map and batch, which keeps the order of rows.
+    data = tf.data.Dataset.range(40).map(read, num_parallel_calls=4).prefetch(1).batch(8)
     options = tf.data.Options()
     options.deterministic = is_fixed
     model = made(ctx)
