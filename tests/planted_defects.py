@@ -188,24 +188,10 @@ DEFECTS = (
     ),
     Defect(
         "training",
-        "_weighted(one, share * num_replicas(), metrics)",
-        "_weighted(one, share, metrics)",
-        "tests/training/test_accumulation.py::"
-        "test_update_of_several_batches_is_that_of_a_larger_one[2 workers-3-quick]",
-    ),
-    Defect(
-        "training",
         "[sums] = _reduced([tf.stack(own)], context)",
         "sums = tf.stack(own)",
         "tests/training/test_communication.py::"
         "test_compressed_gradients_are_off_by_the_bound_that_is_stated_at_most[3-2 workers-fp16]",
-    ),
-    Defect(
-        "training",
-        "tf.add_n(list(self._values.values())) if len",
-        "self._values[0] if len",
-        "tests/training/test_metric_check.py::"
-        "test_metric_that_is_no_sum_is_noted_and_all_others_equal_one_device[fit-2 devices-3]",
     ),
     Defect(
         "training",
@@ -224,7 +210,8 @@ DEFECTS = (
         "training",
         "return self.own_replicas.start + replica_id",
         "return replica_id",
-        "tests/training/test_virtual_replicas.py::test_results_have_the_bits_of_one_worker[2 workers]",
+        "tests/training/test_virtual_replicas.py::"
+        "test_each_replica_draws_numbers_of_its_own_wherever_it_is_computed[2 workers]",
     ),
     Defect(
         "training",
@@ -244,8 +231,8 @@ DEFECTS = (
         "training",
         "skip, passes = self.start.epoch * steps_per_epoch + self.start.step, 0",
         "skip, passes = self.start.epoch * steps_per_epoch, 0",
-        "tests/training/test_given_data.py::"
-        "test_run_that_was_interrupted_inside_an_epoch_resumes_exactly[steps-3]",
+        "tests/training/test_plain_pipelines.py::"
+        "test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one[3-4]",
     ),
     Defect(
         "training",
@@ -258,14 +245,13 @@ DEFECTS = (
         "if self._skip is not None:\n            self._skip.assign(0)",
         "if self._skip is not None:\n            self._skip.assign(self._skip)",
         "tests/training/test_plain_pipelines.py::"
-        "test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one[3]",
+        "test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one[3-None]",
     ),
     Defect(
         "training",
         "if unread is Unread.AFTER_PASS and int(dataset.cardinality()) > 0:",
         "if False:",
-        "tests/training/test_plain_pipelines.py::"
-        "test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one[3]",
+        "tests/training/test_accumulation.py::test_resumed_run_takes_up_each_batch_once[2 workers-3]",
     ),
     Defect(
         "training",
@@ -291,12 +277,6 @@ DEFECTS = (
     ),
     Defect(
         "training",
-        "epoch=max(0, self.epoch - self.initial_epoch)",
-        "epoch=self.epoch",
-        "tests/training/test_fit_arguments.py::test_run_that_began_at_a_later_epoch_resumes[3]",
-    ),
-    Defect(
-        "training",
         "if self.step_in_epoch:\n            trackables",
         "if False:\n            trackables",
         "tests/training/test_accumulation.py::test_resumed_run_takes_up_each_batch_once[2 workers-3]",
@@ -312,7 +292,7 @@ DEFECTS = (
         "training",
         "whole = (summed_by_tree(stack) / len(stack))",
         "whole = summed_by_tree(stack)",
-        "tests/training/test_virtual_variables.py",
+        "tests/training/test_virtual_variables.py::test_weight_is_assigned_once_and_a_queue_by_each_replica",
     ),
     Defect(
         "training",
@@ -346,14 +326,13 @@ DEFECTS = (
         "training",
         "base + (context.input_pipeline_id < extra)",
         "base",
-        "tests/training/test_fit_arguments.py::"
-        "TestAsOnOneDevice::test_evaluation_counts_each_example_once[function-parameter_server-1+1-keras3]",
+        "tests/training/test_parameter_server.py::test_losses_that_own_steps_return_are_reported[3-2]",
     ),
     Defect(
         "training",
         "int(lasts[:, -1].sum() - 1)",
         "int(lasts[:, -1].sum())",
-        "tests/training/test_parameter_server.py::test_losses_that_own_steps_return_are_reported[3]",
+        "tests/training/test_parameter_server.py::test_losses_that_own_steps_return_are_reported[3-2]",
     ),
     Defect(
         "training",
@@ -368,12 +347,6 @@ DEFECTS = (
         "min(asked, limits[name])",
         "tests/training/test_ps_staleness.py::"
         "test_notes_say_where_fewer_steps_share_a_reading_than_was_asked",
-    ),
-    Defect(
-        "training",
-        "self._next_step += turns * unroll",
-        "self._next_step += turns",
-        "tests/training/test_recipes.py::test_workers_of_parameter_servers_share_each_epoch[arrays-3]",
     ),
 )
 

@@ -27,8 +27,6 @@ def data_as(way: str) -> Any:
         return lambda: tf.data.Dataset.from_tensor_slices(examples(COUNT)).batch(16)
     if way == "arrays":
         return x, y
-    if way == "shuffled":  # each pass in an order of its own
-        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(COUNT, seed=3).batch(16)
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
 
 

@@ -68,6 +68,7 @@ def test_losses_that_own_steps_return_are_reported(keras: str, workers: int) -> 
     ratings = chief.values["Ratings"]
     assert ratings["history"]["total_loss"] == ratings["history"]["loss"]
     assert ratings["evaluated"]["error"] == pytest.approx(ratings["error"], rel=1e-5)
+    assert ratings["evaluated by workers"]["error"] == pytest.approx(ratings["error of workers"], rel=1e-5)
     assert set(chief.values["LossAlone"]["evaluated"]) == {"loss"}
 
 
