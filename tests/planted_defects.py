@@ -303,13 +303,6 @@ DEFECTS = (
     ),
     Defect(
         "training",
-        "optimizer.dynamic_growth_steps - 1",
-        "optimizer.dynamic_growth_steps",
-        "tests/training/test_optimizers.py::"
-        "test_optimizers_train_what_one_device_trains[central_storage-2-keras3]",
-    ),
-    Defect(
-        "training",
         "return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid))",
         "return weights",
         "tests/programs/test_equality.py::"
