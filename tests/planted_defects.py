@@ -3,9 +3,10 @@
     python -m tests.planted_defects [--room controller] [--only 3]
 
 Each defect is what a slip of the hand would make: a comparison the wrong way round, a case left out, a file
-written in the wrong order. The default tests of its room run on the copy until one fails. Prints the first
-test that fails for each defect, and those that none finds; the exit code is 1 if there are any. Run it when
-tests are cut or moved: they have to find as many as before.
+written in the wrong order. The default tests of its room run on the copy until one fails; where those of the
+room are slow, the defect names the test that has to. Prints the first test that fails for each defect, and
+those that none finds; the exit code is 1 if there are any. Run it when tests are cut or moved: they have to
+find as many as before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+# Of the other rooms each defect names its test.
 TESTS = {
     "controller": ("tests/controller",),
     "planning": ("tests/planning",),
@@ -29,11 +33,12 @@ TESTS = {
 
 
 class Defect(NamedTuple):
-    """Attributes: `old`, which stands once in raydist, and what is written in its place."""
+    """Attributes: `old`, which stands once in raydist, what is written in its place, and what has to fail."""
 
     room: str
     old: str
     new: str
+    test: str | None = None
 
 
 DEFECTS = (
@@ -99,6 +104,243 @@ DEFECTS = (
     Defect(
         "storage", "if self._unfinished and (is_last or not is_grown):", "if self._unfinished and is_last:"
     ),
+    Defect(
+        "data",
+        "values = self._of_pass(epoch * self._passes + kind // 2, places[is_one])",
+        "values = self._of_pass(epoch * self._passes, places[is_one])",
+        "tests/data/test_mix.py",
+    ),
+    Defect(
+        "data",
+        "seed=None if seed is None else key_of(seed, number + 1)",
+        "seed=None if seed is None else key_of(seed, 1)",
+        "tests/data/test_mix.py",
+    ),
+    Defect(
+        "data",
+        "own = [array[:, first - begin : stop - begin] for",
+        "own = [array[:, : stop - first] for",
+        "tests/data/test_pipelines.py",
+    ),
+    Defect(
+        "data",
+        "start_step=start_step, read=read, finish=without_counts",
+        "start_step=0, read=read, finish=without_counts",
+        "tests/data/test_mix.py",
+    ),
+    Defect(
+        "training",
+        "base + tf.cast(replica < extra, num_global.dtype)",
+        "base + tf.cast(replica <= extra, num_global.dtype)",
+        "tests/training/test_plain_pipelines.py::test_rows_of_the_workers_make_up_each_global_batch[2]",
+    ),
+    Defect(
+        "training",
+        "tf.cond(element.num_examples > 0,",
+        "tf.cond(element.num_examples >= 0,",
+        "tests/training/test_equality.py::test_batch_with_fewer_examples_than_replicas_counts_each_once[3]",
+    ),
+    Defect(
+        "training",
+        "loss * tf.cast(1.0 / num_replicas() if share is None else share, loss.dtype)",
+        "loss * tf.cast(1.0 / num_replicas(), loss.dtype)",
+        "tests/training/test_equality.py::test_sparse_gradients_of_uneven_batches_equal_one_device[legacy]",
+    ),
+    Defect(
+        "training",
+        "return weighted if share is None else",
+        "return weighted if True else",
+        "tests/training/test_equality.py::test_batch_with_fewer_examples_than_replicas_counts_each_once[3]",
+    ),
+    Defect(
+        "training",
+        "tf.math.divide_no_nan(tf.ones_like(weight), weight)",
+        "tf.ones_like(weight)",
+        "tests/training/test_norms.py::"
+        "test_mean_loss_with_statistics_of_the_batch_trains_as_one_device[train step-mirrored-2-keras3]",
+    ),
+    Defect(
+        "training",
+        "own = tf.where(share > 0, amount, tf.zeros_like(amount))",
+        "own = amount",
+        "tests/training/test_equality.py::test_batch_with_fewer_examples_than_replicas_counts_each_once[3]",
+    ),
+    Defect(
+        "training",
+        "tf.add_n(rows) * num_replicas())",
+        "tf.add_n(rows))",
+        "tests/training/test_accumulation.py::"
+        "test_update_of_several_batches_is_that_of_a_larger_one[2 workers-3-quick]",
+    ),
+    Defect(
+        "training",
+        "weighted = [weighted_gradient(one) for one in gradients]",
+        "weighted = list(gradients)",
+        "tests/training/test_accumulation.py::"
+        "test_update_of_several_batches_is_that_of_a_larger_one[2 workers-3-quick]",
+    ),
+    Defect(
+        "training",
+        "return 1, rest or self.size",
+        "return 1, self.size",
+        "tests/training/test_accumulation.py::"
+        "test_update_of_several_batches_is_that_of_a_larger_one[one device-3-quick]",
+    ),
+    Defect(
+        "training",
+        "[sums] = _reduced([tf.stack(own)], context)",
+        "sums = tf.stack(own)",
+        "tests/training/test_communication.py::"
+        "test_compressed_gradients_are_off_by_the_bound_that_is_stated_at_most[3-2 workers-fp16]",
+    ),
+    Defect(
+        "training",
+        "total / tf.cast(self._num_replicas, total.dtype)",
+        "total / tf.cast(len(self._own), total.dtype)",
+        "tests/training/test_virtual_replicas.py::test_results_have_the_bits_of_one_worker[2 workers]",
+    ),
+    Defect(
+        "training",
+        "return replica_tree.summed(range(self._num_replicas), known, tf.add)",
+        "return tf.add_n(list(known.values()))",
+        "tests/training/test_virtual_replicas.py::"
+        "test_large_sums_are_exchanged_in_chunks_and_have_the_bits_of_one_worker[4]",
+    ),
+    Defect(
+        "training",
+        "return self.own_replicas.start + replica_id",
+        "return replica_id",
+        "tests/training/test_virtual_replicas.py::"
+        "test_each_replica_draws_numbers_of_its_own_wherever_it_is_computed[2 workers]",
+    ),
+    Defect(
+        "training",
+        "(seed + replica * _SEED_STRIDE)",
+        "(seed + _SEED_STRIDE)",
+        "tests/training/test_virtual_replicas.py::"
+        "test_each_replica_draws_numbers_of_its_own_wherever_it_is_computed[2 workers]",
+    ),
+    Defect(
+        "training",
+        "_totals.num_changes += 1",
+        "_totals.num_changes += 0",
+        "tests/training/test_keras_patches.py::"
+        "TestUsersOwnFit::test_callbacks_see_the_logs_of_all_replicas_after_each_batch[2 workers-3]",
+    ),
+    Defect(
+        "training",
+        "skip, passes = self.start.epoch * steps_per_epoch + self.start.step, 0",
+        "skip, passes = self.start.epoch * steps_per_epoch, 0",
+        "tests/training/test_plain_pipelines.py::"
+        "test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one[3-4]",
+    ),
+    Defect(
+        "training",
+        "self._skip.assign(skip * self._groups.size)",
+        "self._skip.assign(skip)",
+        "tests/training/test_accumulation.py::test_resumed_run_takes_up_each_batch_once[2 workers-3]",
+    ),
+    Defect(
+        "training",
+        "if self._skip is not None:\n            self._skip.assign(0)",
+        "if self._skip is not None:\n            self._skip.assign(self._skip)",
+        "tests/training/test_plain_pipelines.py::"
+        "test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one[3-None]",
+    ),
+    Defect(
+        "training",
+        "if unread is Unread.AFTER_PASS and int(dataset.cardinality()) > 0:",
+        "if False:",
+        "tests/training/test_accumulation.py::test_resumed_run_takes_up_each_batch_once[2 workers-3]",
+    ),
+    Defect(
+        "training",
+        "if dataset.options().deterministic is False:",
+        "if False:",
+        "tests/training/test_fit_arguments.py::"
+        "test_workers_take_their_own_examples_where_elements_come_as_they_are_done",
+    ),
+    Defect(
+        "training", "min(self._size, left, limit)", "min(self._size, left)", "tests/training/test_packing.py"
+    ),
+    Defect(
+        "training",
+        "step_before // count < step // count",
+        "step_before // count <= step // count",
+        "tests/training/test_schedule.py",
+    ),
+    Defect(
+        "training",
+        "arrays[name] = value.copy()",
+        "arrays[name] = value",
+        "tests/training/test_callback_state.py",
+    ),
+    Defect(
+        "training",
+        "if self.step_in_epoch:\n            trackables",
+        "if False:\n            trackables",
+        "tests/training/test_accumulation.py::test_resumed_run_takes_up_each_batch_once[2 workers-3]",
+    ),
+    Defect(
+        "training",
+        "start += part.shape[0]",
+        "start = part.shape[0]",
+        "tests/training/test_parameter_server.py::"
+        "test_a_resumed_run_may_have_another_number_of_ps[other shards]",
+    ),
+    Defect(
+        "training",
+        "whole = (summed_by_tree(stack) / len(stack))",
+        "whole = summed_by_tree(stack)",
+        "tests/training/test_virtual_variables.py::test_weight_is_assigned_once_and_a_queue_by_each_replica",
+    ),
+    Defect(
+        "training",
+        "grads = gradients.overflowed_halves(gradients.summed_over_replicas(grads), halves)",
+        "grads = gradients.summed_over_replicas(grads)",
+        "tests/training/test_loss_rules.py::"
+        "test_step_is_skipped_where_only_the_sum_over_replicas_overflows[2 devices-3]",
+    ),
+    Defect(
+        "training",
+        "return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid))",
+        "return weights",
+        "tests/programs/test_equality.py::"
+        "test_variables_equal_those_of_one_device[masked_tagger-keras 3-2 workers]",
+    ),
+    Defect(
+        "training",
+        "(replica_share.weighted_gradient(gradient), variable) for",
+        "(gradient, variable) for",
+        "tests/training/test_loss_rules.py::"
+        "test_weights_and_losses_equal_those_of_one_device[function, mean-2 devices-legacy]",
+    ),
+    Defect(
+        "training",
+        "base + (context.input_pipeline_id < extra)",
+        "base",
+        "tests/training/test_parameter_server.py::test_losses_that_own_steps_return_are_reported[3-2]",
+    ),
+    Defect(
+        "training",
+        "int(lasts[:, -1].sum() - 1)",
+        "int(lasts[:, -1].sum())",
+        "tests/training/test_parameter_server.py::test_losses_that_own_steps_return_are_reported[3-2]",
+    ),
+    Defect(
+        "training",
+        "self._metrics.read() if position.step_in_epoch else self._metrics.tally()",
+        "self._metrics.tally()",
+        "tests/training/test_parameter_server.py::"
+        "test_metrics_of_an_epoch_that_was_cut_are_of_the_whole_epoch[3-raise]",
+    ),
+    Defect(
+        "training",
+        "min(asked, limits[name] - 1)",
+        "min(asked, limits[name])",
+        "tests/training/test_ps_staleness.py::"
+        "test_notes_say_where_fewer_steps_share_a_reading_than_was_asked",
+    ),
 )
 
 
@@ -112,21 +354,24 @@ def plant(defect: Defect, tree: Path) -> None:
     found[0].write_text(found[0].read_text().replace(defect.old, defect.new))
 
 
-def first_failure(room: str, tree: Path) -> str | None:
-    """Returns the first test that fails; None where all pass."""
+def first_failure(defect: Defect, tree: Path) -> str | None:
+    """Returns the first test that fails, and how; None where all pass. Raises LookupError where none ran."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
-    paths = [path for path in TESTS[room] if (tree / path).exists()]
-    environ = {**os.environ, "PYTHONPATH": str(tree)}
+    # A test that is named may be a slow one.
+    asked = ["-m", "", defect.test] if defect.test else [*TESTS[defect.room]]
+    environ = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "400"}  # pytest cuts off what it says
     done = subprocess.run(
-        [*command, *paths], cwd=tree, env=environ, capture_output=True, text=True, check=False
+        [*command, *asked], cwd=tree, env=environ, capture_output=True, text=True, check=False
     )
+    if done.returncode in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise LookupError(f"{asked} are no tests: {done.stdout[-300:]}{done.stderr[-300:]}")
     lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return None if done.returncode == 0 else (lines or [done.stdout[-300:]])[0].split(" - ")[0]
+    return None if done.returncode == 0 else (lines or [done.stdout[-300:]])[0]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--room", choices=TESTS)
+    parser.add_argument("--room", choices=sorted({defect.room for defect in DEFECTS}))
     parser.add_argument("--only", type=int, help="the number of one defect")
     options = parser.parse_args()
     missed = 0
@@ -139,7 +384,7 @@ def main() -> int:
                 shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copy(ROOT / "pyproject.toml", tree)
             plant(defect, tree)
-            found = first_failure(defect.room, tree)
+            found = first_failure(defect, tree)
         missed += found is None
         print(f"{number} {defect.room}: {defect.new.strip()!r}: {found or 'NOT FOUND'}", flush=True)
     print(f"{missed} not found")

@@ -160,7 +160,10 @@ def test_mix_in_a_mix_has_each_example_as_often_as_the_inner_one_gives_it(stop: 
 
 
 @pytest.mark.parametrize("name", ["arrays", "groups"])
-def test_passes_and_epochs_have_orders_of_their_own(name: str) -> None:
+def test_sources_passes_and_epochs_have_orders_of_their_own(name: str) -> None:
+    equal_sizes = data.mix([arrays(60, A), arrays(60, B)]).batches(global_batch_size=2, seed=5)
+    by_source = np.sort(epoch_of(equal_sizes, 0), axis=1) % B  # one example of each in a batch
+    assert by_source[:, 0].tolist() != by_source[:, 1].tolist()
     batches = batches_of(name, "longest", global_batch_size=1)
     per_epoch = [list(itertools.chain(*epoch_of(batches, epoch))) for epoch in (0, 1)]
     for first in (A, B):

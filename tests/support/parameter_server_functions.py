@@ -428,12 +428,16 @@ def returned_losses(ctx: Any) -> dict[str, Any]:
             model, lambda: data().take(2).repeat(), epochs=1, steps_per_epoch=4, validation_data=data
         )
         squares = np.square(y - model(tf.constant(x)).numpy())
+        # Of 3 steps on 2 workers that read the same data the first one takes 2.
+        of_workers = squares if ctx.num_workers == 1 else np.concatenate([squares[:32], squares[:16]])
         result[make.__name__] = {
             # Those of the last batch, as Keras has it.
             "expected": {"loss": float(squares[16:32].mean()), "val_loss": float(squares[32:].mean())},
             "error": float(squares.mean() ** 0.5),
             "history": {name: value for name, [value] in history.history.items()},
             "evaluated": dict(ctx.evaluate(model, data)),
+            "error of workers": float(of_workers.mean() ** 0.5),
+            "evaluated by workers": dict(ctx.evaluate(model, lambda context: data(), steps=3)),
         }
     return result
 

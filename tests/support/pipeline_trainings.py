@@ -97,7 +97,9 @@ def noted(ctx: Any, *, folder: str) -> dict[str, Any]:
     return {"weights": _flat(model), "notes": notes_of(ctx)}
 
 
-def resumed(ctx: Any, *, folder: str, stop_after: int | None = None) -> dict[str, Any]:
+def resumed(
+    ctx: Any, *, folder: str, steps_per_epoch: int | None = None, stop_after: int | None = None
+) -> dict[str, Any]:
     """Trains 3 epochs of 4 steps; `stop_after` raises after that many steps, as a crash would."""
     import tensorflow as tf
 
@@ -111,7 +113,9 @@ def resumed(ctx: Any, *, folder: str, stop_after: int | None = None) -> dict[str
 
     model = _model(ctx)
     try:
-        ctx.fit(model, PIPELINES["shuffled"](_lines(folder)), epochs=3, callbacks=[Crash()])
+        data = PIPELINES["shuffled"](_lines(folder))
+        data = data if steps_per_epoch is None else data.repeat()
+        ctx.fit(model, data, epochs=3, steps_per_epoch=steps_per_epoch, callbacks=[Crash()])
     except RuntimeError as error:
         if "crashed" not in str(error):
             raise

@@ -524,7 +524,7 @@ def callback_of_the_chief_alone(ctx: Any) -> dict[str, Any]:
 
 
 def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
-    """Five examples in batches of four, with losses that sum: fit and train_steps."""
+    """Five examples in batches of four: fit and train_steps with losses that sum, and a masked mean."""
     import tensorflow as tf
 
     keras = tf.keras
@@ -532,10 +532,14 @@ def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
     with ctx.strategy.scope():
         fitted = dense_model(keras, "sgd")
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-        fitted.compile(keras.optimizers.SGD(0.05), loss=loss)
+        fitted.compile(keras.optimizers.SGD(0.05), loss=loss, metrics=["accuracy"])
         stepped = dense_model(keras, "sgd")
         stepped.optimizer.build(stepped.trainable_variables)
-    fitted.fit(data, epochs=3, verbose=0)
+        masked = keras.Sequential([keras.Input((3, 1)), keras.layers.Masking(), keras.layers.Dense(1)])
+        masked.compile(keras.optimizers.SGD(0.05), "mse")
+    history = fitted.fit(data, epochs=3, verbose=0).history
+    values = (np.arange(15).reshape(5, 3, 1) % 4).astype("float32")  # zeros are masked
+    masked.fit(tf.data.Dataset.from_tensor_slices((values, 2 * values + 1)).batch(4), epochs=3, verbose=0)
 
     def step_fn(batch: Any) -> dict[str, Any]:
         x, y = batch
@@ -549,7 +553,13 @@ def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
         return {"loss": tf.reduce_mean(losses)}
 
     metrics = ctx.train_steps(step_fn, data, num_steps=6, steps_per_call=2)
-    return {"fit": _flat(fitted), "train_steps": _flat(stepped), "loss": np.array(metrics["loss"])}
+    return {
+        "fit": _flat(fitted),
+        "accuracy": np.array(history["accuracy"]),
+        "masked": _flat(masked),
+        "train_steps": _flat(stepped),
+        "loss": np.array(metrics["loss"]),
+    }
 
 
 def synchronized_batchnorm(ctx: Any) -> dict[str, Any]:

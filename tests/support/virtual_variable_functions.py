@@ -60,8 +60,14 @@ def optimizers(ctx: Any) -> dict[str, Any]:
 
 
 def assigned(ctx: Any) -> dict[str, Any]:
-    """Returns a weight that each replica has moved once, and a queue that each has moved by itself."""
+    """Returns a weight that each replica has moved once, and a queue that each has moved by itself.
+
+    And what a checkpoint has of the queue for all replicas together.
+    """
     import tensorflow as tf
+
+    from raydist.storage.checkpoint_marker import ARRAYS_NAME
+    from raydist.training.checkpointing import npz, variables
 
     with ctx.strategy.scope():
         target, queue = tf.Variable([8.0]), tf.Variable([0.0], trainable=False)
@@ -77,7 +83,12 @@ def assigned(ctx: Any) -> dict[str, Any]:
 
     step()
     step()
-    return {"target": np.array(_copies(target)), "queue": np.array(_copies(queue))}
+    copies = np.stack([copy.numpy() for copy in queue.values])
+    exchange = variables.Exchange(copies=lambda _: [copies])
+    snapshot = variables.Snapshots().take({"queue": [queue]}, is_chief=True, exchange=exchange)
+    assert snapshot is not None
+    whole = npz.NpzArrays(bytes(snapshot.files()[ARRAYS_NAME]))["queue/00000"]
+    return {"target": np.array(_copies(target)), "queue": copies, "whole": whole}
 
 
 def late_seeds(ctx: Any) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def test_weights_equal_those_of_one_device(name: str, keras: str) -> None:
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_batch_with_fewer_examples_than_replicas_counts_each_once(keras: str) -> None:
     expected, two = on_one_device(keras, "few examples"), on_two_devices(keras, "few examples")
-    for way in ("fit", "train_steps", "loss"):
+    for way in ("fit", "accuracy", "masked", "train_steps", "loss"):
         np.testing.assert_allclose(two.arrays[way], expected[way], atol=1e-5, err_msg=way)
 
 

@@ -128,15 +128,16 @@ def test_map_that_every_worker_runs_is_noted_once_and_changes_no_result(folder: 
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("keras", "steps_per_epoch"), [("3", None), ("3", 4), ("legacy", None)])
 def test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one(
-    folder: str, tmp_path: Path, keras: str
+    folder: str, tmp_path: Path, keras: str, steps_per_epoch: int | None
 ) -> None:
-    [alone] = run_function(f"{TRAININGS}:resumed", Cluster(keras=keras), folder=folder)
+    given = {"folder": folder, "steps_per_epoch": steps_per_epoch}
+    [alone] = run_function(f"{TRAININGS}:resumed", Cluster(keras=keras), **given)
     options: dict[str, Any] = {"storage": tmp_path, "job_options": {"checkpoint_every": "3"}}
     target = f"{TRAININGS}:resumed"
-    run_function(target, several(2, keras), folder=folder, stop_after=7, **options)
-    tasks: list[TaskProcess] = run_function(target, several(2, keras), folder=folder, attempt=1, **options)
+    run_function(target, several(2, keras), stop_after=7, **given, **options)
+    tasks: list[TaskProcess] = run_function(target, several(2, keras), attempt=1, **given, **options)
     for task in tasks:
         assert task.values["restored_step"] == 6
         np.testing.assert_allclose(task.arrays["weights"], alone.arrays["weights"], atol=1e-5)

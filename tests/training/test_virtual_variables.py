@@ -41,6 +41,7 @@ def test_weight_is_assigned_once_and_a_queue_by_each_replica() -> None:
     found = run()["assigned"].arrays
     assert found["target"].tolist() == [[2.0]] * 4
     assert found["queue"].tolist() == [[0.0], [2.0], [4.0], [6.0]]
+    assert found["whole"].tolist() == [3.0]
 
 
 def test_layer_made_late_has_a_seed_for_each_replica_also_after_a_run_with_fewer() -> None:
