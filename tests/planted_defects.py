@@ -167,13 +167,6 @@ DEFECTS = (
     ),
     Defect(
         "training",
-        "tf.add_n(rows) * num_replicas())",
-        "tf.add_n(rows))",
-        "tests/training/test_accumulation.py::"
-        "test_update_of_several_batches_is_that_of_a_larger_one[2 workers-3-quick]",
-    ),
-    Defect(
-        "training",
         "weighted = [weighted_gradient(one) for one in gradients]",
         "weighted = list(gradients)",
         "tests/training/test_accumulation.py::"
