@@ -415,14 +415,20 @@ class Storage:
         stream = self._filesystem.open_output_stream(written, compression=None)
         try:
             shutil.copyfileobj(source, stream, _CHUNK_BYTES)
-            stream.close()
-            if is_aside:
-                self._filesystem.move(written, path)
         except BaseException:
             # Closing makes an object of what got through, and pyarrow offers no abort.
             with suppress(OSError, pa.ArrowException):
                 stream.close()
                 self._filesystem.delete_file(written)
+            raise
+        try:
+            stream.close()
+            if is_aside:
+                self._filesystem.move(written, path)
+        except BaseException:
+            if is_aside:  # an object store has the old object still
+                with suppress(OSError, pa.ArrowException):
+                    self._filesystem.delete_file(written)
             raise
 
     def _path(self, key: str) -> str:
