@@ -75,7 +75,7 @@ class Mirror:
         self._max_wait_s = _MIN_WAIT_S if storage.local_path() is not None else _MAX_WAIT_S
 
     def refresh(self) -> None:
-        """Brings the folder up to date; raises StorageError where that cannot be done now for any run."""
+        """Brings the folder up to date; raises StorageError where that can be done for none of the runs."""
         names = self._storage.list_names("") if self._runs is None else self._runs
         keys = {name: RunLayout(run=name).tensorboard for name in names if name not in (INDEX, STUDIES)}
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-board") as threads:

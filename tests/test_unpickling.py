@@ -50,6 +50,7 @@ LOADERS = frozenset(
 )
 # Safe with one argument, which has to be there: its name and the names of its safe values.
 GUARDED = {"numpy.load": ("allow_pickle", {"False"}), "yaml.load": ("Loader", {"Yaml12Loader"})}
+_NAMED = {*LOADERS, *GUARDED}
 
 # A program for another process; what only speaks of pickles imports nothing.
 _PROGRAM = re.compile(r"import pickle\b.*pickle\.loads?\b", re.DOTALL)
@@ -94,9 +95,13 @@ def _used(
             given = {one.arg: ast.unparse(one.value) for one in node.keywords}
             if given.get(argument) not in safe:
                 yield function, called
+            node = ast.Tuple([*node.args, *node.keywords])  # its own name is told
         if has_pipes and called.endswith(".recv") and not node.args:
             yield function, "recv"
-    elif isinstance(node, ast.Attribute | ast.Name) and (named := _dotted(node, names)) in LOADERS:
+    elif isinstance(node, ast.Attribute | ast.Name) and (named := _dotted(node, names)) in {
+        *LOADERS,
+        *GUARDED,
+    }:
         yield function, named
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PROGRAM.search(node.value):
         yield function, "a program in a text"
@@ -132,6 +137,7 @@ def test_each_place_that_makes_objects_of_bytes_is_known() -> None:
         ("import ray\nray.cloudpickle.loads(b)", "ray.cloudpickle.loads"),
         ("import numpy as np\nnp.load(b)", "numpy.load"),
         ("import numpy as np\nnp.load(b, allow_pickle=True)", "numpy.load"),
+        ("import numpy as np\nlist(map(np.load, b))", "numpy.load"),
         ("import yaml\nyaml.load(b, Loader=yaml.Loader)", "yaml.load"),
         ("from multiprocessing.connection import Connection\nlink.recv()", "recv"),
         ("run('python', '-c', 'import pickle; pickle.load(f)')", "a program in a text"),

@@ -82,13 +82,13 @@ TOKENS: Mapping[tuple[str, ...], str] = {
     ("hooks.slack.com/",): r"(?P<hook>\bhooks\.slack\.com/services/)[\w/-]+",
     ("sig=",): r"(?P<signature>\bsig=)[^&\s'\"]+",
 }
-# The same in lower case and capitals alike.
+# The same, of any case.
 HEADERS: Mapping[tuple[str, ...], str] = {
     ("authorization", "x-"): (
         r"(?P<header>(?i:\b(?:authorization|x-[a-z-]{0,30}(?:key|token))['\"]?\s{0,9}[:=]\s{0,9}['\"]?"
         r"(?:(?:basic|bearer|token)\s{1,9})?))[^\s'\",;]{3,}"
     ),
-    ("bearer",): (r"(?P<scheme>(?i:\bbearer\s{1,9}))(?=[A-Za-z+/._~-]{0,200}[0-9=])[A-Za-z0-9+/=._~-]{8,}"),
+    ("bearer",): r"(?P<scheme>(?i:\bbearer\s{1,9}))(?=[A-Za-z+/._~-]{0,200}[0-9=])[A-Za-z0-9+/=._~-]{8,}",
 }
 _TOKENS = re.compile("|".join([*TOKENS.values(), *HEADERS.values()]))
 _MARKS, _HEADER_MARKS = (tuple(mark for marks in table for mark in marks) for table in (TOKENS, HEADERS))

@@ -24,7 +24,7 @@ import pyarrow.fs as pafs
 from raydist.errors import StorageError
 from raydist.spec.secrecy import redact
 from raydist.storage import failures, limits
-from raydist.storage.local_files import append_whole, create_whole, write_aside, write_chunks
+from raydist.storage.local_files import append_whole, create_whole, files_below, write_aside, write_chunks
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
 if TYPE_CHECKING:
@@ -229,18 +229,15 @@ class Storage:
 
     def list_files(self, key: str) -> list[FoundFile]:
         """Returns all files below `key`, hidden ones too, sorted by key; none where it is missing."""
-        selector = pafs.FileSelector(self._path(key), recursive=True, allow_not_found=True)
-        infos = self._try("list", key, lambda: self._look(selector))
-        root = self._path("").rstrip("/") + "/"
-        is_inside = functools.cache(self._root.is_inside)  # of each folder once
-        found = [
-            FoundFile(one.path.removeprefix(root), one.size, one.mtime_ns)
-            for one in infos
-            if one.type is pafs.FileType.File
-            and is_inside(one.path.rpartition("/")[0])
-            and not self._root.is_link_out(one.path)
-        ]
-        return sorted(found)
+        path, root = self._path(key), self._path("").rstrip("/") + "/"
+        # Pyarrow enters each folder that a link leads to, such as `/`.
+        if self._root.is_local and not self._root.follows_links:
+            found = self._try("list", key, lambda: list(files_below(path, is_inside=self._root.is_inside)))
+        else:
+            selector = pafs.FileSelector(path, recursive=True, allow_not_found=True)
+            infos = self._try("list", key, lambda: self._look(selector))
+            found = [(one.path, one.size, one.mtime_ns) for one in infos if one.type is pafs.FileType.File]
+        return sorted(FoundFile(path.removeprefix(root), *facts) for path, *facts in found)
 
     def look_at(self, key: str) -> FoundFile | None:
         """Returns what a file is now; None where there is none."""

@@ -6,12 +6,49 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 # File systems without hard links: FAT, some of SMB and FUSE.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+def files_below(folder: str, *, is_inside: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
+    """Yields the path, the size in bytes and the time of change in ns of each regular file below a folder.
+
+    Leaves out files that vanish meanwhile and names that are no text, and takes a missing folder as empty.
+
+    Args:
+      is_inside: Whether a link's path may be followed. A folder that several links lead to is entered once.
+    """
+    entered: set[str] = set()
+    ahead = [folder]
+    while ahead:
+        with contextlib.suppress(FileNotFoundError), os.scandir(ahead.pop()) as entries:
+            for entry in entries:
+                is_link = entry.is_symlink()
+                if _is_no_text(entry.name) or (is_link and not is_inside(entry.path)):
+                    continue
+                if entry.is_dir():
+                    if is_link:
+                        target = os.path.realpath(entry.path)
+                        if target in entered:
+                            continue
+                        entered.add(target)
+                    ahead.append(entry.path)
+                elif entry.is_file():
+                    with contextlib.suppress(FileNotFoundError):
+                        found = entry.stat()
+                        yield entry.path, found.st_size, found.st_mtime_ns
+
+
+def _is_no_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def create_whole(path: Path, data: bytes) -> bool | None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import socket
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from raydist.storage.run_names import find_run, names_by_age
 from raydist.storage.run_removal import list_runs
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import read_events
+from tests.support.hostile_files import zip_of
 from tests.support.page_runs import store_run
 
 
@@ -138,14 +137,6 @@ def test_values_of_a_million_equal_rows_are_whole(runs: Path) -> None:
     assert set(names.to_pylist()) == {word for chunk in names.chunks for word in chunk.dictionary.to_pylist()}
 
 
-def zip_of(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -208,3 +199,19 @@ def test_metrics_of_no_time_are_damaged(time_s: float, runs: Path) -> None:
     storage = RunStorage(Storage.open(str(runs)), run="good")
     assert read_columns(storage, scope=Scope.GLOBAL, on_damage=damaged.append).num_rows
     assert f"{file} is damaged: a wall_time is not a Unix time" in str(damaged[0])
+
+
+def test_folder_that_a_link_leads_to_is_listed_only_inside_of_the_storage_and_once(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    for path in (root / "r/logs/a.log", root / "kept/b.log", tmp_path / "outside/c.log"):
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+    (root / "r/logs/out").symlink_to(tmp_path / "outside")
+    (root / "r/logs/everything").symlink_to("/")
+    for number in range(40):  # would be entered in each order
+        (root / "r" / f"loop-{number}").symlink_to(root / "r")
+    (root / "r/kept").symlink_to(root / "kept")
+    found = {file.key for file in Storage.open(str(root)).list_files("r")}
+    assert {"r/logs/a.log", "r/kept/b.log"} <= found
+    assert not any("c.log" in key or "out/" in key for key in found)
+    assert len(found) < 10

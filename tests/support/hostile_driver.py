@@ -124,7 +124,8 @@ def _links(storage: Path, name: str, hostile: Hostile) -> None:
     if name == "run-0":
         return _planted(lambda path: path.symlink_to(secret))(storage, name, hostile)
     if name == "run-1":
-        return _planted(lambda path: path.symlink_to(secret))(storage, name, hostile)
+        relative = _planted(lambda path: path.symlink_to(os.path.relpath(secret, path.parent)))
+        return relative(storage, name, hostile)
     write_run(storage, name, hostile, record_facts())
     link_folders(storage / name, secret.parent if name == "run-2" else Path("/proc/self"))
 

@@ -481,6 +481,16 @@ def keras_calls(ctx: Any) -> dict[str, Any]:
 
         return fit(data().repeat(), validation_data=data(), callbacks=[Looks()])
 
+    def fit_of_weights() -> list[float]:
+        """Trains on examples that weigh nothing."""
+        with ctx.strategy.scope():
+            fresh = embedding_model(keras)
+        before = [np.array(weight) for weight in fresh.get_weights()]
+        weighted = tf.data.Dataset.from_tensor_slices((x, y, np.zeros(333, "float32"))).batch(50).repeat()
+        fresh.fit(weighted, steps_per_epoch=7, verbose=0)
+        moved = [np.abs(new - old).max() for new, old in zip(fresh.get_weights(), before, strict=True)]
+        return [float(max(moved)), 0.0]
+
     def tested() -> list[float]:
         return [model.test_on_batch(x, y, return_dict=True)["loss"], loss_by_hand()]
 
@@ -503,6 +513,7 @@ def keras_calls(ctx: Any) -> dict[str, Any]:
         "fit": lambda: fit(data().repeat(), validation_data=data()),
         "fit arrays": lambda: fit(x, y, validation_data=(x, y)),
         "fit with callbacks": fit_with_callbacks,
+        "fit of weights": fit_of_weights,
         "evaluate after fit": lambda: evaluated(data()),
         "sample_weight": lambda: fit(x, y, sample_weight=np.zeros(333)),
         "class_weight": lambda: fit(data().repeat(), class_weight={0: 0.0, 1: 0.0}),
@@ -513,6 +524,9 @@ def keras_calls(ctx: Any) -> dict[str, Any]:
         ),
         "train_on_batch": lambda: model.train_on_batch(x, y)[:1] * 2,
         "distributed": lambda: evaluated(ctx.strategy.experimental_distribute_dataset(data()), steps=7),
+        "distributed validation": lambda: fit(
+            data().repeat(), validation_data=ctx.strategy.experimental_distribute_dataset(data())
+        ),
         "fit after it": lambda: fit(data().repeat(), validation_data=data()),
     }
     if hasattr(keras.utils, "experimental"):

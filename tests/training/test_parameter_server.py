@@ -367,10 +367,12 @@ def test_kerass_own_calls_evaluate_on_the_chief(keras: str) -> None:
     if keras == "3":
         is_fit = {name: text.startswith("Keras 3's model.fit cannot train") for name, text in refused.items()}
         assert sorted(name for name, is_of_fit in is_fit.items() if not is_of_fit) == ["distributed"]
-        fits = {"fit", "fit after it", "fit arrays", "fit with callbacks", *WEIGHTS}
+        fits = {"fit", "fit after it", "fit arrays", "fit with callbacks", "fit of weights", *WEIGHTS}
+        fits |= {"distributed validation"}
         assert is_fit.keys() == {"distributed", *fits, *TOO_SHORT}
         return
-    assert refused.keys() == {"distributed", "train_on_batch", *WEIGHTS, *TOO_SHORT}
+    assert refused.keys() == {"distributed", "distributed validation", "train_on_batch", *WEIGHTS, *TOO_SHORT}
+    assert refused["distributed validation"] == refused["distributed"]
     for name in WEIGHTS:
         assert refused[name].startswith(f"model.fit takes no {name} under parameter_server")
     assert refused["no steps"].startswith("model.fit needs steps_per_epoch under parameter_server")
