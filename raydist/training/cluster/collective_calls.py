@@ -8,6 +8,7 @@ others, and says where it is. The controller compares that (controller/unequal_c
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -117,6 +118,17 @@ def method_of_all(name: str) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
 
     return method
+
+
+def by_all(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a method of Keras's models wait until all workers call it; the decorator of those in METHODS."""
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with made_by_all(f"model.{method.__name__}", self.distribute_strategy, self):
+            return method(self, *args, **kwargs)
+
+    return called
 
 
 def keep_totals(model: Any) -> None:

@@ -28,7 +28,7 @@ class Replacement:
         relies on; there may be others before and behind them.
       fingerprints: `fingerprint_of` each known source, where the new function does the work of the old one or
         relies on how that does it. Empty where it merely wraps it.
-      make: Makes the new function from the old one, as `around` does.
+      make: Makes the new function from the old one, as `around` does; None where a subclass overrides it.
       reason: What is wrong with the old one, with the upstream issue.
     """
 
@@ -36,7 +36,7 @@ class Replacement:
     name: str
     parameters: str
     fingerprints: tuple[str, ...] = ()
-    make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    make: Callable[[Callable[..., Any]], Callable[..., Any]] | None
     reason: str
 
     @property
@@ -76,6 +76,47 @@ def around(new: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[.
         return function
 
     return make
+
+
+def overrides(parameters: str, *fingerprints: str, because: str) -> Callable[[Callable[..., Any]], Any]:
+    """Marks a method that stands before one of the library's; see `overridden`, and `Replacement`."""
+
+    def mark(method: Callable[..., Any]) -> Callable[..., Any]:
+        method.overrides = (parameters, fingerprints, because)  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def overridden(subclass: type) -> tuple[Replacement, ...]:
+    """Returns the methods of a library's class that a subclass of it overrides, for `apply`."""
+    return tuple(
+        Replacement(
+            owner=subclass.__bases__[0],
+            name=name,
+            parameters=parameters,
+            fingerprints=fingerprints,
+            make=None,
+            reason=because,
+        )
+        for name, (parameters, fingerprints, because) in _marked(subclass)
+    )
+
+
+def _marked(subclass: type) -> list[tuple[str, Any]]:
+    marks = {name: getattr(method, "overrides", None) for name, method in vars(subclass).items()}
+    return [(name, mark) for name, mark in marks.items() if mark is not None]
+
+
+def put_below(owner: type, subclass: type) -> None:
+    """Puts a subclass of one of the bases of a library's class in that base's place.
+
+    Its methods then look like those that they override, whose signatures other libraries read.
+    """
+    [stock] = subclass.__bases__
+    for name, _ in _marked(subclass):
+        functools.update_wrapper(vars(subclass)[name], getattr(stock, name))
+    owner.__bases__ = tuple(subclass if base is stock else base for base in owner.__bases__)
 
 
 def fingerprint_of(function: Any) -> str:
@@ -128,5 +169,6 @@ def apply(
         if problem is not None:
             raise UnsupportedError(f"{reason}, and its self-check failed: {problem}; {remedy}")
     for item in replacements:
-        setattr(item.owner, item.name, item.make(getattr(item.owner, item.name)))
+        if item.make is not None:
+            setattr(item.owner, item.name, item.make(getattr(item.owner, item.name)))
     return None if reason is None else f"{reason}; its self-check passed, so raydist patches it"

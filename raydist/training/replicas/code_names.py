@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-_PACKAGES = ("keras", "tf_keras", "tensorflow", "builtins")
+# raydist stands among the classes of each model.
+_PACKAGES = ("keras", "tf_keras", "tensorflow", "raydist", "builtins")
 # What a layer has besides what it does to a batch.
 _NOT_FORWARD = (
     *("__init__", "build", "from_config", "get_config", "compute_output_shape", "compute_output_spec"),

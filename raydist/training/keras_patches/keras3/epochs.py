@@ -1,4 +1,4 @@
-"""The iterator of Keras 3's epochs: which steps go into which call, on which part of the data."""
+"""ReplicaEpochs: which steps of Keras 3's epochs go into which call, on which part of the data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
@@ -19,27 +20,39 @@ from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.input import cut, py_datasets, recipes, resume, worker_order
-from raydist.training.keras_patches.replacement import Replacement, around
+from raydist.training.keras_patches.replacement import Replacement, around, overridden, overrides
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, step_calls
 
 _FIXED = (ArrayDataAdapter, TFDatasetAdapter)  # what makes the same batches in each process
 # Until 3.10 `fit` was given the first step of a call alone, and gave callbacks that one at its end too.
 _HAS_LAST_STEPS = version_of(keras.__version__) > (3, 10)
+# First and last step of a call within the epoch, and its part of the data.
+_Call = tuple[int, int, step_calls.StepCall]
 
 
 def replacements() -> tuple[Replacement, ...]:
-    """Returns what gives callbacks the last step of a call, where Keras does not."""
+    """Returns what has Keras iterate over calls, and callbacks get the last step of each, also in 3.10."""
     names = () if _HAS_LAST_STEPS else ("on_train_batch_end", "on_test_batch_end", "on_predict_batch_end")
-    return tuple(
+    return (
+        *overridden(ReplicaEpochs),
         Replacement(
-            owner=keras.callbacks.CallbackList,
-            name=name,
-            parameters="self batch logs",
-            make=around(_batch_end),
-            reason="a call of several steps ends with its last one, as from 3.11 on",
-        )
-        for name in names
+            owner=tf_trainer,
+            name="TFEpochIterator",
+            parameters="distribute_strategy args kwargs",
+            make=lambda original: ReplicaEpochs,
+            reason="which steps go into which call is decided there",
+        ),
+        *(
+            Replacement(
+                owner=keras.callbacks.CallbackList,
+                name=name,
+                parameters="self batch logs",
+                make=around(_batch_end),
+                reason="a call of several steps ends with its last one, as from 3.11 on",
+            )
+            for name in names
+        ),
     )
 
 
@@ -59,58 +72,155 @@ def _first_with_last(first: int, last: int) -> _FirstStep:
     return step
 
 
-def epoch_iterator_init(
-    original: Callable[..., None], self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
-) -> None:
-    recipes.refuse_in_keras(*args, kwargs.get("x"))
-    if not is_distributed(distribute_strategy):
-        original(self, distribute_strategy, *args, **kwargs)
-        self.raydist_element_spec = resume.element_spec(self._distributed_dataset)
-        return
-    is_on_chief = is_parameter_server(distribute_strategy)
-    if is_on_chief:
-        cut.refuse_distributed(kwargs.get("x"))
-    super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
-    self._distribute_strategy = distribute_strategy
-    session = fit_session.taken_by_data_handler()
-    resumption = session.resumption if session else resume.Resumption(resume.Start())
-    is_fixed = isinstance(self.data_adapter, _FIXED)
-    resumption = resumption.of_data(is_fixed=is_fixed)
-    self._start = resumption.start
-    self._groups = session.groups if session else BatchGroups()
-    if self._groups.size > 1:
-        self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
-        self._num_batches = self.data_adapter.num_batches
-    with _looked_at(self.data_adapter) as batches:
-        dataset = self.data_adapter.get_tf_dataset()
-    if isinstance(self.data_adapter, ArrayDataAdapter):  # whose dataset does not tell its length
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.data_adapter.num_batches))
-    if not isinstance(dataset, tf.distribute.DistributedDataset):
-        self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
-    self.raydist_element_spec = resume.element_spec(dataset)
-    if session is not None:
-        if batches:
-            worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
-        session.element_spec = self.raydist_element_spec
-    check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
-    agree = functools.partial(means_over_workers, distribute_strategy)
-    self._packer = fit_session.packer_of(session, self.steps_per_execution, agree)
-    # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
-    is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_on_chief
-    self._given_dataset = None
-    if not is_whole:
-        self._given_dataset, self._resumption = dataset, resumption
-        if session is not None and session.is_plain and distribute_strategy.num_replicas_in_sync > 1:
-            resume.note_read_ahead(dataset)
-        resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch, unread=resume.Unread.AFTER_PASS)
-        dataset = cut.cut_for_replicas(
-            dataset,
-            distribute_strategy,
-            endless=self._num_batches is not None,
-            begin=resumption.begin,
-            is_compared=not is_fixed,  # by the batches that Keras looks at
-        )
-    self._distributed_dataset = dataset
+class ReplicaEpochs(TFEpochIterator):
+    """Iterates over the calls of each epoch; as Keras's own does for models outside of every strategy.
+
+    Attributes:
+      element_spec: The structure of one replica's batch.
+    """
+
+    element_spec: Any
+    data_adapter: Any  # from here on Keras's
+    steps_per_epoch: int | None
+    _current_iterator: Any
+    _distributed_dataset: Any
+
+    @overrides(
+        "self distribute_strategy args kwargs",
+        "901af2700297",
+        because="an uneven global batch is weighted wrongly, an empty one becomes NaN",
+    )
+    def __init__(self, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
+        recipes.refuse_in_keras(*args, kwargs.get("x"))
+        if not is_distributed(distribute_strategy):
+            super().__init__(distribute_strategy, *args, **kwargs)
+            self.element_spec = resume.element_spec(self._distributed_dataset)
+            return
+        is_on_chief = is_parameter_server(distribute_strategy)
+        if is_on_chief:
+            cut.refuse_distributed(kwargs.get("x"))
+        super(TFEpochIterator, self).__init__(*args, **kwargs)  # Keras's own would distribute them
+        self._distribute_strategy = distribute_strategy
+        session = fit_session.taken_by_data_handler()
+        resumption = session.resumption if session else resume.Resumption(resume.Start())
+        is_fixed = isinstance(self.data_adapter, _FIXED)
+        resumption = resumption.of_data(is_fixed=is_fixed)
+        self._start = resumption.start
+        self._groups = session.groups if session else BatchGroups()
+        if self._groups.size > 1:
+            self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
+            self._num_batches = self.data_adapter.num_batches
+        with _looked_at(self.data_adapter) as batches:
+            dataset = self.data_adapter.get_tf_dataset()
+        if isinstance(self.data_adapter, ArrayDataAdapter):  # whose dataset does not tell its length
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.data_adapter.num_batches))
+        if not isinstance(dataset, tf.distribute.DistributedDataset):
+            self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
+        self.element_spec = resume.element_spec(dataset)
+        if session is not None:
+            if batches:
+                worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
+            session.element_spec = self.element_spec
+        check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
+        agree = functools.partial(means_over_workers, distribute_strategy)
+        self._packer = fit_session.packer_of(session, self.steps_per_execution, agree)
+        # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
+        is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_on_chief
+        self._given_dataset = None
+        if not is_whole:
+            self._given_dataset, self._resumption = dataset, resumption
+            if session is not None and session.is_plain and distribute_strategy.num_replicas_in_sync > 1:
+                resume.note_read_ahead(dataset)
+            resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch, unread=resume.Unread.AFTER_PASS)
+            dataset = cut.cut_for_replicas(
+                dataset,
+                distribute_strategy,
+                endless=self._num_batches is not None,
+                begin=resumption.begin,
+                is_compared=not is_fixed,  # by the batches that Keras looks at
+            )
+        self._distributed_dataset = dataset
+
+    @overrides(
+        "self",
+        *("376e3e16a928", "5b12fbb1202b"),  # the latter in 3.10
+        because="an epoch's last call runs only what is left; a resumed run starts inside one",
+    )
+    def _enumerate_iterator(self) -> Iterator[Any]:
+        if not is_distributed(self._distribute_strategy):
+            yield from super()._enumerate_iterator()
+            return
+        for first, last, call in self._calls():
+            yield (first, last, call) if _HAS_LAST_STEPS else (_first_with_last(first, last), call)
+
+    def _calls(self) -> Iterator[_Call]:
+        self.data_adapter.on_epoch_begin()
+        # Not what Keras counted in the epoch before: this one may have more, or fewer.
+        num_steps = self.steps_per_epoch or self.data_adapter.num_batches
+        yield from self._until_exhausted() if num_steps is None else self._exact_steps(num_steps)
+        self.data_adapter.on_epoch_end()
+
+    def _exact_steps(self, num_steps: int) -> Iterator[_Call]:
+        # A resumed run begins inside its first epoch.
+        step, epoch, self._start = self._start.step, self._start.epoch, resume.Start()
+        if self._current_iterator is None or self.steps_per_epoch is None:
+            self._current_iterator = iter(self._get_iterator())
+            self._steps_seen = step
+            self._steps_before = 0  # of earlier epochs, that a resumed run has in the same pass over the data
+            if self.steps_per_epoch and self._num_batches:
+                self._steps_before = epoch * self.steps_per_epoch % self._num_batches
+        groups = self._groups
+        while step < num_steps:
+            if self._num_batches and self._steps_seen >= self._num_batches:
+                if num_steps - step >= self.steps_per_execution:  # or the last call of Keras had the rest
+                    self._interrupted_warning()
+                break
+            left = min(
+                num_steps - step, self._num_batches - self._steps_seen if self._num_batches else num_steps
+            )
+            size = 1
+            if groups.size > 1:
+                # Of a pass over the data, or of an epoch where one pass goes through all of them.
+                of_epoch, of_pass = groups.batches_per_epoch, self.data_adapter.num_elements
+                position = step if of_epoch else self._steps_before + self._steps_seen
+                left, size = groups.next_call(position, left, num_batches=of_epoch or of_pass)
+            count = self._packer.next_count(left)
+            self._steps_seen += count
+            yield step, step + count - 1, self._call_of(self._current_iterator, count, batches_per_step=size)
+            step += count
+        if self._num_batches and self._steps_seen >= self._num_batches:
+            self._begin_anew()
+
+    def _call_of(self, iterator: Any, num_steps: int, **options: Any) -> step_calls.StepCall:
+        is_shared = self._distribute_strategy.num_replicas_in_sync > 1
+        return step_calls.StepCall(iterator, num_steps, is_shared=is_shared, **options)
+
+    def _begin_anew(self) -> None:
+        """Makes the next iterator when data have been read to their end, as Keras does.
+
+        With `steps_per_epoch` it is read from then on; without, each epoch makes one of its own.
+        """
+        self._current_iterator = None
+        if self._given_dataset is None:
+            return
+        if self.steps_per_epoch is None:
+            resume.begin_unread(self._given_dataset)
+        elif resume.shuffles_of(self._given_dataset):
+            self._resumption.epoch_ended()
+            self._current_iterator = iter(self._get_iterator())
+            self._steps_seen = self._steps_before = 0
+
+    def _until_exhausted(self) -> Iterator[_Call]:
+        # Data that TensorFlow shards restart from the beginning after a restore; their steps are counted on.
+        step, self._start = self._start.step, resume.Start()
+        iterator = iter(self._get_iterator())
+        while True:
+            # Keras shows it as the number of batches once this call has found none left.
+            self._steps_seen = step
+            count = self._packer.next_count(self.steps_per_execution)
+            call = self._call_of(iterator, count, may_end=True, batches_per_step=self._groups.size)
+            yield step, step + call.num_steps - 1, call
+            step += call.num_steps
 
 
 @contextlib.contextmanager
@@ -143,28 +253,6 @@ def in_whole_calls(steps: int | None, steps_per_execution: int) -> int | None:
     return -(-steps // steps_per_execution) * steps_per_execution if steps else steps
 
 
-def enumerate_iterator(original: Callable[..., Any], self: Any) -> Iterator[Any]:
-    # The iterators of jax and torch have none, and are not replaced.
-    is_ours = is_distributed(self._distribute_strategy)
-    if not is_ours:
-        yield from original(self)
-        return
-    for first, last, call in _enumerate_calls(self):
-        yield (first, last, call) if _HAS_LAST_STEPS else (_first_with_last(first, last), call)
-
-
-def _enumerate_calls(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]]:
-    """Yields the first and last step of each call of the step function, and its part of the data."""
-    self.data_adapter.on_epoch_begin()
-    # Not what Keras counted in the epoch before: this one may have more, or fewer.
-    num_steps = self.steps_per_epoch or self.data_adapter.num_batches
-    if num_steps is None:
-        yield from _until_exhausted(self)
-    else:
-        yield from _exact_steps(self, num_steps)
-    self.data_adapter.on_epoch_end()
-
-
 class _GroupedAdapter:
     """A data adapter of Keras whose number of batches is that of steps, each of which takes several.
 
@@ -188,67 +276,3 @@ class _GroupedAdapter:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
-
-
-def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, step_calls.StepCall]]:
-    # A resumed run begins inside its first epoch.
-    step, epoch, self._start = self._start.step, self._start.epoch, resume.Start()
-    if self._current_iterator is None or self.steps_per_epoch is None:
-        self._current_iterator = iter(self._get_iterator())
-        self._steps_seen = step
-        self._steps_before = 0  # of earlier epochs, that a resumed run has in the same pass over the data
-        if self.steps_per_epoch and self._num_batches:
-            self._steps_before = epoch * self.steps_per_epoch % self._num_batches
-    groups = self._groups
-    while step < num_steps:
-        if self._num_batches and self._steps_seen >= self._num_batches:
-            if num_steps - step >= self.steps_per_execution:  # or the last call of Keras had the rest
-                self._interrupted_warning()
-            break
-        left = min(num_steps - step, self._num_batches - self._steps_seen if self._num_batches else num_steps)
-        size = 1
-        if groups.size > 1:
-            # Of a pass over the data, or of an epoch where one pass goes through all of them.
-            of_epoch, of_pass = groups.batches_per_epoch, self.data_adapter.num_elements
-            position = step if of_epoch else self._steps_before + self._steps_seen
-            left, size = groups.next_call(position, left, num_batches=of_epoch or of_pass)
-        count = self._packer.next_count(left)
-        self._steps_seen += count
-        yield step, step + count - 1, _call_of(self, self._current_iterator, count, batches_per_step=size)
-        step += count
-    if self._num_batches and self._steps_seen >= self._num_batches:
-        _begin_anew(self)
-
-
-def _call_of(self: Any, iterator: Any, num_steps: int, **options: Any) -> step_calls.StepCall:
-    is_shared = self._distribute_strategy.num_replicas_in_sync > 1
-    return step_calls.StepCall(iterator, num_steps, is_shared=is_shared, **options)
-
-
-def _begin_anew(self: Any) -> None:
-    """Makes the next iterator when data have been read to their end, as Keras does.
-
-    With `steps_per_epoch` it is read from then on; without, each epoch makes one of its own.
-    """
-    self._current_iterator = None
-    if self._given_dataset is None:
-        return
-    if self.steps_per_epoch is None:
-        resume.begin_unread(self._given_dataset)
-    elif resume.shuffles_of(self._given_dataset):
-        self._resumption.epoch_ended()
-        self._current_iterator = iter(self._get_iterator())
-        self._steps_seen = self._steps_before = 0
-
-
-def _until_exhausted(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]]:
-    # Data that TensorFlow shards restart from the beginning after a restore; their steps are counted on.
-    step, self._start = self._start.step, resume.Start()
-    iterator = iter(self._get_iterator())
-    while True:
-        # Keras shows it as the number of batches once this call has found none left.
-        self._steps_seen = step
-        count = self._packer.next_count(self.steps_per_execution)
-        call = _call_of(self, iterator, count, may_end=True, batches_per_step=self._groups.size)
-        yield step, step + call.num_steps - 1, call
-        step += call.num_steps

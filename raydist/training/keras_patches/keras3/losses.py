@@ -1,4 +1,4 @@
-"""What raydist changes in Keras 3's losses and their display: each replica's loss counts by its share."""
+"""What raydist changes in Keras 3's losses: each replica's loss counts by its share."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
-from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as loss_module
 from keras.src.metrics import reduction_metrics
-from keras.src.trainers import compile_utils, trainer as base_trainer
+from keras.src.trainers import compile_utils
 
 from raydist.known_versions import version_of
-from raydist.training import tf_private
-from raydist.training.cluster import collective_calls
 from raydist.training.keras_patches.keras3 import replica_threads
 from raydist.training.keras_patches.replacement import Replacement, around
-from raydist.training.replicas import gradient_probe, own_logs, replica_share
+from raydist.training.replicas import gradient_probe, replica_share
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -60,33 +56,11 @@ def replacements() -> tuple[Replacement, ...]:
             reason="each replica divides by its own sample weights, and is weighted by its examples",
         ),
         Replacement(
-            owner=tf_trainer.TensorFlowTrainer,
-            name="_aggregate_additional_loss",
-            parameters="self loss",
-            fingerprints=("3e9ee641327e",),
-            make=around(_aggregate_additional_loss),
-            reason="a loss for each example, which add_loss was given, is a sum, but weighted as a mean",
-        ),
-        Replacement(
             owner=reduction_metrics.Mean,
             name="update_state",
             parameters="self values sample_weight",
             make=_make_update_state,
             reason="the mean of a train_step's own loss, or of one output's, weighs each replica alike",
-        ),
-        Replacement(
-            owner=base_trainer.Trainer,
-            name="_get_metrics_result_or_logs",
-            parameters="self logs",
-            make=around(_logs_of_epoch),
-            reason="values of a user's own step that are not metrics differ from worker to worker",
-        ),
-        Replacement(
-            owner=base_trainer.Trainer,
-            name="get_metrics_result",
-            parameters="self",
-            make=around(_get_metrics_result),
-            reason="it reads each variable of each metric by a collective of its own",
         ),
         Replacement(
             owner=keras.layers.BatchNormalization,
@@ -178,13 +152,6 @@ def _reduce_values(
     return loss * tf.math.divide_no_nan(total, replica_share.in_proportion(total))
 
 
-def _aggregate_additional_loss(original: Callable[..., Any], self: Any, loss: Any) -> Any:
-    if len(loss.shape) == 0:
-        return original(self, loss)
-    summed = base_trainer.Trainer._aggregate_additional_loss(self, loss)
-    return replica_share.scale_sum(summed)
-
-
 def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
     of_outputs = inspect.unwrap(compile_utils.CompileLoss.call).__code__
 
@@ -205,18 +172,3 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
         original(self, values, sample_weight=sample_weight)
 
     return update_state
-
-
-def _get_metrics_result(original: Callable[..., Any], self: Any) -> Any:
-    if tf.executing_eagerly() and not in_stateless_scope() and not tf_private.is_in_replica():
-        collective_calls.keep_totals(self)  # one collective in place of one for each variable that is read
-    return original(self)
-
-
-def _logs_of_epoch(original: Callable[..., Any], self: Any, logs: Any) -> Any:
-    results = original(self, logs)
-    if results is not logs:
-        # A validation would change the variable that is a metric's result.
-        results = own_logs.as_tensors(results)
-    is_stock = tf_private.is_default(self.distribute_strategy)
-    return results if is_stock else own_logs.of_epoch(self, logs, results)

@@ -12,12 +12,11 @@ from collections.abc import Callable
 
 import keras
 from keras.src.backend.common import variables as common_variables
-from keras.src.backend.tensorflow import core, trainer as tf_trainer
+from keras.src.backend.tensorflow import core
 from keras.src.random import seed_generator
 from keras.src.trainers import trainer as base_trainer
 
 from raydist.training import tf_private
-from raydist.training.cluster import collective_calls
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.keras3 import (
     epochs,
@@ -45,6 +44,7 @@ def patch(
       UnsupportedError: The replacements do not fit this Keras, or failed the check.
     """
     note = replacement.apply(replacements(), library=keras, check=check, newer=newer)
+    replacement.put_below(keras.Model, trainer.RaydistTrainer)
     tf_private.prepare_replica_threads(replica_threads.prepare)
     if sync_batchnorm:
         variables.synchronize_batchnorm()
@@ -53,7 +53,6 @@ def patch(
 
 def replacements() -> tuple[Replacement, ...]:
     """Returns all that `patch` replaces."""
-    model, epoch_iterator = tf_trainer.TensorFlowTrainer, tf_trainer.TFEpochIterator
     return (
         Replacement(
             owner=base_trainer.Trainer,
@@ -62,80 +61,7 @@ def replacements() -> tuple[Replacement, ...]:
             make=around(trainer.compile_in_scope),
             reason="outside of the strategy's scope it gives each worker metrics of its own",
         ),
-        Replacement(
-            owner=model,
-            name="_maybe_symbolic_build",
-            parameters="self iterator data_batch",
-            fingerprints=("92a504f5eba9", "181752273e37"),  # the latter in 3.10
-            make=around(trainer.symbolic_build),
-            reason="strategy.reduce takes no nests: fit fails on `PerReplica` (keras#20585)",
-        ),
-        Replacement(
-            owner=model,
-            name="_make_function",
-            parameters="self step_function",
-            fingerprints=("bb33b7a0da3d", "55eb952812ca"),  # the latter before 3.12
-            make=around(trainer.step_function),
-            reason="scalars are reduced on axis 0 (keras#20585); several steps lose a capture (keras#19246)",
-        ),
-        Replacement(
-            owner=model,
-            name="make_predict_function",
-            parameters="self force",
-            fingerprints=("a772a2efdd90", "5f1a30acee30"),  # the latter before 3.12
-            make=around(trainer.predict_function),
-            reason="global batches arrive as slices, whose padding examples must not be predicted",
-        ),
-        Replacement(
-            owner=model,
-            name="fit",
-            parameters="self callbacks initial_epoch ...",
-            make=around(trainer.checked_fit),
-            reason="what cannot work is refused before training (keras#20582)",
-        ),
-        *(
-            Replacement(
-                owner=model,
-                name=name,
-                parameters="self ...",
-                make=around(variables.with_equal_statistics),
-                reason="BatchNormalization's moving statistics drift apart per replica",
-            )
-            for name in ("evaluate", "predict", "test_on_batch", "predict_on_batch")
-        ),
-        Replacement(
-            owner=model,
-            name="train_on_batch",
-            parameters="self ...",
-            make=around(variables.then_equal_statistics),
-            reason="a worker that saves alone would have its own replicas' moving statistics",
-        ),
-        *(
-            Replacement(
-                owner=model,
-                name=name,
-                parameters="self ...",
-                make=around(collective_calls.method_of_all(name)),
-                reason=collective_calls.REASON,
-            )
-            for name in collective_calls.METHODS
-        ),
-        Replacement(
-            owner=epoch_iterator,
-            name="__init__",
-            parameters="self distribute_strategy args kwargs",
-            fingerprints=("901af2700297",),
-            make=around(epochs.epoch_iterator_init),
-            reason="an uneven global batch is weighted wrongly, an empty one becomes NaN",
-        ),
-        Replacement(
-            owner=epoch_iterator,
-            name="_enumerate_iterator",
-            parameters="self",
-            fingerprints=("376e3e16a928", "5b12fbb1202b"),  # the latter in 3.10
-            make=around(epochs.enumerate_iterator),
-            reason="an epoch's last call runs only what is left; a resumed run starts inside one",
-        ),
+        *replacement.overridden(trainer.RaydistTrainer),
         *epochs.replacements(),
         *losses.replacements(),
         *optimizers.replacements(),

@@ -1,4 +1,4 @@
-"""Keras 3's `fit`, the functions that it makes of a model's steps, and building a model before them."""
+"""RaydistTrainer: how models of Keras 3 train, evaluate and predict on several replicas."""
 
 from __future__ import annotations
 
@@ -11,19 +11,194 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src import tree
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.trainers import trainer as base_trainer
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
+from raydist.training.cluster import collective_calls
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import optimizers
-from raydist.training.keras_patches.keras3.variables import EqualStatistics
-from raydist.training.replicas import code_names, layer_notes, own_logs, slices
+from raydist.training.keras_patches.keras3.variables import EqualStatistics, equalize_statistics
+from raydist.training.keras_patches.replacement import overrides
+from raydist.training.replicas import code_names, layer_notes, own_logs, replica_share, slices
 from raydist.training.stepping import fit_session, model_steps, plain_fit
 
 logger = logging.getLogger(__name__)
+
+_DRIFT = "BatchNormalization's moving statistics drift apart per replica"
+
+
+class RaydistTrainer(tf_trainer.TensorFlowTrainer):
+    """How models of Keras 3 train that were made in a strategy's scope; all others as Keras has them.
+
+    It takes the place of Keras's trainer among the bases of `keras.Model`, so a user's methods reach it by
+    `super()`. It has no attributes: models that were made before have it too, and Keras saves what they hold.
+    """
+
+    predict_function: Any  # Keras's
+
+    @overrides(
+        "self callbacks initial_epoch ...",
+        because="what cannot work is refused before training (keras#20582)",
+    )
+    @collective_calls.by_all
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        strategy = self.distribute_strategy
+        is_stock = not is_distributed(strategy)
+        if is_stock and not plain_fit.is_in_task():
+            return super().fit(*args, **kwargs)
+        if is_parameter_server(strategy):
+            raise UnsupportedError(
+                "Keras 3's model.fit cannot train under parameter_server (keras#20585); use ctx.fit with a "
+                "function that returns the dataset, or --keras legacy"
+            )
+        check_supported(self, strategy)
+        if not is_stock:
+            model_steps.refuse_own_functions(self)
+        try:
+            given = inspect.signature(super().fit).bind(*args, **kwargs)
+        except TypeError:  # a mistake, which Keras's own `fit` names with the function
+            return super().fit(*args, **kwargs)
+        ahead = [] if is_stock else [EqualStatistics()]
+        session = plain_fit.session_of(self, given.arguments, keras.callbacks, ahead=ahead)
+        try:
+            with fit_session.entered(session):
+                return super().fit(*given.args, **given.kwargs)
+        finally:
+            if session.first is not None:
+                self._initial_epoch = None  # or the next `fit` would begin there too
+
+    @overrides("self ...", because=_DRIFT)
+    @collective_calls.by_all
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        _begin_evaluation(self)
+        return super().evaluate(*args, **kwargs)
+
+    @overrides("self ...", because=_DRIFT)
+    @collective_calls.by_all
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        _begin_evaluation(self)
+        return super().predict(*args, **kwargs)
+
+    @overrides("self ...", because=_DRIFT)
+    @collective_calls.by_all
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        _begin_evaluation(self)
+        return super().test_on_batch(*args, **kwargs)
+
+    @overrides("self ...", because=_DRIFT)
+    @collective_calls.by_all
+    def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        _begin_evaluation(self)
+        return super().predict_on_batch(*args, **kwargs)
+
+    @overrides("self ...", because="a worker that saves alone would have its own replicas' moving statistics")
+    @collective_calls.by_all
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().train_on_batch(*args, **kwargs)
+        if is_distributed(self.distribute_strategy):
+            equalize_statistics(self)
+        return result
+
+    @overrides(
+        "self iterator data_batch",
+        *("92a504f5eba9", "181752273e37"),  # the latter in 3.10
+        because="strategy.reduce takes no nests: fit fails on `PerReplica` (keras#20585)",
+    )
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        strategy = self._distribute_strategy
+        is_stock = strategy is None or tf_private.is_default(strategy)
+        if is_stock:
+            super()._maybe_symbolic_build(iterator, data_batch)
+            optimizer = getattr(self, "optimizer", None)
+            if optimizer is None or optimizer.built or not optimizers.assigns_when_built(optimizer):
+                return
+        if iterator is not None:
+            # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
+            data_batch = iterator.element_spec
+        if not is_stock:
+            build(self, data_batch)
+            return
+        try:  # Keras builds it in the first step, where what it assigns is assigned again in each step
+            self._symbolic_build(data_batch=data_batch)
+        except Exception as error:  # the user's code; the first step shows what is wrong
+            logger.info("%s is built by its first step: %s", self.name, error)
+
+    @overrides(
+        "self step_function",
+        *("bb33b7a0da3d", "55eb952812ca"),  # the latter before 3.12
+        because="scalars are reduced on axis 0 (keras#20585); several steps lose a capture (keras#19246)",
+    )
+    def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        strategy = self.distribute_strategy
+        if not is_distributed(strategy):
+            return super()._make_function(step_function)
+        converted, shown = converted_step(self, step_function), own_logs.Results(self)
+        is_own = not code_names.is_keras(step_function)
+        return model_steps.make_step_function(
+            self,
+            (lambda batch: shown.noted(converted(batch))) if is_own else converted,
+            is_training=step_function == self.train_step,
+            shown=shown if is_own else None,
+            metric_variables=lambda: (
+                [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
+            ),
+            finish=self._get_metrics_result_or_logs,
+            check_graph=functools.partial(step_trace.check_trains, self),
+        )
+
+    @overrides(
+        "self force",
+        *("a772a2efdd90", "5f1a30acee30"),  # the latter before 3.12
+        because="global batches arrive as slices, whose padding examples must not be predicted",
+    )
+    def make_predict_function(self, force: bool = False) -> Callable[[Any], Any] | None:
+        if self.predict_function is not None and not force:
+            return self.predict_function
+        if not is_distributed(self.distribute_strategy):
+            return super().make_predict_function(force)
+        self.predict_function = model_steps.make_predict_function(
+            self, converted_step(self, self.predict_step), of_shards=tf_trainer.reduce_per_replica
+        )
+        return None
+
+    @overrides(
+        "self loss",
+        "3e9ee641327e",
+        because="a loss for each example, which add_loss was given, is a sum, but weighted as a mean",
+    )
+    def _aggregate_additional_loss(self, loss: Any) -> Any:
+        if len(loss.shape) == 0:
+            return super()._aggregate_additional_loss(loss)
+        return replica_share.scale_sum(base_trainer.Trainer._aggregate_additional_loss(self, loss))
+
+    @overrides(
+        "self logs", because="values of a user's own step that are not metrics differ from worker to worker"
+    )
+    def _get_metrics_result_or_logs(self, logs: Any) -> Any:
+        results = super()._get_metrics_result_or_logs(logs)
+        if results is not logs:
+            # A validation would change the variable that is a metric's result.
+            results = own_logs.as_tensors(results)
+        is_stock = tf_private.is_default(self.distribute_strategy)
+        return results if is_stock else own_logs.of_epoch(self, logs, results)
+
+    @overrides("self", because="it reads each variable of each metric by a collective of its own")
+    def get_metrics_result(self) -> Any:
+        if tf.executing_eagerly() and not in_stateless_scope() and not tf_private.is_in_replica():
+            # One collective in place of one for each variable that is read.
+            collective_calls.keep_totals(self)
+        return super().get_metrics_result()
+
+
+def _begin_evaluation(model: Any) -> None:
+    if is_distributed(model.distribute_strategy):
+        model_steps.refuse_own_functions(model)
+        equalize_statistics(model)
 
 
 def build(model: Any, element_spec: Any) -> None:
@@ -54,28 +229,6 @@ def converted_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], An
     """Returns a model's step as Keras would trace it: from 3.12 on without `tf.experimental.Optional`s."""
     convert = getattr(model, "_autoconvert_optionals", None)
     return step if convert is None else convert(step)
-
-
-def symbolic_build(
-    original: Callable[..., None], self: Any, iterator: Any = None, data_batch: Any = None
-) -> None:
-    strategy = self._distribute_strategy
-    is_stock = strategy is None or tf_private.is_default(strategy)
-    if is_stock:
-        original(self, iterator, data_batch)
-        optimizer = getattr(self, "optimizer", None)
-        if optimizer is None or optimizer.built or not optimizers.assigns_when_built(optimizer):
-            return
-    if iterator is not None:
-        # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
-        data_batch = iterator.raydist_element_spec
-    if not is_stock:
-        build(self, data_batch)
-        return
-    try:  # Keras builds it in the first step, where what it assigns is assigned again in each step
-        self._symbolic_build(data_batch=data_batch)
-    except Exception as error:  # the user's code; the first step shows what is wrong
-        logger.info("%s is built by its first step: %s", self.name, error)
 
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
@@ -140,64 +293,3 @@ def _check_metrics(given: Any, strategy: tf.distribute.Strategy) -> None:
                 f"metric {metric.name} was made outside of the strategy's scope, so each worker would have "
                 "one of its own; make it inside of `with ctx.strategy.scope():`"
             )
-
-
-def step_function(
-    original: Callable[..., Any], self: Any, step_function: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
-    strategy = self.distribute_strategy
-    if not is_distributed(strategy):
-        return original(self, step_function)
-    converted, shown = converted_step(self, step_function), own_logs.Results(self)
-    is_own = not code_names.is_keras(step_function)
-    return model_steps.make_step_function(
-        self,
-        (lambda batch: shown.noted(converted(batch))) if is_own else converted,
-        is_training=step_function == self.train_step,
-        shown=shown if is_own else None,
-        metric_variables=lambda: (
-            [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
-        ),
-        finish=self._get_metrics_result_or_logs,
-        check_graph=functools.partial(step_trace.check_trains, self),
-    )
-
-
-def predict_function(
-    original: Callable[..., Any], self: Any, force: bool = False
-) -> Callable[[Any], Any] | None:
-    if self.predict_function is not None and not force:
-        return self.predict_function
-    strategy = self.distribute_strategy
-    if not is_distributed(strategy):
-        return original(self, force)
-    self.predict_function = model_steps.make_predict_function(
-        self, converted_step(self, self.predict_step), of_shards=tf_trainer.reduce_per_replica
-    )
-    return None
-
-
-def checked_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    is_stock = not is_distributed(self.distribute_strategy)
-    if is_stock and not plain_fit.is_in_task():
-        return original(self, *args, **kwargs)
-    if is_parameter_server(self.distribute_strategy):
-        raise UnsupportedError(
-            "Keras 3's model.fit cannot train under parameter_server (keras#20585); use ctx.fit with a "
-            "function that returns the dataset, or --keras legacy"
-        )
-    check_supported(self, self.distribute_strategy)
-    if not is_stock:
-        model_steps.refuse_own_functions(self)
-    try:
-        bound = inspect.signature(original).bind(self, *args, **kwargs)
-    except TypeError:  # a mistake, which Keras's own `fit` names with the function
-        return original(self, *args, **kwargs)
-    ahead = [] if is_stock else [EqualStatistics()]
-    session = plain_fit.session_of(self, bound.arguments, keras.callbacks, ahead=ahead)
-    try:
-        with fit_session.entered(session):
-            return original(*bound.args, **bound.kwargs)
-    finally:
-        if session.first is not None:
-            self._initial_epoch = None  # or the next `fit` would begin there too

@@ -22,7 +22,6 @@ from raydist.training.cluster.strategy import (
     scope_to_build,
 )
 from raydist.training.replicas import gradient_probe, replica_share
-from raydist.training.stepping import model_steps
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
 
 
@@ -135,20 +134,6 @@ class EqualStatistics(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         equalize_statistics(self.model)
-
-
-def with_equal_statistics(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    if is_distributed(self.distribute_strategy):
-        model_steps.refuse_own_functions(self)
-        equalize_statistics(self)
-    return original(self, *args, **kwargs)
-
-
-def then_equal_statistics(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    result = original(self, *args, **kwargs)
-    if is_distributed(self.distribute_strategy):
-        equalize_statistics(self)
-    return result
 
 
 @contextlib.contextmanager
