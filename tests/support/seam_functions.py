@@ -316,7 +316,7 @@ def _mistake(keras: Any, strategy: Any) -> Iterator[str]:
         try:
             model.fit(_X, _Y, epoch=2)
         except TypeError as error:
-            if "got an unexpected keyword argument 'epoch'" not in str(error):
+            if "fit() got an unexpected keyword argument 'epoch'" not in str(error):
                 yield str(error)
         else:
             yield "it was taken"

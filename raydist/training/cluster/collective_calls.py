@@ -110,16 +110,6 @@ METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "pre
 REASON = "a call that one worker makes alone would wait for ever, or meet what others exchange"
 
 
-def method_of_all(name: str) -> Callable[..., Any]:
-    """Returns what replaces the method `name` of Keras's models, see `replacement.around`."""
-
-    def method(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        with made_by_all(f"model.{name}", self.distribute_strategy, self):
-            return original(self, *args, **kwargs)
-
-    return method
-
-
 def by_all(method: Callable[..., Any]) -> Callable[..., Any]:
     """Has a method of Keras's models wait until all workers call it; the decorator of those in METHODS."""
 

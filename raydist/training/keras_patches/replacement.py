@@ -108,15 +108,30 @@ def _marked(subclass: type) -> list[tuple[str, Any]]:
     return [(name, mark) for name, mark in marks.items() if mark is not None]
 
 
+def lowered(owner: type, names: Sequence[str]) -> type:
+    """Returns a class of some methods of a library's class, for a subclass to override; see `put_below`.
+
+    None of the methods may call `super()`, which goes on behind the class that it was written in.
+    """
+    methods = {name: vars(owner)[name] for name in names if name in vars(owner)}
+    return type(owner)(owner.__name__, owner.__bases__, {"__module__": owner.__module__, **methods})
+
+
 def put_below(owner: type, subclass: type) -> None:
     """Puts a subclass of one of the bases of a library's class in that base's place.
 
-    Its methods then look like those that they override, whose signatures other libraries read.
+    A subclass of what `lowered` has made takes the place of all bases, and the owner loses what went there.
+    The methods then look like those that they override: other libraries read their signatures.
     """
     [stock] = subclass.__bases__
     for name, _ in _marked(subclass):
         functools.update_wrapper(vars(subclass)[name], getattr(stock, name))
-    owner.__bases__ = tuple(subclass if base is stock else base for base in owner.__bases__)
+    if stock in owner.__bases__:
+        owner.__bases__ = tuple(subclass if base is stock else base for base in owner.__bases__)
+        return
+    for name in [name for name, method in vars(stock).items() if inspect.isfunction(method)]:
+        delattr(owner, name)
+    owner.__bases__ = (subclass,)
 
 
 def fingerprint_of(function: Any) -> str:

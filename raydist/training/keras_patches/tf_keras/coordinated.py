@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
-from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.engine import data_adapter
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
@@ -20,31 +21,20 @@ from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut
 from raydist.training.keras_patches.replacement import Replacement, around
 
+COUNTS = "evaluation under ParameterServer counts some examples twice, others never"
+
 DatasetCreator = tf_keras.utils.experimental.DatasetCreator
 
 
 def replacements() -> tuple[Replacement, ...]:
     """Returns what is replaced in tf_keras."""
-    counts = "evaluation under ParameterServer counts some examples twice, others never"
-    methods = (
-        ("evaluate", on_chief, counts),
-        ("test_on_batch", on_chief, counts),
-        ("predict", predict, "in a callback it takes the coordinator of the fit away"),
-        ("train_on_batch", train_on_batch, "the workers' functions get what the chief has"),
-    )
     return (
-        *(
-            Replacement(
-                owner=training.Model, name=name, parameters="self ...", make=around(new), reason=reason
-            )
-            for name, new, reason in methods
-        ),
         Replacement(
             owner=data_adapter,
             name="get_data_handler",
             parameters="args kwargs",
             make=around(data_handler),
-            reason=counts,
+            reason=COUNTS,
         ),
         Replacement(
             owner=data_adapter.DataHandler,
@@ -62,23 +52,24 @@ def is_on_chief(model: Any) -> bool:
     return is_parameter_server(model.distribute_strategy) and not exact
 
 
-def on_chief(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Runs `evaluate` or `test_on_batch` as if the strategy had no coordinator."""
-    if not is_on_chief(self):
-        return original(self, *args, **kwargs)
+@contextlib.contextmanager
+def on_chief(model: Any) -> Iterator[None]:
+    """Around `evaluate` or `test_on_batch` of a model, which run as if the strategy had no coordinator."""
+    if not is_on_chief(model):
+        yield
+        return
     with (
-        tf_private.changed(self.distribute_strategy, _should_use_with_coordinator=False),
-        tf_private.changed(self, _cluster_coordinator=None),
+        tf_private.changed(model.distribute_strategy, _should_use_with_coordinator=False),
+        tf_private.changed(model, _cluster_coordinator=None),
     ):
-        return original(self, *args, **kwargs)
+        yield
 
 
-def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Runs `predict`, which stock tf_keras has on the chief too; a `fit` around it keeps its coordinator."""
-    if not is_parameter_server(self.distribute_strategy):
-        return original(self, *args, **kwargs)
-    with tf_private.changed(self, _cluster_coordinator=None):
-        return original(self, *args, **kwargs)
+def without_coordinator(model: Any) -> AbstractContextManager[None]:
+    """Around `predict`, which tf_keras too has on the chief; a `fit` around it keeps its coordinator."""
+    if not is_parameter_server(model.distribute_strategy):
+        return contextlib.nullcontext()
+    return tf_private.changed(model, _cluster_coordinator=None)
 
 
 def data_handler(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -102,13 +93,13 @@ def whole_dataset(adapter: Any, given: Any) -> Any:
     return adapter.get_dataset()
 
 
-def train_on_batch(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    if is_parameter_server(self.distribute_strategy):
+def refuse_train_on_batch(model: Any) -> None:
+    """Raises UnsupportedError for a model under ParameterServerStrategy."""
+    if is_parameter_server(model.distribute_strategy):
         raise UnsupportedError(
             "tf_keras's model.train_on_batch cannot train under parameter_server, whose chief runs no steps; "
             "use model.fit, ctx.fit or ctx.train_steps"
         )
-    return original(self, *args, **kwargs)
 
 
 def check_fit(given: Mapping[str, Any]) -> None:

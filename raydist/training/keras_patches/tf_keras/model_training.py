@@ -1,4 +1,4 @@
-"""tf_keras's `fit`, the functions that it makes of a model's steps, and metrics inside of a step."""
+"""RaydistModel: how models of tf_keras train on several replicas; and metrics inside of a step."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from raydist.training.cluster import collective_calls
 from raydist.training.cluster.strategy import is_central, is_parameter_server, scope_to_build
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
+from raydist.training.keras_patches.replacement import lowered, overrides
 from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import code_names, gradient_probe, gradients, own_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
@@ -95,12 +96,141 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
     gradients.note_traced_updates()
 
 
-def step_function(original: Callable[..., Any], self: Any, force: bool = False, *, kind: str) -> Any:
-    if self._cluster_coordinator or tf_private.is_default(self.distribute_strategy):
-        return original(self, force)
-    if getattr(self, f"{kind}_function") is None or force:
-        setattr(self, f"{kind}_function", _step_function(self, kind))
-    return getattr(self, f"{kind}_function")
+_REDUCED = "each step reduces each metric, and logs are summed twice (keras#16286)"
+_StockModel: Any = lowered(
+    training.Model,
+    (
+        *collective_calls.METHODS,
+        *("make_train_function", "make_test_function", "make_predict_function"),
+        *("_maybe_load_initial_counters_from_ckpt", "_validate_and_get_metrics_result"),
+    ),
+)
+
+
+class RaydistModel(_StockModel):
+    """How models of tf_keras train that were made in a strategy's scope; all others as tf_keras has them.
+
+    It stands below `tf_keras.Model`, so a user's methods reach it by `super()`.
+    """
+
+    train_function: Any  # these are tf_keras's
+    test_function: Any
+    predict_function: Any
+
+    @overrides(
+        "self callbacks initial_epoch ...",
+        because="several steps may go into one call where no callback watches batches",
+    )
+    @collective_calls.by_all
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        recipes.refuse_in_keras(*args, *kwargs.values())
+        is_stock = tf_private.is_default(self.distribute_strategy)
+        if is_stock and not plain_fit.is_in_task():
+            return super().fit(*args, **kwargs)
+        try:
+            given = inspect.signature(super().fit).bind(*args, **kwargs)
+        except TypeError:  # a mistake, which tf_keras's own `fit` names with the function
+            return super().fit(*args, **kwargs)
+        if is_parameter_server(self.distribute_strategy):
+            coordinated.check_fit(given.arguments)
+        elif not is_stock:
+            check_supported(self, self.distribute_strategy)
+        session = plain_fit.session_of(self, given.arguments, tf_keras.callbacks)
+        with fit_session.entered(session):
+            return super().fit(*given.args, **given.kwargs)
+
+    @overrides("self ...", because=coordinated.COUNTS)
+    @collective_calls.by_all
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        with coordinated.on_chief(self):
+            return super().evaluate(*args, **kwargs)
+
+    @overrides("self ...", because=coordinated.COUNTS)
+    @collective_calls.by_all
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        with coordinated.on_chief(self):
+            return super().test_on_batch(*args, **kwargs)
+
+    @overrides("self ...", because="in a callback it takes the coordinator of the fit away")
+    @collective_calls.by_all
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        with coordinated.without_coordinator(self):
+            return super().predict(*args, **kwargs)
+
+    @overrides("self ...", because=collective_calls.REASON)
+    @collective_calls.by_all
+    def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        return super().predict_on_batch(*args, **kwargs)
+
+    @overrides("self ...", because="the workers' functions get what the chief has")
+    @collective_calls.by_all
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        coordinated.refuse_train_on_batch(self)
+        return super().train_on_batch(*args, **kwargs)
+
+    @overrides("self force", "2c98267ffc1c", because=_REDUCED)
+    def make_train_function(self, force: bool = False) -> Any:
+        if _is_stock(self):
+            return super().make_train_function(force)
+        if self.train_function is None or force:
+            self.train_function = _step_function(self, "train")
+        return self.train_function
+
+    @overrides("self force", "c0d12feaac61", because=_REDUCED)
+    def make_test_function(self, force: bool = False) -> Any:
+        if _is_stock(self):
+            return super().make_test_function(force)
+        if self.test_function is None or force:
+            self.test_function = _step_function(self, "test")
+        return self.test_function
+
+    @overrides(
+        "self force",
+        "56a6ae779caf",
+        because="global batches arrive as slices, whose padding examples must not be predicted",
+    )
+    def make_predict_function(self, force: bool = False) -> Any:
+        if _is_stock(self) or (self.predict_function is not None and not force):
+            return super().make_predict_function(force)
+        predict = model_steps.make_predict_function(
+            self, build.converted(self.predict_step), of_shards=training.reduce_per_replica
+        )
+
+        def predict_function(call: Any) -> Any:
+            elements = [*call] if isinstance(call, step_calls.StepCall) else [next(call)]
+            if not elements:
+                raise StopIteration
+            return predict(elements)
+
+        self.predict_function = predict_function
+        return predict_function
+
+    @overrides(
+        "self steps_per_epoch initial_epoch",
+        "fa3b05cb1c73",
+        because="the hook by which a resumed run starts at its epoch",
+    )
+    def _maybe_load_initial_counters_from_ckpt(self, steps_per_epoch: Any, initial_epoch: int) -> Any:
+        session = fit_session.current()
+        if session is not None and session.first is not None:
+            return session.first.epoch, session.first.step
+        if not hasattr(self, "_training_state"):
+            self._training_state = None  # BackupAndRestore of an earlier fit has deleted it
+        return super()._maybe_load_initial_counters_from_ckpt(steps_per_epoch, initial_epoch)
+
+    @overrides(
+        "self logs",
+        because="values of a user's own step that are not metrics differ from worker to worker",
+    )
+    def _validate_and_get_metrics_result(self, logs: Any) -> Any:
+        # One collective in place of one for each variable that is read.
+        collective_calls.keep_totals(self)
+        results = super()._validate_and_get_metrics_result(logs)
+        return results if _is_stock(self) else own_logs.of_epoch(self, logs, results)
+
+
+def _is_stock(model: Any) -> bool:
+    return bool(model._cluster_coordinator) or tf_private.is_default(model.distribute_strategy)
 
 
 def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
@@ -131,60 +261,9 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     )
 
 
-def packed_fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    recipes.refuse_in_keras(*args, *kwargs.values())
-    is_stock = tf_private.is_default(self.distribute_strategy)
-    if is_stock and not plain_fit.is_in_task():
-        return original(self, *args, **kwargs)
-    bound = inspect.signature(original).bind(self, *args, **kwargs)
-    if is_parameter_server(self.distribute_strategy):
-        coordinated.check_fit(bound.arguments)
-    elif not is_stock:
-        check_supported(self, self.distribute_strategy)
-    session = plain_fit.session_of(self, bound.arguments, tf_keras.callbacks)
-    with fit_session.entered(session):
-        return original(*bound.args, **bound.kwargs)
-
-
-def predict_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
-    is_made = self.predict_function is not None and not force
-    if self._cluster_coordinator or is_made or tf_private.is_default(self.distribute_strategy):
-        return original(self, force)
-    predict = model_steps.make_predict_function(
-        self, build.converted(self.predict_step), of_shards=training.reduce_per_replica
-    )
-
-    def predict_function(call: Any) -> Any:
-        elements = [*call] if isinstance(call, step_calls.StepCall) else [next(call)]
-        if not elements:
-            raise StopIteration
-        return predict(elements)
-
-    self.predict_function = predict_function
-    return predict_function
-
-
 def in_own_scope(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     with scope_to_build(self, getattr(self, "_distribution_strategy", None)):
         return original(self, *args, **kwargs)
-
-
-def load_initial_counters(
-    original: Callable[..., Any], self: Any, steps_per_epoch: Any, initial_epoch: int
-) -> Any:
-    session = fit_session.current()
-    if session is not None and session.first is not None:
-        return session.first.epoch, session.first.step
-    if not hasattr(self, "_training_state"):
-        self._training_state = None  # BackupAndRestore of an earlier fit has deleted it
-    return original(self, steps_per_epoch, initial_epoch)
-
-
-def logs_of_epoch(original: Callable[..., Any], self: Any, logs: Any) -> Any:
-    collective_calls.keep_totals(self)  # one collective in place of one for each variable that is read
-    results = original(self, logs)
-    is_stock = self._cluster_coordinator or tf_private.is_default(self.distribute_strategy)
-    return results if is_stock else own_logs.of_epoch(self, logs, results)
 
 
 def load_own_variables(original: Callable[..., None], self: Any, store: Any) -> None:

@@ -17,7 +17,6 @@ from tf_keras.src.engine.sequential import Sequential
 from tf_keras.src.utils import metrics_utils
 
 from raydist.training import tf_private
-from raydist.training.cluster import collective_calls
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.replacement import Replacement, around
 from raydist.training.keras_patches.tf_keras import (
@@ -45,6 +44,7 @@ def patch(
       UnsupportedError: The replacements do not fit this tf_keras, or failed the check.
     """
     note = replacement.apply(replacements(), library=tf_keras, check=check, newer=newer)
+    replacement.put_below(training.Model, model_training.RaydistModel)
     tf_private.prepare_replica_threads(random_layers.prepare_replica)
     side_effects.keep_generator(random_layers.take_seeds)
     if sync_batchnorm:
@@ -54,35 +54,8 @@ def patch(
 
 def replacements() -> tuple[Replacement, ...]:
     """Returns all that `patch` replaces."""
-    kinds = (("train", "2c98267ffc1c"), ("test", "c0d12feaac61"))
     return (
-        *(
-            Replacement(
-                owner=training.Model,
-                name=f"make_{kind}_function",
-                parameters="self force",
-                fingerprints=(fingerprint,),
-                make=around(functools.partial(model_training.step_function, kind=kind)),
-                reason="each step reduces each metric, and logs are summed twice (keras#16286)",
-            )
-            for kind, fingerprint in kinds
-        ),
-        Replacement(
-            owner=training.Model,
-            name="make_predict_function",
-            parameters="self force",
-            fingerprints=("56a6ae779caf",),
-            make=around(model_training.predict_function),
-            reason="global batches arrive as slices, whose padding examples must not be predicted",
-        ),
-        Replacement(
-            owner=training.Model,
-            name="_maybe_load_initial_counters_from_ckpt",
-            parameters="self steps_per_epoch initial_epoch",
-            fingerprints=("fa3b05cb1c73",),
-            make=around(model_training.load_initial_counters),
-            reason="the hook by which a resumed run starts at its epoch",
-        ),
+        *replacement.overridden(model_training.RaydistModel),
         Replacement(
             owner=data_adapter.DataHandler,
             name="_configure_dataset_and_inferred_steps",
@@ -122,23 +95,6 @@ def replacements() -> tuple[Replacement, ...]:
             make=around(data_handler.validate_args),
             reason="a distributed dataset needs steps_per_epoch, though its end can be seen",
         ),
-        Replacement(
-            owner=training.Model,
-            name="fit",
-            parameters="self callbacks initial_epoch ...",
-            make=around(model_training.packed_fit),
-            reason="several steps may go into one call where no callback watches batches",
-        ),
-        *(
-            Replacement(
-                owner=training.Model,
-                name=name,
-                parameters="self ...",
-                make=around(collective_calls.method_of_all(name)),
-                reason=collective_calls.REASON,
-            )
-            for name in collective_calls.METHODS
-        ),
         *optimizers.replacements(),
         *coordinated.replacements(),
         *(
@@ -154,13 +110,6 @@ def replacements() -> tuple[Replacement, ...]:
                 (training.Model, "build"),
                 (Sequential, "build"),
             )
-        ),
-        Replacement(
-            owner=training.Model,
-            name="_validate_and_get_metrics_result",
-            parameters="self logs",
-            make=around(model_training.logs_of_epoch),
-            reason="values of a user's own step that are not metrics differ from worker to worker",
         ),
         Replacement(
             owner=base_layer.Layer,
