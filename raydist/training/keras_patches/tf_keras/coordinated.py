@@ -30,13 +30,6 @@ def replacements() -> tuple[Replacement, ...]:
     """Returns what is replaced in tf_keras."""
     return (
         Replacement(
-            owner=data_adapter,
-            name="get_data_handler",
-            parameters="args kwargs",
-            make=around(data_handler),
-            reason=COUNTS,
-        ),
-        Replacement(
             owner=data_adapter.DataHandler,
             name="catch_stop_iteration",
             parameters="self",
@@ -70,15 +63,6 @@ def without_coordinator(model: Any) -> AbstractContextManager[None]:
     if not is_parameter_server(model.distribute_strategy):
         return contextlib.nullcontext()
     return tf_private.changed(model, _cluster_coordinator=None)
-
-
-def data_handler(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Returns the data handler; that of a `fit`'s validation is one of the chief's."""
-    model, is_of_evaluation = kwargs["model"], "pss_evaluation_shards" in kwargs
-    if not is_of_evaluation or model is None or not is_on_chief(model):
-        return original(*args, **kwargs)
-    with tf_private.changed(model, _cluster_coordinator=None):
-        return original(*args, **kwargs)
 
 
 def whole_dataset(adapter: Any, given: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,26 +16,11 @@ from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut, py_datasets, resume
+from raydist.training.keras_patches.replacement import overrides
 from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import slices
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, model_steps, step_calls
-
-
-def unless_coordinated(new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Leaves some data handlers as they are: those of models that were made outside of a strategy's scope,
-    and of ParameterServer's own `fit`, whose closures are counted otherwise.
-    """
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_coordinated = isinstance(self, data_adapter._ClusterCoordinatorDataHandler)
-        # Without a model: `adapt` of a preprocessing layer.
-        is_ours = self._model is not None and not tf_private.is_default(self._model.distribute_strategy)
-        is_stock = is_coordinated or not is_ours
-        return (original if is_stock else new)(self, *args, **kwargs)
-
-    return method
 
 
 @dataclass(kw_only=True)
@@ -64,59 +49,143 @@ class _Pass:
     is_padded: bool = True
 
 
-# By the data handler.
-_passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
+def get_data_handler(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Returns the data handler of a model; that of a `fit`'s validation is one of the chief's."""
+    model = kwargs["model"]
+    if model is None or tf_private.is_default(model.distribute_strategy):
+        return original(*args, **kwargs)
+    is_of_chief = "pss_evaluation_shards" in kwargs and coordinated.is_on_chief(model)
+    with coordinated.without_coordinator(model) if is_of_chief else contextlib.nullcontext():
+        # ParameterServer's own `fit` counts closures.
+        return (original if model._cluster_coordinator else ReplicaDataHandler)(*args, **kwargs)
 
 
-def configure_dataset(
-    self: Any, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
-) -> None:
-    session = fit_session.taken_by_data_handler()
-    is_whole = is_parameter_server(strategy)
-    dataset = coordinated.whole_dataset(self._adapter, x) if is_whole else self._adapter.get_dataset()
-    if session is not None:
-        session.element_spec = resume.element_spec(dataset)
-    if not data_adapter._is_distributed_dataset(dataset):
-        build.note_spec(self._model, dataset.element_spec)
-    if class_weight:
-        dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
-    resumption = session.resumption if session is not None else resume.Resumption(resume.Start())
-    # It shuffles arrays by operations whose state is not known.
-    resumption = resumption.of_data(is_fixed=isinstance(self._adapter, data_adapter.DatasetAdapter))
-    at = _passes[self] = _pass_of(
-        dataset,
-        session,
-        steps=self._infer_steps(steps_per_epoch, dataset),
-        steps_per_epoch=steps_per_epoch,
-        first_epoch=resumption.start.epoch,
+class ReplicaDataHandler(data_adapter.DataHandler):
+    """The data of a model that was made in a strategy's scope: which steps go into which call."""
+
+    _pass: _Pass
+    _inferred_steps: int | None  # from here on tf_keras's
+    _dataset: Any
+    _initial_step: int
+
+    @overrides(
+        "self strategy x steps_per_epoch class_weight distribute",
+        "b29f05ea7262",
+        because="an uneven global batch is weighted wrongly",
     )
-    self._inferred_steps = at.steps
-    at.is_padded = strategy.num_replicas_in_sync == 1 or not slices.foreign_types(
-        resume.element_spec(dataset)
-    )
-    if distribute and not is_whole:
-        model_steps.refuse_own_functions(self._model)
+    def _configure_dataset_and_inferred_steps(
+        self, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
+    ) -> None:
+        session = fit_session.taken_by_data_handler()
+        is_whole = is_parameter_server(strategy)
+        dataset = coordinated.whole_dataset(self._adapter, x) if is_whole else self._adapter.get_dataset()
         if session is not None:
-            build.build_ahead(self._model)
-        check_sizes(strategy, dataset, num_steps=at.steps)
-    if distribute and not is_whole and not data_adapter._is_distributed_dataset(dataset):
-        is_made_again = self._adapter.should_recreate_iterator()
-        # Steps that the user gives may be more than there are in one pass through all epochs.
-        endless = at.steps is not None and (is_made_again or steps_per_epoch is None)
-        at.unread = dataset if is_made_again else None
-        if session is not None and session.is_plain and strategy.num_replicas_in_sync > 1:
-            resume.note_read_ahead(dataset)
-        resumption.prepare(
-            dataset, steps_per_epoch=None if is_made_again else steps_per_epoch, unread=resume.Unread.AT_FIRST
+            session.element_spec = resume.element_spec(dataset)
+        if not data_adapter._is_distributed_dataset(dataset):
+            build.note_spec(self._model, dataset.element_spec)
+        if class_weight:
+            dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
+        resumption = session.resumption if session is not None else resume.Resumption(resume.Start())
+        # It shuffles arrays by operations whose state is not known.
+        resumption = resumption.of_data(is_fixed=isinstance(self._adapter, data_adapter.DatasetAdapter))
+        at = self._pass = _pass_of(
+            dataset,
+            session,
+            steps=self._infer_steps(steps_per_epoch, dataset),
+            steps_per_epoch=steps_per_epoch,
+            first_epoch=resumption.start.epoch,
         )
-        is_compared = py_datasets.is_from_position(getattr(self._adapter, "_keras_sequence", None))
-        dataset = cut.cut_for_replicas(
-            dataset, strategy, endless=endless, begin=resumption.begin, is_compared=is_compared
+        self._inferred_steps = at.steps
+        at.is_padded = strategy.num_replicas_in_sync == 1 or not slices.foreign_types(
+            resume.element_spec(dataset)
         )
-    self._dataset = dataset
-    agree = functools.partial(means_over_workers, strategy)
-    # With several steps per execution tf_keras asks for the size here, which our calls need not know.
-    at.packer = fit_session.packer_of(session, int(self._steps_per_execution.numpy()), agree)
+        if distribute and not is_whole:
+            model_steps.refuse_own_functions(self._model)
+            if session is not None:
+                build.build_ahead(self._model)
+            check_sizes(strategy, dataset, num_steps=at.steps)
+        if distribute and not is_whole and not data_adapter._is_distributed_dataset(dataset):
+            is_made_again = self._adapter.should_recreate_iterator()
+            # Steps that the user gives may be more than there are in one pass through all epochs.
+            endless = at.steps is not None and (is_made_again or steps_per_epoch is None)
+            at.unread = dataset if is_made_again else None
+            if session is not None and session.is_plain and strategy.num_replicas_in_sync > 1:
+                resume.note_read_ahead(dataset)
+            resumption.prepare(
+                dataset,
+                steps_per_epoch=None if is_made_again else steps_per_epoch,
+                unread=resume.Unread.AT_FIRST,
+            )
+            is_compared = py_datasets.is_from_position(getattr(self._adapter, "_keras_sequence", None))
+            dataset = cut.cut_for_replicas(
+                dataset, strategy, endless=endless, begin=resumption.begin, is_compared=is_compared
+            )
+        self._dataset = dataset
+        agree = functools.partial(means_over_workers, strategy)
+        # With several steps per execution tf_keras asks for the size here, which our calls need not know.
+        at.packer = fit_session.packer_of(session, int(self._steps_per_execution.numpy()), agree)
+
+    @overrides(
+        "self",
+        "8bd30ce6fbcc",
+        because="what is given is one iterator for all epochs, and has to be a call of several steps",
+    )
+    def enumerate_epochs(self) -> Iterator[tuple[int, Any]]:
+        """Yields each epoch with its data; one iterator per epoch, or one for all."""
+        at = self._pass
+        with self._truncate_execution_to_epoch():
+            data_iterator = None
+            if self._initial_epoch < self._epochs:
+                resume.begin_unread(at.unread)
+            for epoch in range(self._initial_epoch, self._epochs):
+                if self._insufficient_data:  # Set by `catch_stop_iteration`.
+                    break
+                is_whole = at.steps is None  # also a distributed dataset without steps_per_epoch
+                if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
+                    if data_iterator is not None:
+                        at.passed = 0
+                    data_iterator = iter(self._dataset)
+                is_shared = self._model.distribute_strategy.num_replicas_in_sync > 1
+                at.call = step_calls.StepCall(data_iterator, 1, is_shared=is_shared)
+                # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
+                self._inferred_steps = at.steps
+                yield epoch, at.call
+                self._adapter.on_epoch_end()
+
+    @overrides(
+        "self",
+        "d8870ad49d13",
+        because="a call has as many steps as the train function is asked for, and may have more than one",
+    )
+    def steps(self) -> Iterator[int]:
+        """Yields the first step of each call, and says in the call how many steps it has."""
+        at = self._pass
+        self._current_step, self._initial_step = self._initial_step, 0
+        asked = self._steps_per_execution.numpy().item()
+        while self._inferred_steps is None or self._current_step < self._inferred_steps:
+            if self._insufficient_data:  # Set by `catch_stop_iteration`.
+                break
+            left = asked if self._inferred_steps is None else self._inferred_steps - self._current_step
+            size = 1
+            if at.groups.size > 1:
+                # Of a pass over the data, or of an epoch where one pass goes through all of them.
+                before = 0 if at.groups.batches_per_epoch else at.passed
+                known = at.batches if self._inferred_steps is not None else None
+                left, size = at.groups.next_call(before + self._current_step, left, num_batches=known)
+            count = at.packer.next_count(left)
+            if count < asked:
+                self._steps_per_execution.assign(count)  # `predict` reads it
+            # In a graph, part of a step (the optimizer's count) has run before its data turn out to have
+            # ended.
+            may_end = self._inferred_steps is None or not at.is_padded
+            at.call.begin(count, may_end=may_end, batches_per_step=size)
+            taken = at.call.num_steps
+            self._step_increment = taken - 1
+            yield self._current_step
+            self._current_step += taken
+            if count < asked:
+                self._steps_per_execution.assign(asked)
+        at.passed += self._current_step
 
 
 def _pass_of(
@@ -142,59 +211,6 @@ def _pass_of(
         # Steps of earlier epochs that a resumed run has in the same pass over the data.
         at.passed = first_epoch * steps_per_epoch % groups.num_steps(count)
     return at
-
-
-def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
-    """Yields each epoch with its data; one iterator per epoch, or one for all."""
-    at = _passes[self]
-    with self._truncate_execution_to_epoch():
-        data_iterator = None
-        if self._initial_epoch < self._epochs:
-            resume.begin_unread(at.unread)
-        for epoch in range(self._initial_epoch, self._epochs):
-            if self._insufficient_data:  # Set by `catch_stop_iteration`.
-                break
-            is_whole = at.steps is None  # also a distributed dataset without steps_per_epoch
-            if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
-                if data_iterator is not None:
-                    at.passed = 0
-                data_iterator = iter(self._dataset)
-            is_shared = self._model.distribute_strategy.num_replicas_in_sync > 1
-            at.call = step_calls.StepCall(data_iterator, 1, is_shared=is_shared)
-            # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
-            self._inferred_steps = at.steps
-            yield epoch, at.call
-            self._adapter.on_epoch_end()
-
-
-def steps(self: Any) -> Iterator[int]:
-    """Yields the first step of each call, and says in the call how many steps it has."""
-    at = _passes[self]
-    self._current_step, self._initial_step = self._initial_step, 0
-    asked = self._steps_per_execution.numpy().item()
-    while self._inferred_steps is None or self._current_step < self._inferred_steps:
-        if self._insufficient_data:  # Set by `catch_stop_iteration`.
-            break
-        left = asked if self._inferred_steps is None else self._inferred_steps - self._current_step
-        size = 1
-        if at.groups.size > 1:
-            # Of a pass over the data, or of an epoch where one pass goes through all of them.
-            before = 0 if at.groups.batches_per_epoch else at.passed
-            known = at.batches if self._inferred_steps is not None else None
-            left, size = at.groups.next_call(before + self._current_step, left, num_batches=known)
-        count = at.packer.next_count(left)
-        if count < asked:
-            self._steps_per_execution.assign(count)  # `predict` reads it
-        # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
-        may_end = self._inferred_steps is None or not at.is_padded
-        at.call.begin(count, may_end=may_end, batches_per_step=size)
-        taken = at.call.num_steps
-        self._step_increment = taken - 1
-        yield self._current_step
-        self._current_step += taken
-        if count < asked:
-            self._steps_per_execution.assign(asked)
-    at.passed += self._current_step
 
 
 def single_batch_iterator(

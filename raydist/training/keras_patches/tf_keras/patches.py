@@ -7,7 +7,6 @@ wrongly. Each replacement names its cause; see tensorflow-notes.md#logs-and-metr
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -56,29 +55,14 @@ def replacements() -> tuple[Replacement, ...]:
     """Returns all that `patch` replaces."""
     return (
         *replacement.overridden(model_training.RaydistModel),
+        *replacement.overridden(data_handler.ReplicaDataHandler),
         Replacement(
-            owner=data_adapter.DataHandler,
-            name="_configure_dataset_and_inferred_steps",
-            parameters="self strategy x steps_per_epoch class_weight distribute",
-            fingerprints=("b29f05ea7262",),
-            make=functools.partial(data_handler.unless_coordinated, data_handler.configure_dataset),
-            reason="an uneven global batch is weighted wrongly",
-        ),
-        Replacement(
-            owner=data_adapter.DataHandler,
-            name="enumerate_epochs",
-            parameters="self",
-            fingerprints=("8bd30ce6fbcc",),
-            make=functools.partial(data_handler.unless_coordinated, data_handler.enumerate_epochs),
-            reason="what is given is one iterator for all epochs, and has to be a call of several steps",
-        ),
-        Replacement(
-            owner=data_adapter.DataHandler,
-            name="steps",
-            parameters="self",
-            fingerprints=("d8870ad49d13",),
-            make=functools.partial(data_handler.unless_coordinated, data_handler.steps),
-            reason="a call has as many steps as the train function is asked for, and may have more than one",
+            owner=data_adapter,
+            name="get_data_handler",
+            parameters="args kwargs",
+            fingerprints=("00f4fc572791",),
+            make=around(data_handler.get_data_handler),
+            reason="which steps go into which call is decided there",
         ),
         Replacement(
             owner=data_adapter,
