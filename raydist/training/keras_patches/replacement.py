@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -78,8 +78,43 @@ def around(new: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[.
     return make
 
 
+def replaces(
+    owner: Any, names: str, parameters: str, *fingerprints: str, because: str, is_maker: bool = False
+) -> Callable[[Any], Any]:
+    """Marks a function that is called in place of a library's, with that one first; see `marked_in`.
+
+    A class takes the place of the library's. See `Replacement` for the arguments.
+
+    Args:
+      owner: One, or a tuple of several.
+      names: One, or several with spaces between them.
+      is_maker: Whether the function makes the new one from the library's.
+    """
+
+    def mark(new: Any) -> Any:
+        make = new if is_maker else (lambda original: new) if isinstance(new, type) else around(new)
+        new.replaces = [
+            *getattr(new, "replaces", ()),
+            *(
+                Replacement(
+                    owner=one,
+                    name=name,
+                    parameters=parameters,
+                    fingerprints=fingerprints,
+                    make=make,
+                    reason=because,
+                )
+                for one in (owner if isinstance(owner, tuple) else (owner,))
+                for name in names.split()
+            ),
+        ]
+        return new
+
+    return mark
+
+
 def overrides(parameters: str, *fingerprints: str, because: str) -> Callable[[Callable[..., Any]], Any]:
-    """Marks a method that stands before one of the library's; see `overridden`, and `Replacement`."""
+    """Marks a method that stands before one of a library's class, which it calls by `super()`."""
 
     def mark(method: Callable[..., Any]) -> Callable[..., Any]:
         method.overrides = (parameters, fingerprints, because)  # type: ignore[attr-defined]
@@ -88,10 +123,23 @@ def overrides(parameters: str, *fingerprints: str, because: str) -> Callable[[Ca
     return mark
 
 
-def overridden(subclass: type) -> tuple[Replacement, ...]:
-    """Returns the methods of a library's class that a subclass of it overrides, for `apply`."""
-    return tuple(
-        Replacement(
+def marked_in(*modules: ModuleType) -> tuple[Replacement, ...]:
+    """Returns what functions and classes of some modules replace, and what methods of classes override."""
+    defined = [
+        one
+        for module in modules
+        for one in vars(module).values()
+        if getattr(one, "__module__", None) == module.__name__
+    ]
+    return (
+        *(item for one in defined for item in vars(one).get("replaces", ())),
+        *(item for one in defined if isinstance(one, type) for item in _overridden(one)),
+    )
+
+
+def _overridden(subclass: type) -> Iterator[Replacement]:
+    for name, (parameters, fingerprints, because) in _marked(subclass):
+        yield Replacement(
             owner=subclass.__bases__[0],
             name=name,
             parameters=parameters,
@@ -99,8 +147,6 @@ def overridden(subclass: type) -> tuple[Replacement, ...]:
             make=None,
             reason=because,
         )
-        for name, (parameters, fingerprints, because) in _marked(subclass)
-    )
 
 
 def _marked(subclass: type) -> list[tuple[str, Any]]:

@@ -20,7 +20,7 @@ from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.input import cut, py_datasets, recipes, resume, worker_order
-from raydist.training.keras_patches.replacement import Replacement, around, overridden, overrides
+from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, step_calls
 
@@ -31,37 +31,18 @@ _HAS_LAST_STEPS = version_of(keras.__version__) > (3, 10)
 _Call = tuple[int, int, step_calls.StepCall]
 
 
-def replacements() -> tuple[Replacement, ...]:
-    """Returns what has Keras iterate over calls, and callbacks get the last step of each, also in 3.10."""
-    names = () if _HAS_LAST_STEPS else ("on_train_batch_end", "on_test_batch_end", "on_predict_batch_end")
-    return (
-        *overridden(ReplicaEpochs),
-        Replacement(
-            owner=tf_trainer,
-            name="TFEpochIterator",
-            parameters="distribute_strategy args kwargs",
-            make=lambda original: ReplicaEpochs,
-            reason="which steps go into which call is decided there",
-        ),
-        *(
-            Replacement(
-                owner=keras.callbacks.CallbackList,
-                name=name,
-                parameters="self batch logs",
-                make=around(_batch_end),
-                reason="a call of several steps ends with its last one, as from 3.11 on",
-            )
-            for name in names
-        ),
-    )
-
-
 class _FirstStep(int):
     """The first step of a call, which also has the last one."""
 
     last: int
 
 
+@replaces(
+    keras.callbacks.CallbackList,
+    "" if _HAS_LAST_STEPS else "on_train_batch_end on_test_batch_end on_predict_batch_end",
+    "self batch logs",
+    because="a call of several steps ends with its last one, as from 3.11 on",
+)
 def _batch_end(original: Callable[..., None], self: Any, batch: int, logs: Any = None) -> None:
     original(self, batch.last if isinstance(batch, _FirstStep) else batch, logs)
 
@@ -72,6 +53,12 @@ def _first_with_last(first: int, last: int) -> _FirstStep:
     return step
 
 
+@replaces(
+    tf_trainer,
+    "TFEpochIterator",
+    "distribute_strategy args kwargs",
+    because="which steps go into which call is decided there",
+)
 class ReplicaEpochs(TFEpochIterator):
     """Iterates over the calls of each epoch; as Keras's own does for models outside of every strategy.
 

@@ -17,91 +17,30 @@ from keras.src.trainers import compile_utils
 
 from raydist.known_versions import version_of
 from raydist.training.keras_patches.keras3 import replica_threads
-from raydist.training.keras_patches.replacement import Replacement, around
+from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import gradient_probe, replica_share
 
 
-def replacements() -> tuple[Replacement, ...]:
-    return (
-        Replacement(
-            owner=loss_module,
-            name="scale_loss_for_distribution",
-            parameters="value",
-            fingerprints=("143cd8a5efb6",),
-            make=lambda original: _scale_loss,
-            reason="each local mean weighs 1/replicas, regardless of its number of examples",
-        ),
-        Replacement(
-            owner=loss_module,
-            name="unscale_loss_for_distribution",
-            parameters="value",
-            fingerprints=("3903c7ed7f69",),
-            make=lambda original: replica_share.unscale_by_share,
-            reason="it undoes scale_loss_for_distribution",
-        ),
-        Replacement(
-            owner=loss_module,
-            name="apply_mask",
-            parameters="sample_weight mask dtype reduction",
-            fingerprints=("61d8938cd866", "13f8242de3cd", "c08def1fbac1"),
-            make=around(_apply_mask),
-            reason="each replica divides by its own valid entries, and is weighted by its examples",
-        ),
-        Replacement(
-            owner=loss_module,
-            name="reduce_values",
-            parameters="values sample_weight reduction",
-            fingerprints=("60b046214772",),
-            make=around(_reduce_values),
-            reason="each replica divides by its own sample weights, and is weighted by its examples",
-        ),
-        Replacement(
-            owner=reduction_metrics.Mean,
-            name="update_state",
-            parameters="self values sample_weight",
-            make=_make_update_state,
-            reason="the mean of a train_step's own loss, or of one output's, weighs each replica alike",
-        ),
-        Replacement(
-            owner=keras.layers.BatchNormalization,
-            name="_moments",
-            parameters="self inputs mask",
-            make=around(_moments),
-            reason=(
-                "the check of a model's own losses needs the same statistics for a batch and its parts; "
-                "gradients through statistics of all replicas weigh an uneven batch wrongly"
-            ),
-        ),
-        Replacement(
-            owner=keras.Layer,
-            name="add_loss",
-            parameters="self loss",
-            make=_make_add_loss,
-            reason="replicas share what layers hold; an activity_regularizer's loss is a sum before 3.14",
-        ),
-        Replacement(
-            owner=keras.Layer,
-            name="_get_own_losses",
-            parameters="self",
-            make=around(replica_threads.get_own_losses),
-            reason="where a metric's update waits for the others, a replica finds their losses, not its own",
-        ),
-        Replacement(
-            owner=keras.Layer,
-            name="_clear_losses",
-            parameters="self",
-            make=around(replica_threads.clear_losses),
-            reason="a replica that begins its step clears the losses of those that have begun before",
-        ),
-    )
-
-
+@replaces(
+    keras.layers.BatchNormalization,
+    "_moments",
+    "self inputs mask",
+    because="the check of a model's own losses needs the same statistics for a batch and its parts; "
+    "gradients through statistics of all replicas weigh an uneven batch wrongly",
+)
 def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) -> Any:
     if gradient_probe.active() is None and self.synchronized:
         return replica_share.synchronized_moments(lambda given: original(self, given, mask), inputs)
     return gradient_probe.statistics_of(self, lambda: original(self, inputs, mask))
 
 
+@replaces(
+    keras.Layer,
+    "add_loss",
+    "self loss",
+    because="replicas share what layers hold; an activity_regularizer's loss is a sum before 3.14",
+    is_maker=True,
+)
 def _make_add_loss(original: Callable[..., None]) -> Callable[..., None]:
     # Layers call `add_loss` in their `call`; `__call__` itself does so for its activity_regularizer alone.
     of_regularizer = inspect.unwrap(keras.Layer.__call__).__code__
@@ -119,7 +58,14 @@ def _make_add_loss(original: Callable[..., None]) -> Callable[..., None]:
     return add_loss
 
 
-def _scale_loss(value: Any) -> Any:
+@replaces(
+    loss_module,
+    "scale_loss_for_distribution",
+    "value",
+    "143cd8a5efb6",
+    because="each local mean weighs 1/replicas, regardless of its number of examples",
+)
+def _scale_loss(original: Callable[..., Any], value: Any) -> Any:
     # A layer's add_loss is scaled when the model sums up its losses (trainer.py,
     # `_aggregate_additional_loss`), so a loss object inside of a layer would be scaled twice.
     is_in_layer = global_state.get_global_attribute("current_call_ctx") is not None
@@ -128,6 +74,26 @@ def _scale_loss(value: Any) -> Any:
     return replica_share.scale_by_share(value)
 
 
+@replaces(
+    loss_module,
+    "unscale_loss_for_distribution",
+    "value",
+    "3903c7ed7f69",
+    because="it undoes scale_loss_for_distribution",
+)
+def _unscale_loss(original: Callable[..., Any], value: Any) -> Any:
+    return replica_share.unscale_by_share(value)
+
+
+@replaces(
+    loss_module,
+    "apply_mask",
+    "sample_weight mask dtype reduction",
+    "61d8938cd866",
+    "13f8242de3cd",
+    "c08def1fbac1",
+    because="each replica divides by its own valid entries, and is weighted by its examples",
+)
 def _apply_mask(
     original: Callable[..., Any], sample_weight: Any, mask: Any, dtype: Any, reduction: Any
 ) -> Any:
@@ -138,6 +104,13 @@ def _apply_mask(
     return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid))
 
 
+@replaces(
+    loss_module,
+    "reduce_values",
+    "values sample_weight reduction",
+    "60b046214772",
+    because="each replica divides by its own sample weights, and is weighted by its examples",
+)
 def _reduce_values(
     original: Callable[..., Any],
     values: Any,
@@ -152,6 +125,13 @@ def _reduce_values(
     return loss * tf.math.divide_no_nan(total, replica_share.in_proportion(total))
 
 
+@replaces(
+    reduction_metrics.Mean,
+    "update_state",
+    "self values sample_weight",
+    because="the mean of a train_step's own loss, or of one output's, weighs each replica alike",
+    is_maker=True,
+)
 def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
     of_outputs = inspect.unwrap(compile_utils.CompileLoss.call).__code__
 

@@ -19,7 +19,7 @@ from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
-from raydist.training.keras_patches.replacement import Replacement, around
+from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import accumulation, gradient_probe, gradients
 from raydist.training.replicas.replica_share import num_replicas
 
@@ -27,53 +27,15 @@ from raydist.training.replicas.replica_share import num_replicas
 _inner: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def replacements() -> tuple[Replacement, ...]:
-    return (
-        *(
-            Replacement(
-                owner=owner,
-                name="apply",
-                parameters="self grads trainable_variables",
-                make=around(_recorded),
-                reason="the check of a model's own losses needs the gradients that its optimizers get",
-            )
-            for owner in (base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer)
-        ),
-        *(
-            Replacement(
-                owner=base_optimizer.BaseOptimizer,
-                name=name,
-                parameters="self ...",
-                make=shared_variables(),
-                reason="virtual replicas have one optimizer in each worker, and not one each",
-            )
-            for name in ("__init__", "build", "add_variable", "add_variable_from_reference")
-        ),
-        Replacement(
-            owner=base_optimizer.BaseOptimizer,
-            name="_backend_apply_gradients",
-            parameters="self grads trainable_variables",
-            fingerprints=("48d6e24d5803",),
-            make=around(_apply_gradients),
-            reason="gradients are clipped, and sparse rows squared, before they are summed",
-        ),
-        Replacement(
-            owner=tf_optimizer.TFOptimizer,
-            name="_all_reduce_sum_gradients",
-            parameters="self grads_and_vars",
-            fingerprints=("953512efa56c", "dd8896fa68d7"),
-            make=lambda original: _take_summed,
-            reason="they are summed already",
-        ),
-        Replacement(
-            owner=loss_scale_optimizer.LossScaleOptimizer,
-            name="_tf_apply",
-            parameters="self grads trainable_variables",
-            fingerprints=("e702c4db1a06",),
-            make=around(_loss_scale_apply),
-            reason="each replica decides from its own gradients whether to skip a step: a hang",
-        ),
-    )
+@replaces(
+    base_optimizer.BaseOptimizer,
+    "__init__ build add_variable add_variable_from_reference",
+    "self ...",
+    because="virtual replicas have one optimizer in each worker, and not one each",
+)
+def _make_variables(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with shared_variables():
+        return original(*args, **kwargs)
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -83,6 +45,12 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
         optimizer.built = True
 
 
+@replaces(
+    (base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer),
+    "apply",
+    "self grads trainable_variables",
+    because="the check of a model's own losses needs the gradients that its optimizers get",
+)
 def _recorded(original: Callable[..., None], self: Any, grads: Any, trainable_variables: Any = None) -> None:
     probe, accumulated = gradient_probe.active(), accumulation.active()
     if probe is None and accumulated is not None:
@@ -157,6 +125,13 @@ def take_into_scope(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
     optimizer.iterations.assign(count)
 
 
+@replaces(
+    base_optimizer.BaseOptimizer,
+    "_backend_apply_gradients",
+    "self grads trainable_variables",
+    "48d6e24d5803",
+    because="gradients are clipped, and sparse rows squared, before they are summed",
+)
 def _apply_gradients(
     original: Callable[..., None], self: Any, grads: list[Any], trainable_variables: list[Any]
 ) -> None:
@@ -169,10 +144,25 @@ def _apply_gradients(
     original(self, grads, trainable_variables)
 
 
-def _take_summed(self: Any, grads_and_vars: Any) -> Any:
+@replaces(
+    tf_optimizer.TFOptimizer,
+    "_all_reduce_sum_gradients",
+    "self grads_and_vars",
+    "953512efa56c",
+    "dd8896fa68d7",
+    because="they are summed already",
+)
+def _take_summed(original: Callable[..., Any], self: Any, grads_and_vars: Any) -> Any:
     return joined_gradients(grads_and_vars)
 
 
+@replaces(
+    loss_scale_optimizer.LossScaleOptimizer,
+    "_tf_apply",
+    "self grads trainable_variables",
+    "e702c4db1a06",
+    because="each replica decides from its own gradients whether to skip a step: a hang",
+)
 def _loss_scale_apply(
     original: Callable[..., None], self: Any, grads: list[Any], trainable_variables: Any = None
 ) -> None:

@@ -7,14 +7,9 @@ cause; tensorflow-notes.md#keras-3-under-multiworkermirroredstrategy and what fo
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import keras
-from keras.src.backend.common import variables as common_variables
-from keras.src.backend.tensorflow import core
-from keras.src.random import seed_generator
-from keras.src.trainers import trainer as base_trainer
 
 from raydist.training import tf_private
 from raydist.training.keras_patches import replacement
@@ -26,7 +21,6 @@ from raydist.training.keras_patches.keras3 import (
     trainer,
     variables,
 )
-from raydist.training.keras_patches.replacement import Replacement, around
 
 
 def patch(
@@ -51,69 +45,6 @@ def patch(
     return note
 
 
-def replacements() -> tuple[Replacement, ...]:
+def replacements() -> tuple[replacement.Replacement, ...]:
     """Returns all that `patch` replaces."""
-    return (
-        Replacement(
-            owner=base_trainer.Trainer,
-            name="compile",
-            parameters="self ...",
-            make=around(trainer.compile_in_scope),
-            reason="outside of the strategy's scope it gives each worker metrics of its own",
-        ),
-        *replacement.overridden(trainer.RaydistTrainer),
-        *epochs.replacements(),
-        *losses.replacements(),
-        *optimizers.replacements(),
-        Replacement(
-            owner=keras.layers.Layer,
-            name="_open_name_scope",
-            parameters="self",
-            make=around(variables.open_name_scope),
-            reason="a model that is built outside of its strategy's scope gets variables of no replica",
-        ),
-        Replacement(
-            owner=core.Variable,
-            name="_initialize",
-            parameters="self value",
-            make=around(variables.initialize),
-            reason=(
-                "CentralStorageStrategy needs an aggregation for layers' state; what a traced "
-                "step makes cannot be lifted out of it on several replicas (You must feed a value for …)"
-            ),
-        ),
-        Replacement(
-            owner=seed_generator,
-            name="global_seed_generator",
-            parameters="...",
-            fingerprints=("4ec13060644e", "54e029e26c17"),  # the latter in 3.10
-            make=around(replica_threads.global_seed_generator),
-            reason="each thread of a replica makes a generator of its own, in each trace",
-        ),
-        *(
-            Replacement(
-                owner=common_variables.Variable,
-                name=name,
-                parameters="self value",
-                fingerprints=(fingerprint,),
-                make=around(functools.partial(variables.assign_atomically, name=name)),
-                reason="assign(self + x) loses what other workers add in between",
-            )
-            for name, fingerprint in (("assign_add", "02093eccc2e3"), ("assign_sub", "d5f310723e8b"))
-        ),
-        Replacement(
-            owner=common_variables.Variable,
-            name="__repr__",
-            parameters="self",
-            make=around(variables.described),
-            reason="it reads a metric's variable over all workers, and waits where one of them prints it",
-        ),
-        Replacement(
-            owner=core.Variable,
-            name="_direct_assign",
-            parameters="self value",
-            fingerprints=("170647e9816d",),
-            make=around(variables.direct_assign),
-            reason="metrics assign(self + x), and CentralStorageStrategy sums it with self in each",
-        ),
-    )
+    return replacement.marked_in(epochs, losses, optimizers, replica_threads, trainer, variables)

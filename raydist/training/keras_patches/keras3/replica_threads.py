@@ -7,8 +7,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
+
+from raydist.training.keras_patches.replacement import replaces
 
 # The state of the thread that has called `strategy.run`, as Keras 3 keeps it.
 _caller = threading.local()
@@ -39,6 +42,13 @@ def prepare() -> Callable[[], None]:
     return enter
 
 
+@replaces(
+    seed_generator,
+    "global_seed_generator",
+    "...",
+    *("4ec13060644e", "54e029e26c17"),  # the latter in 3.10
+    because="each thread of a replica makes a generator of its own, in each trace",
+)
 def global_seed_generator(original: Callable[[], Any]) -> Any:
     state = getattr(_caller, "state", None)
     if state is not None:  # a new thread each time, which would make another generator in each trace
@@ -55,10 +65,22 @@ def take_losses(layer: Any) -> None:
         layer._losses.clear()
 
 
+@replaces(
+    keras.Layer,
+    "_get_own_losses",
+    "self",
+    because="where a metric's update waits for the others, a replica finds their losses, not its own",
+)
 def get_own_losses(original: Callable[[Any], list[Any]], self: Any) -> list[Any]:
     return list(_losses.of_layers.get(self, ())) if _is_replica() else original(self)
 
 
+@replaces(
+    keras.Layer,
+    "_clear_losses",
+    "self",
+    because="a replica that begins its step clears the losses of those that have begun before",
+)
 def clear_losses(original: Callable[[Any], None], self: Any) -> None:
     _losses.of_layers.pop(self, None)
     original(self)

@@ -23,7 +23,7 @@ from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics, equalize_statistics
-from raydist.training.keras_patches.replacement import overrides
+from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.replicas import code_names, layer_notes, own_logs, replica_share, slices
 from raydist.training.stepping import fit_session, model_steps, plain_fit
 
@@ -267,6 +267,12 @@ def _check_optimizer(optimizer: Any, where: str) -> None:
         )
 
 
+@replaces(
+    base_trainer.Trainer,
+    "compile",
+    "self ...",
+    because="outside of the strategy's scope it gives each worker metrics of its own",
+)
 def compile_in_scope(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
     # As tf_keras does: otherwise each worker has metrics, and an optimizer, of its own.
     strategy = self.distribute_strategy

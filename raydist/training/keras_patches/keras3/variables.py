@@ -9,7 +9,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import variables as common_variables
 from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.backend.tensorflow import core
 from keras.src.layers import BatchNormalization
 
 from raydist.training.cluster import kept_totals
@@ -21,10 +23,20 @@ from raydist.training.cluster.strategy import (
     is_parameter_server,
     scope_to_build,
 )
+from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
 
+_ATOMIC = "assign(self + x) loses what other workers add in between"
 
+
+@replaces(
+    core.Variable,
+    "_initialize",
+    "self value",
+    because="CentralStorageStrategy needs an aggregation for layers' state; what a traced "
+    "step makes cannot be lifted out of it on several replicas (You must feed a value for …)",
+)
 def initialize(original: Callable[..., None], self: Any, value: Any) -> None:
     probe = gradient_probe.active()
     # Layers that are built by the first call of a step, which the check makes outside of the strategy.
@@ -54,16 +66,25 @@ def _is_made_outside(value: Any) -> bool:
     return not tf.is_tensor(value) or tf.get_static_value(value) is not None
 
 
-def assign_atomically(original: Callable[..., Any], self: Any, value: Any, *, name: str) -> Any:
+@replaces(common_variables.Variable, "assign_add", "self value", "02093eccc2e3", because=_ATOMIC)
+@replaces(common_variables.Variable, "assign_sub", "self value", "d5f310723e8b", because=_ATOMIC)
+def assign_atomically(original: Callable[..., Any], self: Any, value: Any) -> Any:
     if in_stateless_scope() or not is_parameter_server(tf.distribute.get_strategy()):
         return original(self, value)
     # A number is made where the variable is, or each step would send it.
     with contextlib.nullcontext() if tf.is_tensor(value) else tf.device(self._value.device):
         value = tf.cast(value, self._value.dtype)
-    getattr(self._value, name)(value)
+    getattr(self._value, original.__name__)(value)
     return self
 
 
+@replaces(
+    core.Variable,
+    "_direct_assign",
+    "self value",
+    "170647e9816d",
+    because="metrics assign(self + x), and CentralStorageStrategy sums it with self in each",
+)
 def direct_assign(original: Callable[..., None], self: Any, value: Any) -> None:
     is_sum = self._aggregation == "sum"
     if is_sum and tf.executing_eagerly() and not is_in_replica():
@@ -90,6 +111,12 @@ def _assign_parts(variable: Any, value: Any) -> None:
     kept_totals.assigned(variable, value)
 
 
+@replaces(
+    common_variables.Variable,
+    "__repr__",
+    "self",
+    because="it reads a metric's variable over all workers, and waits where one of them prints it",
+)
 def described(original: Callable[..., str], self: Any) -> str:
     value: Any = getattr(self, "_value", None)
     is_summed = isinstance(value, tf.distribute.DistributedValues) and is_synchronized_on_read(value)
@@ -136,6 +163,12 @@ class EqualStatistics(keras.callbacks.Callback):
         equalize_statistics(self.model)
 
 
+@replaces(
+    keras.layers.Layer,
+    "_open_name_scope",
+    "self",
+    because="a model that is built outside of its strategy's scope gets variables of no replica",
+)
 @contextlib.contextmanager
 def open_name_scope(original: Callable[..., Any], self: Any) -> Iterator[None]:
     with scope_to_build(self, getattr(self, "_distribute_strategy", None)), original(self):

@@ -19,24 +19,11 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut
-from raydist.training.keras_patches.replacement import Replacement, around
+from raydist.training.keras_patches.replacement import replaces
 
 COUNTS = "evaluation under ParameterServer counts some examples twice, others never"
 
 DatasetCreator = tf_keras.utils.experimental.DatasetCreator
-
-
-def replacements() -> tuple[Replacement, ...]:
-    """Returns what is replaced in tf_keras."""
-    return (
-        Replacement(
-            owner=data_adapter.DataHandler,
-            name="catch_stop_iteration",
-            parameters="self",
-            make=around(catch_stop_iteration),
-            reason="data of ParameterServer's workers that end are a bare CancelledError",
-        ),
-    )
 
 
 def is_on_chief(model: Any) -> bool:
@@ -110,6 +97,12 @@ def check_fit(given: Mapping[str, Any]) -> None:
         raise _too_short(steps, num_epochs)
 
 
+@replaces(
+    data_adapter.DataHandler,
+    "catch_stop_iteration",
+    "self",
+    because="data of ParameterServer's workers that end are a bare CancelledError",
+)
 @contextlib.contextmanager
 def catch_stop_iteration(original: Callable[..., Any], self: Any) -> Iterator[None]:
     """Around the steps of an epoch; says that the data of the workers have ended, where Keras only warns."""

@@ -16,7 +16,7 @@ from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut, py_datasets, resume
-from raydist.training.keras_patches.replacement import overrides
+from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import slices
 from raydist.training.replicas.accumulation import BatchGroups
@@ -49,6 +49,13 @@ class _Pass:
     is_padded: bool = True
 
 
+@replaces(
+    data_adapter,
+    "get_data_handler",
+    "args kwargs",
+    "00f4fc572791",
+    because="which steps go into which call is decided there",
+)
 def get_data_handler(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Returns the data handler of a model; that of a `fit`'s validation is one of the chief's."""
     model = kwargs["model"]
@@ -213,6 +220,13 @@ def _pass_of(
     return at
 
 
+@replaces(
+    data_adapter,
+    "single_batch_iterator",
+    "strategy x y sample_weight class_weight",
+    "f73090f406a9",
+    because="train_on_batch makes a dataset of a batch, which is weighted wrongly",
+)
 def single_batch_iterator(
     original: Callable[..., Any], strategy: Any, *args: Any, **kwargs: Any
 ) -> Iterator[Any]:
@@ -228,6 +242,12 @@ def single_batch_iterator(
     return iter([data])
 
 
+@replaces(
+    data_adapter.DatasetAdapter,
+    "_validate_args",
+    "self y sample_weights steps ...",
+    because="a distributed dataset needs steps_per_epoch, though its end can be seen",
+)
 def validate_args(
     original: Callable[..., None], self: Any, y: Any, sample_weights: Any, steps: Any, *args: Any
 ) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from tf_keras.src.engine import training
+from tf_keras.src.engine import base_layer, training
+from tf_keras.src.engine.sequential import Sequential
+from tf_keras.src.utils import metrics_utils
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
@@ -21,7 +23,7 @@ from raydist.training.cluster import collective_calls
 from raydist.training.cluster.strategy import is_central, is_parameter_server, scope_to_build
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
-from raydist.training.keras_patches.replacement import lowered, overrides
+from raydist.training.keras_patches.replacement import lowered, overrides, replaces
 from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import code_names, gradient_probe, gradients, own_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
@@ -36,6 +38,12 @@ class _LocalResults(threading.local):
 _local_results = _LocalResults()
 
 
+@replaces(
+    metrics_utils,
+    "update_state_wrapper",
+    "update_state_fn",
+    because="a metric cannot be updated where the check of a model's own losses traces the step",
+)
 def update_state_wrapper(
     original: Callable[..., Any], update_state_fn: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -54,6 +62,12 @@ def update_state_wrapper(
     return tf.__internal__.decorator.make_decorator(update_state_fn, decorated)
 
 
+@replaces(
+    base_layer.Layer,
+    "add_weight",
+    "self ...",
+    because="the check of a step leaves the strategy, and makes what the step makes in its first call",
+)
 def add_weight(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     probe = gradient_probe.active()
     # `compiled_loss` and `compiled_metrics` make metrics in their first call, layers their weights.
@@ -61,6 +75,13 @@ def add_weight(original: Callable[..., Any], self: Any, *args: Any, **kwargs: An
         return original(self, *args, **kwargs)
 
 
+@replaces(
+    metrics_utils,
+    "result_wrapper",
+    "result_fn",
+    "e266e01cef55",
+    because="reading a metric in a step is an all-reduce per variable",
+)
 def result_wrapper(original: Callable[..., Any], result_fn: Callable[..., Any]) -> Callable[..., Any]:
     merged = original(result_fn)
 
@@ -96,6 +117,7 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
     gradients.note_traced_updates()
 
 
+_OUTSIDE = "a model that is built outside of its strategy's scope gets variables of no replica"
 _REDUCED = "each step reduces each metric, and logs are summed twice (keras#16286)"
 _StockModel: Any = lowered(
     training.Model,
@@ -261,11 +283,19 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     )
 
 
+@replaces(training.Model, "__call__ build", "self ...", because=_OUTSIDE)
+@replaces(Sequential, "build", "self ...", because=_OUTSIDE)
 def in_own_scope(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     with scope_to_build(self, getattr(self, "_distribution_strategy", None)):
         return original(self, *args, **kwargs)
 
 
+@replaces(
+    base_layer.Layer,
+    "load_own_variables",
+    "self store",
+    because="a metric that is an attribute takes arrays alone where it is summed over replicas",
+)
 def load_own_variables(original: Callable[..., None], self: Any, store: Any) -> None:
     # A file gives h5py's datasets, which tf.Variable takes, but TensorFlow cannot divide by the replicas.
     original(self, {name: np.asarray(store[name]) for name in store.keys()})

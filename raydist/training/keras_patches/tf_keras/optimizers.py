@@ -20,7 +20,7 @@ from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import is_central, shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
-from raydist.training.keras_patches.replacement import Replacement, around
+from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import (
     accumulation,
     all_reduce,
@@ -39,132 +39,20 @@ _OPTIMIZERS = (
 )
 
 
-# What makes variables: slots, counters, the learning rate, the scale of a loss.
-_MAKERS = (
-    *(
-        (optimizer._BaseOptimizer, name)
-        for name in ("__init__", "build", "add_variable", "_build_learning_rate")
-    ),
-    *((owner, "add_variable_from_reference") for owner in (optimizer._BaseOptimizer, optimizer.Optimizer)),
-    *((optimizer_v2.OptimizerV2, name) for name in ("add_slot", "add_weight")),
-    (loss_scale_optimizer._DynamicLossScaleState, "_add_weight"),
+_ONE = "virtual replicas have one optimizer in each worker, and not one each"
+
+
+@replaces(
+    optimizer._BaseOptimizer, "__init__ build add_variable _build_learning_rate", "self ...", because=_ONE
 )
-
-
-def replacements() -> tuple[Replacement, ...]:
-    return (
-        *(
-            Replacement(
-                owner=owner,
-                name=name,
-                parameters="self ...",
-                make=shared_variables(),
-                reason="virtual replicas have one optimizer in each worker, and not one each",
-            )
-            for owner, name in _MAKERS
-        ),
-        *(
-            Replacement(
-                owner=owner,
-                name="apply_gradients",
-                parameters="self grads_and_vars ...",
-                make=around(_recorded),
-                reason="the check of a model's own losses needs the gradients that its optimizers get",
-            )
-            for owner in _OPTIMIZERS
-        ),
-        Replacement(
-            owner=optimizer.Optimizer,
-            name="_process_kwargs",
-            parameters="self kwargs",
-            make=around(_process_kwargs),
-            reason="it ignores the learning rate of Adam(lr=0.1), and tells only the task's log",
-        ),
-        Replacement(
-            owner=optimizer.Optimizer,
-            name="_compute_current_learning_rate",
-            parameters="self",
-            make=around(_compute_current_learning_rate),
-            reason="the rate of a schedule cannot be assigned under CentralStorageStrategy",
-        ),
-        Replacement(
-            owner=optimizer_utils,
-            name="all_reduce_sum_gradients",
-            parameters="grads_and_vars",
-            fingerprints=("a5b8dd0a1150",),
-            make=around(_all_reduce),
-            reason="a padding example adds its own gradient to losses that sum over examples",
-        ),
-        Replacement(
-            owner=optimizer.Optimizer,
-            name="_internal_apply_gradients",
-            parameters="self grads_and_vars",
-            make=around(_internal_apply_gradients),
-            reason="under ParameterServer each gradient is a message of its own",
-        ),
-        Replacement(
-            owner=compile_utils.LossesContainer,
-            name="__call__",
-            parameters="self ...",
-            make=around(_losses_of_model),
-            reason="it shows a loss of the user's that is a sum over the batch as a mean over the replicas",
-        ),
-        Replacement(
-            owner=loss_scale_optimizer,
-            name="strategy_supports_loss_scaling",
-            parameters="...",
-            make=around(_supports_loss_scaling),
-            reason="mixed_float16 is refused under CentralStorageStrategy, where it works",
-        ),
-        Replacement(
-            owner=losses_utils,
-            name="scale_loss_for_distribution",
-            parameters="loss_value",
-            fingerprints=("85abae5f16dc",),
-            make=lambda original: _scale_loss,
-            reason="each local mean weighs 1/replicas, regardless of its number of examples",
-        ),
-        Replacement(
-            owner=losses_utils,
-            name="apply_valid_mask",
-            parameters="losses sw mask reduction",
-            fingerprints=("541c072a3c81",),
-            make=around(_apply_valid_mask),
-            reason="each replica divides by its own valid entries, and by 0 where it has none",
-        ),
-        Replacement(
-            owner=losses.Loss,
-            name="_get_reduction",
-            parameters="self",
-            fingerprints=("2582a0c2d1c2",),
-            make=around(_get_reduction),
-            reason="the default reduction is refused in a train_step, where it is right for local means",
-        ),
-        Replacement(
-            owner=batch_normalization.BatchNormalizationBase,
-            name="call",
-            parameters="self inputs ...",
-            make=around(_normalise),
-            reason="a fused operation does not show its statistics to the check of a model's own losses",
-        ),
-        Replacement(
-            owner=batch_normalization.BatchNormalizationBase,
-            name="_moments",
-            parameters="self inputs ...",
-            make=around(_moments),
-            reason=(
-                "the check of a model's own losses needs the same statistics for a batch and its parts; "
-                "gradients through statistics of all replicas weigh an uneven batch wrongly"
-            ),
-        ),
-        Replacement(
-            owner=base_metric.Mean,
-            name="update_state",
-            parameters="self values sample_weight",
-            make=around(_update_state),
-            reason="the mean of a train_step's own loss weighs all replicas alike",
-        ),
-    )
+@replaces(
+    (optimizer._BaseOptimizer, optimizer.Optimizer), "add_variable_from_reference", "self ...", because=_ONE
+)
+@replaces(optimizer_v2.OptimizerV2, "add_slot add_weight", "self ...", because=_ONE)
+@replaces(loss_scale_optimizer._DynamicLossScaleState, "_add_weight", "self ...", because=_ONE)
+def _make_variables(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with shared_variables():
+        return original(*args, **kwargs)
 
 
 def build(of: Any, variables: Sequence[Any]) -> None:
@@ -175,6 +63,12 @@ def build(of: Any, variables: Sequence[Any]) -> None:
         of.build(variables)
 
 
+@replaces(
+    _OPTIMIZERS,
+    "apply_gradients",
+    "self grads_and_vars ...",
+    because="the check of a model's own losses needs the gradients that its optimizers get",
+)
 def _recorded(original: Callable[..., Any], self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     probe, accumulated = gradient_probe.active(), accumulation.active()
     is_scaled, grads_and_vars = hasattr(self, "loss_scale"), list(grads_and_vars)
@@ -210,6 +104,12 @@ def _recorded(original: Callable[..., Any], self: Any, grads_and_vars: Any, *arg
         return self.iterations
 
 
+@replaces(
+    batch_normalization.BatchNormalizationBase,
+    "call",
+    "self inputs ...",
+    because="a fused operation does not show its statistics to the check of a model's own losses",
+)
 def _normalise(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     if gradient_probe.active() is None:
         return original(self, *args, **kwargs)
@@ -217,18 +117,37 @@ def _normalise(original: Callable[..., Any], self: Any, *args: Any, **kwargs: An
         return original(self, *args, **kwargs)
 
 
+@replaces(
+    batch_normalization.BatchNormalizationBase,
+    "_moments",
+    "self inputs ...",
+    because="the check of a model's own losses needs the same statistics for a batch and its parts; "
+    "gradients through statistics of all replicas weigh an uneven batch wrongly",
+)
 def _moments(original: Callable[..., Any], self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     if gradient_probe.active() is None and getattr(self, "synchronized", False):
         return replica_share.synchronized_moments(lambda one: original(self, one, *args, **kwargs), inputs)
     return gradient_probe.statistics_of(self, lambda: original(self, inputs, *args, **kwargs))
 
 
+@replaces(
+    optimizer.Optimizer,
+    "_process_kwargs",
+    "self kwargs",
+    because="it ignores the learning rate of Adam(lr=0.1), and tells only the task's log",
+)
 def _process_kwargs(original: Callable[..., None], self: Any, kwargs: dict[str, Any]) -> None:
     if "lr" in kwargs:
         gradients.note_ignored_rate(self, kwargs["lr"])
     original(self, kwargs)
 
 
+@replaces(
+    optimizer.Optimizer,
+    "_compute_current_learning_rate",
+    "self",
+    because="the rate of a schedule cannot be assigned under CentralStorageStrategy",
+)
 def _compute_current_learning_rate(original: Callable[..., None], self: Any) -> None:
     if (rate := getattr(self, "_current_learning_rate", None)) is not None:
         _make_assignable([rate])
@@ -242,10 +161,22 @@ def _make_assignable(variables: Iterable[Any]) -> None:
             tf_private.assign_of_first_replica(variable)
 
 
+@replaces(
+    loss_scale_optimizer,
+    "strategy_supports_loss_scaling",
+    "...",
+    because="mixed_float16 is refused under CentralStorageStrategy, where it works",
+)
 def _supports_loss_scaling(original: Callable[..., Any]) -> Any:
     return shares_variables(tf.distribute.get_strategy()) or original()
 
 
+@replaces(
+    optimizer.Optimizer,
+    "_internal_apply_gradients",
+    "self grads_and_vars",
+    because="under ParameterServer each gradient is a message of its own",
+)
 def _internal_apply_gradients(original: Callable[..., Any], self: Any, grads_and_vars: Any) -> Any:
     pairs, own = list(grads_and_vars), self._distribution_strategy
     is_outside = own is not None and not tf_private.is_default(own) and not tf.distribute.has_strategy()
@@ -255,6 +186,13 @@ def _internal_apply_gradients(original: Callable[..., Any], self: Any, grads_and
     return original(self, joined_gradients(pairs))
 
 
+@replaces(
+    optimizer_utils,
+    "all_reduce_sum_gradients",
+    "grads_and_vars",
+    "a5b8dd0a1150",
+    because="a padding example adds its own gradient to losses that sum over examples",
+)
 def _all_reduce(original: Callable[..., Any], grads_and_vars: Any) -> Any:
     pairs = [(replica_share.weighted_gradient(gradient), variable) for gradient, variable in grads_and_vars]
     given = [gradient for gradient, _ in pairs if gradient is not None]
@@ -270,12 +208,26 @@ def _all_reduce(original: Callable[..., Any], grads_and_vars: Any) -> Any:
     return list(zip(accumulation.overflowed(summed), variables, strict=True))
 
 
-def _scale_loss(loss_value: Any) -> Any:
+@replaces(
+    losses_utils,
+    "scale_loss_for_distribution",
+    "loss_value",
+    "85abae5f16dc",
+    because="each local mean weighs 1/replicas, regardless of its number of examples",
+)
+def _scale_loss(original: Callable[..., Any], loss_value: Any) -> Any:
     # The gradient of a loss for each example, which add_loss was given, is that of a sum.
     scale = replica_share.scale_sum if loss_value.shape.rank else replica_share.scale_by_share
     return scale(loss_value)
 
 
+@replaces(
+    losses_utils,
+    "apply_valid_mask",
+    "losses sw mask reduction",
+    "541c072a3c81",
+    because="each replica divides by its own valid entries, and by 0 where it has none",
+)
 def _apply_valid_mask(original: Callable[..., Any], losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
     weights = original(losses, sw, mask, reduction)
     is_mean = reduction in (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
@@ -286,6 +238,13 @@ def _apply_valid_mask(original: Callable[..., Any], losses: Any, sw: Any, mask: 
     return tf.where(valid > 0, weights * factor, tf.zeros_like(weights))
 
 
+@replaces(
+    losses.Loss,
+    "_get_reduction",
+    "self",
+    "2582a0c2d1c2",
+    because="the default reduction is refused in a train_step, where it is right for local means",
+)
 def _get_reduction(original: Callable[..., Any], self: Any) -> Any:
     is_default = self.reduction in (
         losses_utils.ReductionV2.AUTO,
@@ -307,11 +266,23 @@ class _Container(threading.local):
 _container = _Container()
 
 
+@replaces(
+    compile_utils.LossesContainer,
+    "__call__",
+    "self ...",
+    because="it shows a loss of the user's that is a sum over the batch as a mean over the replicas",
+)
 def _losses_of_model(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     with tf_private.changed(_container, is_called=True):
         return original(self, *args, **kwargs)
 
 
+@replaces(
+    base_metric.Mean,
+    "update_state",
+    "self values sample_weight",
+    because="the mean of a train_step's own loss weighs all replicas alike",
+)
 def _update_state(original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None) -> Any:
     if getattr(values, "shape", None) == ():
         if _container.is_called and replica_share.is_sum():  # and weighted by the replica's examples

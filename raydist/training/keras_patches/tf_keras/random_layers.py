@@ -14,35 +14,7 @@ from typing import Any
 from tf_keras.src import backend
 from tf_keras.src.engine import base_layer
 
-from raydist.training.keras_patches.replacement import Replacement, around
-
-
-def replacements() -> tuple[Replacement, ...]:
-    return (
-        Replacement(
-            owner=backend.RandomGenerator,
-            name="_set_rng_type",
-            parameters="self rng_type ...",
-            fingerprints=("ec212c57c9e6",),
-            make=around(_set_rng_type),
-            reason="the default generator of layers such as Dropout has a state that cannot be saved",
-        ),
-        Replacement(
-            owner=backend.RandomGenerator,
-            name="_create_seed",
-            parameters="self user_specified_seed",
-            fingerprints=("48a5c76ead44", "5ea92dbdb167"),  # the latter in 2.18
-            make=around(_create_seed),
-            reason="a generator that tf_keras would not have made takes the seed of the next weight",
-        ),
-        Replacement(
-            owner=base_layer.BaseRandomLayer,
-            name="get_config",
-            parameters="self",
-            make=around(_get_config),
-            reason="copies of such a layer, as in Bidirectional, ask for the generator that it has got",
-        ),
-    )
+from raydist.training.keras_patches.replacement import replaces
 
 
 def prepare_replica() -> Callable[[], None]:
@@ -72,6 +44,13 @@ class _LastSeed:
     count = 0
 
 
+@replaces(
+    backend.RandomGenerator,
+    "_set_rng_type",
+    "self rng_type ...",
+    "ec212c57c9e6",
+    because="the default generator of layers such as Dropout has a state that cannot be saved",
+)
 def _set_rng_type(original: Callable[..., None], self: Any, rng_type: Any, **kwargs: Any) -> None:
     original(self, rng_type, **kwargs)
     self._takes_no_seed = self._rng_type == self.RNG_LEGACY_STATEFUL and rng_type is None
@@ -79,6 +58,12 @@ def _set_rng_type(original: Callable[..., None], self: Any, rng_type: Any, **kwa
         self._rng_type = self.RNG_STATEFUL
 
 
+@replaces(
+    base_layer.BaseRandomLayer,
+    "get_config",
+    "self",
+    because="copies of such a layer, as in Bidirectional, ask for the generator that it has got",
+)
 def _get_config(original: Callable[..., dict[str, Any]], self: Any) -> dict[str, Any]:
     config = original(self)
     if self._random_generator._takes_no_seed:
@@ -86,6 +71,13 @@ def _get_config(original: Callable[..., dict[str, Any]], self: Any) -> dict[str,
     return config
 
 
+@replaces(
+    backend.RandomGenerator,
+    "_create_seed",
+    "self user_specified_seed",
+    *("48a5c76ead44", "5ea92dbdb167"),  # the latter in 2.18
+    because="a generator that tf_keras would not have made takes the seed of the next weight",
+)
 def _create_seed(original: Callable[..., int], self: Any, user_specified_seed: int | None) -> int:
     if user_specified_seed is not None or not getattr(self, "_takes_no_seed", False):
         return original(self, user_specified_seed)
