@@ -116,11 +116,12 @@ def replaces(
 def overrides(parameters: str, *fingerprints: str, because: str) -> Callable[[Callable[..., Any]], Any]:
     """Marks a method that stands before one of a library's class, which it calls by `super()`."""
 
-    def mark(method: Callable[..., Any]) -> Callable[..., Any]:
-        method.overrides = (parameters, fingerprints, because)  # type: ignore[attr-defined]
+    def marked(method: Callable[..., Any]) -> Callable[..., Any]:
+        mark = {"parameters": parameters, "fingerprints": fingerprints, "reason": because}
+        method.overrides = mark  # type: ignore[attr-defined]
         return method
 
-    return mark
+    return marked
 
 
 def marked_in(*modules: ModuleType) -> tuple[Replacement, ...]:
@@ -131,27 +132,21 @@ def marked_in(*modules: ModuleType) -> tuple[Replacement, ...]:
         for one in vars(module).values()
         if getattr(one, "__module__", None) == module.__name__
     ]
+    classes = [one for one in defined if isinstance(one, type)]
     return (
         *(item for one in defined for item in vars(one).get("replaces", ())),
-        *(item for one in defined if isinstance(one, type) for item in _overridden(one)),
+        *(
+            Replacement(owner=one.__bases__[0], name=name, make=None, **mark)
+            for one in classes
+            for name, mark in _overrides_of(one)
+        ),
     )
 
 
-def _overridden(subclass: type) -> Iterator[Replacement]:
-    for name, (parameters, fingerprints, because) in _marked(subclass):
-        yield Replacement(
-            owner=subclass.__bases__[0],
-            name=name,
-            parameters=parameters,
-            fingerprints=fingerprints,
-            make=None,
-            reason=because,
-        )
-
-
-def _marked(subclass: type) -> list[tuple[str, Any]]:
-    marks = {name: getattr(method, "overrides", None) for name, method in vars(subclass).items()}
-    return [(name, mark) for name, mark in marks.items() if mark is not None]
+def _overrides_of(subclass: type) -> Iterator[tuple[str, Any]]:
+    for name, method in vars(subclass).items():
+        if (mark := getattr(method, "overrides", None)) is not None:
+            yield name, mark
 
 
 def lowered(owner: type, names: Sequence[str]) -> type:
@@ -170,7 +165,7 @@ def put_below(owner: type, subclass: type) -> None:
     The methods then look like those that they override: other libraries read their signatures.
     """
     [stock] = subclass.__bases__
-    for name, _ in _marked(subclass):
+    for name, _ in _overrides_of(subclass):
         functools.update_wrapper(vars(subclass)[name], getattr(stock, name))
     if stock in owner.__bases__:
         owner.__bases__ = tuple(subclass if base is stock else base for base in owner.__bases__)
