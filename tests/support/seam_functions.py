@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import inspect
 import json
 import pickle
 import tempfile
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +48,7 @@ def seam(ctx: Any, *, library: str) -> dict[str, Any]:
         "a pickle": lambda: _pickles(keras, ctx.strategy, expected),
         "a deep copy": lambda: _deep_copies(before, expected),
         "what a model holds": lambda: _attributes(keras, ctx.strategy),
+        "a model that is let go": lambda: _let_go(keras, ctx.strategy),
         "a fit inside of a fit": lambda: _nested(keras, ctx.strategy, expected),
         "a model inside of a model": lambda: _inner(keras, ctx.strategy, expected),
         "a fit that is set on Model": lambda: _set_on_model(keras, ctx.strategy, expected),
@@ -258,6 +261,29 @@ def _attributes(keras: Any, strategy: Any) -> Iterator[str]:
     if not isinstance(model, keras.Model):
         yield "it is no keras.Model"
     yield from (name for name in vars(model) if "raydist" in name.lower())
+
+
+def _let_go(keras: Any, strategy: Any) -> Iterator[str]:
+    import tensorflow as tf
+
+    class OwnStep(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    for kind in (keras.Sequential, OwnStep):
+        model = _in_scope(strategy, lambda kind=kind: _dense(keras, kind))
+        _train(model)
+        left = weakref.ref(model)
+        del model
+        keras.backend.clear_session()
+        gc.collect()
+        if left() is not None:
+            yield f"{kind.__name__} is still there"
 
 
 def _nested(keras: Any, strategy: Any, expected: np.ndarray) -> Iterator[str]:

@@ -19,6 +19,7 @@ TRIES = (
     *("Sequential", "a functional model", "a functional model of a subclass", "a subclass made before"),
     *("a mixin", "a fit of one's own by super()", "make_train_function by super()", "other methods"),
     *("a model that was saved", "a clone", "a pickle", "a deep copy", "what a model holds"),
+    "a model that is let go",
     *("a fit inside of a fit", "a model inside of a model", "a fit that is set on Model"),
     "an argument that fit does not take",
 )

@@ -22,6 +22,7 @@ from raydist.training.cluster.collectives import (
 )
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import loss_verdict, slices
+from raydist.training.replicas.model_states import state_of
 from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
 
@@ -29,10 +30,6 @@ from raydist.training.reporting import reporter
 _MOST_BYTES = 512
 # Metrics of an eager step, of which a number has a bit each.
 _MOST_COMPARED = 60
-# What the step of a model shows that runs, or ran last.
-_shown: weakref.WeakKeyDictionary[Any, Results | None] = weakref.WeakKeyDictionary()
-# What each virtual replica has returned in the last training step, and in the last test step.
-_kept: weakref.WeakKeyDictionary[Any, dict[bool, dict[str, Any]]] = weakref.WeakKeyDictionary()
 
 
 class Results:
@@ -50,7 +47,8 @@ class Results:
     """
 
     def __init__(self, model: Any) -> None:
-        self._model = model
+        # What is known of a model must not keep it. A loop of steps has none.
+        self._model: Any = None if model is None else weakref.ref(model)
         self.metrics: dict[str, str] = {}
         self.derived: set[str] = set()
         self.is_guessed = self._is_checked = False
@@ -74,7 +72,7 @@ class Results:
         if self.is_guessed:
             self._compare(outputs)
             return
-        metrics = {one.name: one for one in inner_metrics(self._model)}
+        metrics = {one.name: one for one in inner_metrics(self._model())}
         for name, value in _leaves(outputs):
             read = [one for one in metrics.values() if _may_show(value, one)]
             shown = [one.name for one in read if not _differs(value, one)]
@@ -108,7 +106,7 @@ class Results:
         self._choose()
 
     def _compare(self, outputs: Mapping[str, Any]) -> None:
-        for index, metric in enumerate(inner_metrics(self._model)[:_MOST_COMPARED]):
+        for index, metric in enumerate(inner_metrics(self._model())[:_MOST_COMPARED]):
             if not any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in _variables_of(metric)):
                 continue  # it may be any other replica's
             result = as_tensors(metric.result())
@@ -123,7 +121,7 @@ class Results:
 
     def _choose(self) -> None:
         """Takes a value for the metric that it has equalled in all steps and on all replicas so far."""
-        known = [one.name for one in inner_metrics(self._model)]
+        known = [one.name for one in inner_metrics(self._model())]
         for name, (equal, unequal) in self._guesses.items():
             shown = [metric for index, metric in enumerate(known) if (equal & ~unequal) >> index & 1]
             if shown:
@@ -174,7 +172,8 @@ def inner_metrics(model: Any) -> list[Any]:
 
 def set_shown(model: Any, results: Results | None) -> None:
     """Notes what the step that is to run shows, for `of_epoch`; None for a step of Keras's own."""
-    _shown[model] = results
+    state = state_of(model)
+    state.shown, state.has_shown = results, True
     if results is not None:
         results.forget_guesses()
 
@@ -275,7 +274,7 @@ def of_task(model: Any, outputs: Any, *, is_training: bool) -> Any:
     """
     if not is_virtual(model.distribute_strategy) or not isinstance(outputs, Mapping):
         return outputs
-    _kept.setdefault(model, {})[is_training] = dict(_leaves(outputs))
+    state_of(model).returned[is_training] = dict(_leaves(outputs))
     return _with_means(outputs)
 
 
@@ -301,7 +300,7 @@ def _means(model: Any, own: Sequence[tuple[str, Any]]) -> Sequence[float]:
 
 def _values_of_replicas(model: Any, name: str, shown: float) -> np.ndarray:
     """Returns what each replica of this task has of a value that is shown of the last step, if it is one."""
-    for outputs in _kept.get(model, {}).values():
+    for outputs in state_of(model).returned.values():
         values = outputs.get(name)
         if isinstance(values, tuple) and float(_mean(values)) == shown:
             return np.array([float(one) for one in values])
@@ -340,7 +339,7 @@ def of_epoch(model: Any, logs: Any, results: Any) -> Any:
     """
     if not isinstance(logs, dict):
         return results
-    shown = _shown.get(model)
+    shown = state_of(model).shown
     if shown is not None:
         shown.agree(model.distribute_strategy, logs)
     are_same_names = results is not logs
@@ -390,10 +389,10 @@ def joined(
 
 def _is_own(name: str, value: Any, model: Any) -> bool:
     """Whether a model's last step has returned by that name what is not the metric's `value`."""
-    if model in _shown:  # else a function of the user's own has run the steps
-        shown = _shown[model]
-        if shown is None or name in shown.metrics:
-            return False  # though it may be 0
+    state = state_of(model)
+    # Otherwise a function of the user's own has run the steps.
+    if state.has_shown and (state.shown is None or name in state.shown.metrics):
+        return False  # though it may be 0
     return not _is_updated(value)
 
 

@@ -22,7 +22,6 @@ class FitSession:
     """One call of `fit`.
 
     Attributes:
-      is_nested: Whether it was called inside of another `fit`, by a callback.
       first: Where `fit` begins, once a callback of raydist's knows; None leaves it to Keras.
       resumption: Where the training data begin.
       is_plain: Whether no callback of raydist's keeps that: a `fit` of the user's own.
@@ -42,7 +41,6 @@ class FitSession:
         """
         is_list = isinstance(callbacks, list)
         known: Sequence[Any] = callbacks if is_list else callbacks.callbacks
-        self.is_nested = _current.get() is not None
         self.first: Start | None = None
         self.resumption = _of_any(known, "resumption") or Resumption(Start())
         self.is_plain = _of_any(known, "resumption") is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from raydist.training.cluster.strategy import (
 )
 from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import gradient_probe, replica_share
+from raydist.training.replicas.model_states import state_of
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
 
 _ATOMIC = "assign(self + x) loses what other workers add in between"
@@ -130,14 +130,11 @@ def equalize_statistics(model: Any) -> None:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1 or is_central(strategy):
         return
-    if model not in _equalizers:
-        _equalizers[model] = _make_equalizer(strategy, statistics_of(model))
+    state = state_of(model)
+    if state.equalize is None:
+        state.equalize = _make_equalizer(strategy, statistics_of(model))
     with kept_totals.tracing():
-        _equalizers[model]()
-
-
-# One traced function per model: an epoch's end must not trace it again.
-_equalizers: weakref.WeakKeyDictionary[Any, Callable[[], None]] = weakref.WeakKeyDictionary()
+        state.equalize()
 
 
 def _make_equalizer(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Callable[[], None]:

@@ -1,0 +1,37 @@
+"""ModelState: what raydist knows of one model of either Keras, as long as the model lives."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class ModelState:
+    """What raydist knows of a model, on which it puts no attribute: Keras tracks, pickles and copies those.
+
+    Attributes:
+      shown: `own_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
+      has_shown: Whether a step has run; else a function of the user's own runs them.
+      returned: What each virtual replica has returned, by name, in the last training step (True), and in the
+        last test step (False).
+      equalize: Makes moving statistics equal on all replicas: traced once.
+    """
+
+    shown: Any = None
+    has_shown: bool = False
+    returned: dict[bool, dict[str, Any]] = field(default_factory=dict)
+    equalize: Callable[[], None] | None = None
+
+
+_states: weakref.WeakKeyDictionary[Any, ModelState] = weakref.WeakKeyDictionary()
+
+
+def state_of(model: Any) -> ModelState:
+    """Returns what is known of a model; the same object each time."""
+    state = _states.get(model)
+    if state is None:
+        state = _states[model] = ModelState()
+    return state
