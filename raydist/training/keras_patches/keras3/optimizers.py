@@ -29,7 +29,7 @@ _inner: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @replaces(
     base_optimizer.BaseOptimizer,
-    "__init__ build add_variable add_variable_from_reference",
+    "__init__ add_variable",
     "self ...",
     because="virtual replicas have one optimizer in each worker, and not one each",
 )

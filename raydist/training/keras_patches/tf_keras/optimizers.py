@@ -43,10 +43,10 @@ _ONE = "virtual replicas have one optimizer in each worker, and not one each"
 
 
 @replaces(
-    optimizer._BaseOptimizer, "__init__ build add_variable _build_learning_rate", "self ...", because=_ONE
-)
-@replaces(
-    (optimizer._BaseOptimizer, optimizer.Optimizer), "add_variable_from_reference", "self ...", because=_ONE
+    optimizer._BaseOptimizer,
+    "__init__ _build_learning_rate add_variable add_variable_from_reference",
+    "self ...",
+    because=_ONE,
 )
 @replaces(optimizer_v2.OptimizerV2, "add_slot add_weight", "self ...", because=_ONE)
 @replaces(loss_scale_optimizer._DynamicLossScaleState, "_add_weight", "self ...", because=_ONE)
