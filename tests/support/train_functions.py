@@ -809,8 +809,6 @@ def warmed_up(ctx: Any) -> dict[str, Any]:
     rates = []
 
     class Rates(tf.keras.callbacks.Callback):
-        takes_packed_steps = False
-
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             rates.append(float(rate(self.model.optimizer.iterations.numpy())))
 

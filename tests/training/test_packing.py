@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from raydist.training.checkpointing.schedule import MOST_SHARE, KeepSchedule
+from raydist.training.stepping.hooks import Hooks
 from raydist.training.stepping.packing import (
     ASK_EVERY_S,
     CALLS_BETWEEN,
@@ -267,8 +268,8 @@ class AtBatches(Base):
     def on_train_batch_end(self) -> None: ...
 
 
-class OfRaydist(AtBatches):
-    takes_packed_steps = True
+class OfRaydist(Hooks):
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None: ...
 
 
 class SavingAtEpochs(Base):

@@ -21,22 +21,9 @@ from raydist.training.cluster import collectives
 from raydist.training.cluster.collectives import worker_names
 from raydist.training.replicas.code_names import is_keras, keras_kinds, may_read_after
 from raydist.training.reporting import reporter
+from raydist.training.stepping.hooks import Hooks, in_run_order, users_of
 from raydist.training.stepping.model_access import may_reach_model
 from raydist.training.stepping.packing import BatchHook, batch_hook_of, watches_batches
-
-
-def in_run_order(callbacks: Sequence[Any]) -> list[Any]:
-    """Returns the callbacks of a `fit` with raydist's around the user's, and names the user's to raydist's.
-
-    A user who calls `fit` may have put them anywhere; but what is saved has to be what the others made
-    of the epoch, and a counter has to count before they look at it.
-    """
-    ordered = sorted(callbacks, key=lambda one: getattr(one, "raydist_place", 0))
-    users = [one for one in ordered if not hasattr(one, "raydist_place")]
-    for one in ordered:
-        if hasattr(one, "raydist_place"):
-            one.run_around(users)
-    return ordered
 
 
 class CallbackCalls:
@@ -85,7 +72,7 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
     Raises:
       UnsupportedError: One of them can only write in every worker.
     """
-    users = [one for one in callbacks if not hasattr(one, "raydist_place")]
+    users = users_of(callbacks)
     left_out = {id(one) for one in _restoring_twice(users, callbacks)}
     current = reporter.current()
     if current is None or collectives.is_alone(strategy):
@@ -101,7 +88,6 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
         left_out |= {id(one) for one in users if _is_of_chief_alone(one)}
         scratch = CallbackScratch([one for one in users if id(one) not in left_out])
     kept = [one for one in callbacks if id(one) not in left_out]
-    lockstep = type("RaydistLockstep", (_Lockstep, base), {"_supports_tf_logs": True})
     backups = [one for one in users if "BackupAndRestore" in keras_kinds(one) and id(one) not in left_out]
     # A callback that only some workers have is one of all in what they have to agree on.
     own_needs = [
@@ -114,8 +100,8 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
     )
     if has_backup:
         _check_files(strategy, [one.backup_dir for one in backups])
-    own = lockstep(strategy, scratch, decides=decides, reads_logs=reads_logs, has_backup=has_backup)
-    return sorted([*kept, own], key=lambda one: getattr(one, "raydist_place", 0))
+    own = _Lockstep(strategy, scratch, decides=decides, reads_logs=reads_logs, has_backup=has_backup)
+    return in_run_order([*kept, own])
 
 
 def reads_batch_logs(callbacks: Sequence[Any], base: type, strategy: Any) -> bool:
@@ -180,16 +166,14 @@ class CallbackScratch:
             self._changes.callback(delattr, callback, name)
 
 
-class _Lockstep:
+class _Lockstep(Hooks):
     """Has all workers stop after the same step, and finds out where they would train differently.
 
     Attributes:
       reads_logs: Whether a callback of some worker looks at the logs of training batches.
     """
 
-    raydist_place = 0.5  # after the user's, before the checkpoint
-    takes_packed_steps = True
-    model: Any  # set by Keras
+    place = 0.5  # after the user's, before the checkpoint
 
     def __init__(
         self,
@@ -200,15 +184,11 @@ class _Lockstep:
         reads_logs: bool,
         has_backup: bool,
     ) -> None:
-        super().__init__()
         self._strategy = strategy
         self._scratch = scratch
         self._decides = decides
         self.reads_logs = reads_logs
         self._has_backup = has_backup
-
-    def run_around(self, callbacks: Sequence[Any]) -> None:
-        """Nothing here depends on the user's callbacks."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._scratch is not None:
@@ -241,7 +221,6 @@ class _Lockstep:
         self.model.stop_training = any(stops)
 
     def fit_ended(self) -> None:
-        """Called by the `fit_session`, also when an exception ends the `fit`."""
         if self._scratch is not None:
             self._scratch.close()
 
@@ -283,7 +262,7 @@ def _gather(strategy: Any, values: Sequence[int]) -> list[list[int]]:
 
 def _restoring_twice(users: Sequence[Any], callbacks: Sequence[Any]) -> list[Any]:
     """Returns each BackupAndRestore where raydist restores, and notes it."""
-    if not any(getattr(one, "raydist_place", 0) < 0 for one in callbacks):
+    if not any(isinstance(one, Hooks) and one.place < 0 for one in callbacks):
         return []
     found = [one for one in users if "BackupAndRestore" in keras_kinds(one)]
     if found:
@@ -309,8 +288,8 @@ def _may_decide_at_batch(callback: Any, base: type) -> bool:
 
 
 def _reads_batch_logs(callback: Any, base: type) -> bool:
-    if getattr(callback, "takes_packed_steps", False):
-        return False  # it is raydist's
+    if isinstance(callback, Hooks):
+        return False
     is_checkpoint = "ModelCheckpoint" in keras_kinds(callback)
     if is_checkpoint and callback.save_best_only and callback.save_freq != "epoch":
         return True

@@ -1,6 +1,6 @@
 """FitSession: what belongs to one call of Keras's `fit`.
 
-Keras makes the data handler inside `fit`, so nothing can be passed to it. The patched `fit` enters a session;
+Keras makes the data handler inside `fit`, so nothing can be passed to it. raydist's `fit` enters a session;
 what the data handler needs is found in raydist's own callbacks, which are arguments of that very `fit`. An
 `evaluate` before it takes nothing away.
 """
@@ -15,7 +15,24 @@ from typing import Any
 from raydist.training.input.resume import Resumption, Start
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping.callbacks import reads_batch_logs
+from raydist.training.stepping.hooks import Hooks
 from raydist.training.stepping.packing import Means, Pauses, StepPacker, watches_batches
+
+
+class FitHooks(Hooks):
+    """Those that say where a `fit` begins, and what happens between two calls of steps.
+
+    Attributes:
+      resumption: Where the training data begin.
+      groups: Which batches make up each step.
+    """
+
+    resumption: Resumption | None = None
+    groups: BatchGroups | None = None
+
+    def pauses(self) -> Pauses | None:
+        """Returns what may have to happen between two calls; None for nothing."""
+        return None
 
 
 class FitSession:
@@ -41,24 +58,24 @@ class FitSession:
         """
         is_list = isinstance(callbacks, list)
         known: Sequence[Any] = callbacks if is_list else callbacks.callbacks
+        hooks = [one for one in known if isinstance(one, FitHooks)]
         self.first: Start | None = None
-        self.resumption = _of_any(known, "resumption") or Resumption(Start())
-        self.is_plain = _of_any(known, "resumption") is None
+        self.resumption = next((one.resumption for one in hooks if one.resumption), Resumption(Start()))
+        self.is_plain = all(one.resumption is None for one in hooks)
         self.element_spec: Any = None
-        self.groups: BatchGroups = _of_any(known, "groups") or BatchGroups()
-        pauses = _of_any(known, "pauses")
-        self.pauses: Pauses | None = None if pauses is None else pauses()
+        self.groups: BatchGroups = next((one.groups for one in hooks if one.groups), BatchGroups())
+        self.pauses: Pauses | None = next((found for one in hooks if (found := one.pauses())), None)
         # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.
         is_watched = not is_list or any(watches_batches(one, base) for one in known)
         self.is_free = not is_watched and not model.run_eagerly
         self.reads_batch_logs = reads_batch_logs(known, base, model.distribute_strategy)
         self._is_taken = False
-        self._ends = [one.fit_ended for one in known if hasattr(one, "fit_ended")]
+        self._hooks = [one for one in known if isinstance(one, Hooks)]
 
     def end(self) -> None:
-        """Tells raydist's callbacks that the `fit` is over, whether it has trained to its end or not."""
-        for fit_ended in self._ends:
-            fit_ended()
+        """Tells raydist's hooks that the `fit` is over, whether it has trained to its end or not."""
+        for one in self._hooks:
+            one.fit_ended()
 
     def take(self) -> FitSession | None:
         """Returns itself the first time: the first data handler of a `fit` is that of the training data."""
@@ -102,9 +119,3 @@ def packer_of(session: FitSession | None, steps_per_execution: int, agree: Means
         is_free=session.is_free,
         pauses=session.pauses,
     )
-
-
-def _of_any(callbacks: Sequence[Any], name: str) -> Any:
-    """Returns an attribute of the one of raydist's callbacks that has it; None where none has."""
-    own = (one for one in callbacks if hasattr(one, "raydist_place"))
-    return next((found for one in own if (found := getattr(one, name, None)) is not None), None)

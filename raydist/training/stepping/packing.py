@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.training.replicas.code_names import does_nothing, is_keras
+from raydist.training.stepping.hooks import Hooks
 
 Means = Callable[[Sequence[float]], Sequence[float]]
 
@@ -142,7 +143,7 @@ class StepPacker:
 
 def watches_batches(callback: Any, base: type) -> bool:
     """Whether a callback has something to do at each batch. raydist's own ones take several at once."""
-    if getattr(callback, "takes_packed_steps", False):
+    if isinstance(callback, Hooks):
         return False
     found = (batch_hook_of(callback, hook, base) for hook in _BATCH_HOOKS)
     functions = [one.function for one in found if one is not None]
@@ -153,7 +154,7 @@ def watches_batches(callback: Any, base: type) -> bool:
 
 def hooks_of_test_batches(callback: Any, base: type) -> list[str]:
     """Returns the names of the hooks that a user's callback has for each batch of a validation."""
-    if getattr(callback, "takes_packed_steps", False):
+    if isinstance(callback, Hooks):
         return []
     found = {name: batch_hook_of(callback, name, base) for name in _TEST_BATCH_HOOKS}
     return [

@@ -18,8 +18,9 @@ from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import floats
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
-from raydist.training.stepping.callbacks import in_run_order, prepared
+from raydist.training.stepping.callbacks import prepared
 from raydist.training.stepping.fit_session import FitSession
+from raydist.training.stepping.hooks import Hooks, in_run_order, users_of
 from raydist.training.stepping.pace import PaceReport
 
 _LOST = (
@@ -45,48 +46,42 @@ def session_of(
     """
     base, callbacks, strategy = library.Callback, arguments.get("callbacks"), model.distribute_strategy
     if not isinstance(callbacks, library.CallbackList):
-        users = in_run_order(tf.nest.flatten(callbacks or []))
-        reports = _reports_in(users, base, initial_epoch=arguments.get("initial_epoch") or 0)
-        callbacks = arguments["callbacks"] = [*ahead, *reports, *prepared(users, base, strategy)]
+        given = in_run_order(tf.nest.flatten(callbacks or []))
+        for one in given:
+            if isinstance(one, Hooks):
+                one.run_around(users_of(given))
+        reports = _reports_in(given, initial_epoch=arguments.get("initial_epoch") or 0)
+        callbacks = arguments["callbacks"] = [*ahead, *reports, *prepared(given, base, strategy)]
     session = FitSession(model, callbacks, base=base)
     if not is_distributed(strategy) or is_parameter_server(strategy):
         session.take()  # what Keras does by itself needs nothing of it
     return session
 
 
-def _reports_in(callbacks: Sequence[Any], base: type, *, initial_epoch: int) -> list[Any]:
+def _reports_in(callbacks: Sequence[Any], *, initial_epoch: int) -> list[Any]:
     """Returns the callbacks that a `fit` with `callbacks` gets besides them: none, or one that reports.
 
     A `fit` inside of another one belongs to that one, which counts its own steps. An evaluator reports
     checkpoints.
 
     Args:
-      base: The Callback class of the model's Keras.
       initial_epoch: The argument of that `fit`.
     """
     current = reporter.current()
     is_nested = fit_session.current() is not None
     if current is None or is_nested or current.task.task_type is TaskType.EVALUATOR:
         return []
-    if any(hasattr(one, "raydist_place") for one in callbacks):
+    if any(isinstance(one, Hooks) for one in callbacks):
         return []
     restores = any("BackupAndRestore" in keras_kinds(one) for one in callbacks)
-    own = type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})
-    return [own(current, initial_epoch, is_lost=not (restores or current.is_of_script))]
+    return [_Reports(current, initial_epoch, is_lost=not (restores or current.is_of_script))]
 
 
-class _Reports:
+class _Reports(Hooks):
     """Counts the steps and reports the logs; saves and restores nothing."""
 
-    model: Any  # these two are set by Keras
-    params: dict[str, Any]
-
     def __init__(self, reporter: Reporter, initial_epoch: int, *, is_lost: bool) -> None:
-        super().__init__()
         self._is_lost = is_lost  # what it trains, if an attempt ends
-        # tf_keras: logs as tensors, which are read only when they are reported; without it parameter_server
-        # refuses batch hooks.
-        self._supports_tf_logs = True
         self._reporter = reporter
         self._initial_epoch = initial_epoch
         # What comes after continues counting from here, so a train_steps that resumes finds its own steps.
@@ -148,7 +143,7 @@ class _Reports:
         model_summaries.epoch_ended(self.model, self._reporter, epoch=self._epoch, step=self._step)
 
     def fit_ended(self) -> None:
-        """Called by the `fit_session`, also when an exception ends the `fit`: no step is awaited any more."""
+        # No step is awaited any more.
         if self.model is None:  # Keras could not build it, or found a mistake in the arguments
             return
         if is_distributed(self.model.distribute_strategy):

@@ -52,7 +52,6 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
         """Keras's own `fit`, with reports, checkpoints and restore around it."""
         run, model, epochs = self._run, request.model, request.epochs
         request = fit_data.resolved(request, seed=run.data_seed)
-        base = adapters.adapter_of(model).library.callbacks.Callback
         adapters.check(model, run.strategy)
         groups = self._groups(request)
         position = FitPosition.of_next_fit(run, initial_epoch=request.initial_epoch, accumulate=groups.size)
@@ -65,7 +64,6 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
             fit_position.continue_from(run, request, position, *in_all)
         before, after = run_callbacks(
             position,
-            base,
             element_spec=data.element_spec,
             users=tf.nest.flatten(list(request.callbacks)),
             resumption=data.resumption,

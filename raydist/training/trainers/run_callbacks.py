@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
@@ -16,6 +14,7 @@ from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
+from raydist.training.stepping.fit_session import FitHooks
 from raydist.training.stepping.pace import PaceReport
 from raydist.training.trainers import model_state
 from raydist.training.trainers.base import TaskRun
@@ -24,7 +23,6 @@ from raydist.training.trainers.fit_position import FitPosition
 
 def run_callbacks(
     position: FitPosition,
-    base: type,
     *,
     element_spec: Any,
     users: Sequence[Any] = (),
@@ -34,27 +32,20 @@ def run_callbacks(
     """Returns the callback that runs before the user's and the one that runs after them.
 
     Args:
-      base: The Callback class of the model's Keras.
       element_spec: Structure of one replica's batch; None where the user calls `fit`.
-      users: The user's callbacks; where the user calls `fit`, the patched `fit` names them.
+      users: The user's callbacks; where the user calls `fit`, raydist's `fit` names them.
       resumption: Where the training data begin; None for their beginning.
       groups: Which batches make up each step; None where each is one.
     """
-    # tf_keras: logs as tensors, which are read only when they are reported.
-    marks = {"_supports_tf_logs": True, "takes_packed_steps": True}
-    before = type("RaydistProgress", (_Progress, base), marks)
-    after = type("RaydistCheckpoint", (_Checkpoint, base), marks)
-    pair = before(position, element_spec, resumption, groups), after(position)
+    pair = _Progress(position, element_spec, resumption, groups), _Checkpoint(position)
     pair[1].run_around(users)
     return pair
 
 
-class _Progress:
+class _Progress(FitHooks):
     """Restores before training, and counts and reports before the user's callbacks run."""
 
-    raydist_place = -1
-    model: Any  # these two are set by Keras
-    params: dict[str, Any]
+    place = -1.0
 
     def __init__(
         self,
@@ -63,15 +54,11 @@ class _Progress:
         resumption: resume.Resumption | None,
         groups: BatchGroups | None,
     ) -> None:
-        super().__init__()
-        self.resumption = resumption  # a `fit_session` looks for these two
+        self.resumption = resumption
         self.groups = groups
         self._position = position
         self._element_spec = element_spec
         self._pace = PaceReport()
-
-    def run_around(self, callbacks: Sequence[Any]) -> None:
-        """Nothing here depends on the user's callbacks."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         position, model = self._position, self.model
@@ -160,15 +147,12 @@ class _Progress:
         )
 
 
-class _Checkpoint:
+class _Checkpoint(FitHooks):
     """Saves after the user's callbacks have run, so that what they changed is in it."""
 
-    raydist_place = 1
-    model: Any  # these two are set by Keras
-    params: dict[str, Any]
+    place = 1.0
 
     def __init__(self, position: FitPosition) -> None:
-        super().__init__()
         self._position = position
         # Under ParameterServer the loop of closures asks, once none of them is under way.
         strategy = position.run.strategy
@@ -197,7 +181,7 @@ class _Checkpoint:
             self.model.optimizer.learning_rate = rate
 
     def pauses(self) -> packing.Pauses:
-        """Returns when to save between two calls; a `fit_session` looks for it."""
+        """Returns when to save between two calls."""
         position, run = self._position, self._position.run
         return packing.Pauses(
             limit=lambda: run.schedule.steps_left(position.step),
@@ -248,7 +232,6 @@ class _Checkpoint:
 
 def callbacks_of(run: TaskRun) -> list[Any]:
     """Returns callbacks for the user's own `model.fit`; see TrainContext.callbacks."""
-    base = tf.keras.callbacks.Callback
     position = FitPosition.of_next_fit(run)
     resumption = resume.Resumption(position.start, rereads=True)
-    return list(run_callbacks(position, base, element_spec=None, resumption=resumption))
+    return list(run_callbacks(position, element_spec=None, resumption=resumption))

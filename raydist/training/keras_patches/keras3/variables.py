@@ -25,6 +25,7 @@ from raydist.training.cluster.strategy import (
 from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.replicas.model_states import state_of
+from raydist.training.stepping.hooks import Hooks
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
 
 _ATOMIC = "assign(self + x) loses what other workers add in between"
@@ -153,7 +154,7 @@ def _make_equalizer(strategy: tf.distribute.Strategy, variables: list[tf.Variabl
     return tf.function(lambda: strategy.run(average), autograph=False)
 
 
-class EqualStatistics(keras.callbacks.Callback):
+class EqualStatistics(Hooks):
     """Makes moving statistics equal before other callbacks (which may save the model) see the epoch's end."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
