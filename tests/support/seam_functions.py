@@ -352,6 +352,7 @@ def _wrapped(keras: Any, strategy: Any) -> Iterator[str]:
     def make(**_: Any) -> Any:
         return _sequential(keras, strategy)
 
+    importlib.import_module("sklearn.utils.multiclass")  # which Keras 3.10 uses and does not import
     regressor = keras.wrappers.SKLearnRegressor(make, fit_kwargs={"verbose": 0})
     regressor.fit(_X, _Y)
     if regressor.predict(_X).shape[0] != len(_X):

@@ -30,9 +30,8 @@ def found(keras: str) -> dict[str, str]:
     """Returns what is wrong by what was tried, in one process that begins without the patches."""
     cluster = Cluster(strategy="mirrored", devices=2, keras=keras)
     library = "keras" if keras == "3" else "tf_keras"
-    [task] = run_function(
-        "tests.support.seam_functions:seam", cluster, library=library, job_options={"patch_keras": False}
-    )
+    options = {"library": library, "job_options": {"patch_keras": False}}
+    [task] = run_function("tests.support.seam_functions:seam", cluster, timeout_s=480, **options)
     return task.values["found"]  # type: ignore[no-any-return]
 
 
