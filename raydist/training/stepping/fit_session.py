@@ -33,8 +33,8 @@ class FitSession:
       reads_batch_logs: Whether a callback in any worker reads the logs of training batches.
     """
 
-    def __init__(self, model: Any, callbacks: Any, *, base: type) -> None:
-        """Takes the arguments of a `fit`.
+    def __init__(self, model: Any, callbacks: Any, *, base: type, initial_epoch: int) -> None:
+        """Takes the arguments of a `fit`, which begins.
 
         Args:
           callbacks: A list of them, or a CallbackList of the user's own.
@@ -44,8 +44,9 @@ class FitSession:
         known: Sequence[Any] = callbacks if is_list else callbacks.callbacks
         self.is_nested = _current.get() is not None
         self.first: Start | None = None
-        self.resumption = _of_any(known, "resumption") or Resumption(Start())
-        self.is_plain = _of_any(known, "resumption") is None
+        begin = _of_any(known, "begin")
+        self.resumption: Resumption = Resumption(Start()) if begin is None else begin(initial_epoch)
+        self.is_plain = begin is None
         self.element_spec: Any = None
         self.groups: BatchGroups = _of_any(known, "groups") or BatchGroups()
         pauses = _of_any(known, "pauses")
