@@ -100,7 +100,7 @@ def test_store_knows_whether_the_run_exists(local_storage: RunStorage) -> None:
     ("names", "asked", "hint"),
     [
         pytest.param(["cifar-1", "digits"], "cifra-1", r"did you mean cifar-1\?", id="near"),
-        pytest.param(["cifar-1"], "zzz", "`raydist list`", id="far"),
+        pytest.param(["cifar-1"], "zzz", "`raydist list --storage {storage}` shows", id="far"),
         pytest.param([], "zzz", "--storage", id="no_runs"),
     ],
 )
@@ -110,7 +110,9 @@ def test_unknown_run_is_a_mistake_with_near_names(
     for name in names:
         folder = RunStorage(local_storage, run=name)
         RunRecordStore(folder).replace(make_record(folder))
-    with pytest.raises(MistakeError, match=rf"no run named '{asked}' in .*{hint}"):
+    with pytest.raises(
+        MistakeError, match=rf"no run named '{asked}' in .*{hint.format(storage=local_storage.uri())}"
+    ):
         read_record(RunStorage(local_storage, run=asked))
 
 
