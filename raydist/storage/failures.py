@@ -29,8 +29,8 @@ _REMEDY_BY_ERRNO = {
     errno.EACCES: "give this user access to it, or choose another --storage",
     errno.EPERM: "give this user access to it, or choose another --storage",
     errno.EROFS: "give this user access to it, or choose another --storage",
-    errno.ENOTDIR: "a file stands where a folder is needed; choose another --storage",
-    errno.EEXIST: "a file stands where a folder is needed; choose another --storage",
+    errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
+    errno.EEXIST: "a file stands where a folder is needed; choose another folder",
 }
 # Object stores have no errno: these are the words of pyarrow's messages.
 _REMEDY_BY_WORD = {

@@ -11,7 +11,7 @@ from raydist.errors import MistakeError, StorageError
 from raydist.outcome.codec import as_plain
 from raydist.outcome.status import RunState
 from raydist.storage.filesystem import Storage
-from raydist.storage.run_names import run_names
+from raydist.storage.run_names import find_run, run_names
 from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
 from raydist.storage.run_removal import DamagedRecord, list_runs
 from raydist.storage.run_storage import RunStorage, open_run
@@ -114,6 +114,13 @@ def test_unknown_run_is_a_mistake_with_near_names(
         MistakeError, match=rf"no run named '{asked}' in .*{hint.format(storage=local_storage.uri())}"
     ):
         read_record(RunStorage(local_storage, run=asked))
+
+
+def test_folder_of_a_run_is_no_storage(local_storage: RunStorage) -> None:
+    RunRecordStore(local_storage).replace(make_record(local_storage))
+    folder = local_storage.uri(local_storage.run)
+    with pytest.raises(MistakeError, match=f"is the folder of one run.*--storage {local_storage.uri()}$"):
+        find_run(Storage.open(folder), "first")
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def _optimizers_of(keras: Any) -> dict[str, Callable[[], Any]]:
         "Adam-ema": lambda: found.Adam(0.02, use_ema=True),
         "LossScaleOptimizer": lambda: scaled(found.Adam(0.02)),
         "LossScaleOptimizer-Nadam": lambda: scaled(found.Nadam(0.02)),
-        # Doubles the scale after three steps, and halves it where it skips one.
-        "LossScaleOptimizer-skipping": lambda: scaled(found.SGD(0.02), dynamic_growth_steps=3),
+        # Doubles the scale after the five steps between two that it skips, each of which halves it.
+        "LossScaleOptimizer-skipping": lambda: scaled(found.SGD(0.02), dynamic_growth_steps=5),
     }
     if hasattr(found, "MultiOptimizer"):
         by_path = {".*dense/.*": found.SGD(0.02)}

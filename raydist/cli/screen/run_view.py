@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import time
@@ -11,11 +10,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from raydist.cli.job_options import default_storage
 from raydist.cli.screen import guide_pages, output
 from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
 from raydist.outcome.codec import as_plain
-from raydist.outcome.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
+from raydist.outcome.result import (
+    RunError,
+    RunProgress,
+    RunResult,
+    Straggler,
+    StragglerCause,
+    command_for,
+)
 from raydist.outcome.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 from raydist.spec.best import Best
 from raydist.spec.text import DETAIL
@@ -320,11 +325,4 @@ def print_acceptance(result: RunResult, *, stream: TextIO) -> None:
 
 
 def _next_commands(result: RunResult, *commands: str) -> str:
-    return "  ".join(f"raydist {command} {_named(result)}" for command in commands)
-
-
-def _named(result: RunResult) -> str:
-    """Returns what another command is to be given to find this run from this folder."""
-    root = result.storage.removesuffix(f"/{result.run}")
-    is_default = os.path.abspath(default_storage()) == root
-    return result.run if is_default else f"{result.run} --storage {shlex.quote(root)}"
+    return "  ".join(command_for(result.storage, command) for command in commands)
