@@ -23,7 +23,7 @@ from raydist.outcome.result import (
 )
 from raydist.outcome.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 from raydist.spec.best import Best
-from raydist.spec.text import DETAIL
+from raydist.spec.text import DETAIL, counted
 from raydist.storage.limits import MAX_TIME_S
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ _KEYS = {"lag": "lag_steps", "steps/s": "steps_per_s"}
 
 def how_far(state: RunState, steps: int) -> str:
     """Returns `SUCCEEDED after 30 steps`; steps of a loop that does not report are unknown."""
-    return f"{state.value} after {steps} steps" if steps else f"{state.value}, no steps reported"
+    return f"{state.value} after {counted(steps, 'step')}" if steps else f"{state.value}, no steps reported"
 
 
 def record_lines(
