@@ -70,7 +70,7 @@ def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     made = made_model(tmp_path)
     with mounted_disk(tmp_path / "out", size="32k") as out:
         with pytest.raises(
-            StorageError, match="No space left on device; free some space there, or choose another place$"
+            StorageError, match=r"No space left on device; free some space there, or choose another place$"
         ):
             exporting._store_saved_model(made, Storage.open(str(out)))
         assert list(out.iterdir()) == []
