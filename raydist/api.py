@@ -58,7 +58,7 @@ EventHook = Callable[[Mapping[str, Any]], None]
 
 _EMBEDDED_CANNOT_DETACH = (
     "detach is asked, but an embedded Ray ends with this process; start one that stays with "
-    "`ray start --head`, or give a cluster's with --address"
+    "`raydist up`, or give a cluster's with --address"
 )
 
 

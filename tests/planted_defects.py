@@ -334,6 +334,47 @@ DEFECTS = (
         "tests/training/test_ps_staleness.py::"
         "test_notes_say_where_fewer_steps_share_a_reading_than_was_asked",
     ),
+    Defect(
+        "training",
+        "max(0, self.epoch - self.initial_epoch)",
+        "self.epoch",
+        "tests/training/test_fit_arguments.py::"
+        "test_fit_from_a_later_epoch_on_takes_the_examples_that_keras_takes[3-ctx.fit]",
+    ),
+    Defect(
+        "training",
+        "optimizer.dynamic_growth_steps - 1)",
+        "optimizer.dynamic_growth_steps)",
+        "tests/training/test_optimizers.py::"
+        "test_optimizers_train_what_one_device_trains[central_storage-2-keras3]",
+    ),
+    Defect(
+        "training",
+        "tf.add_n(rows) * num_replicas())",
+        "tf.add_n(rows))",
+        "tests/training/test_accumulation.py::"
+        "test_update_of_several_batches_is_that_of_a_larger_one[2 workers-3-quick]",
+    ),
+    Defect(
+        "training",
+        "_weighted(one, share * num_replicas(), metrics) for one",
+        "_weighted(one, share, metrics) for one",
+        "tests/training/test_accumulation.py::"
+        "test_update_of_several_batches_is_that_of_a_larger_one[2 workers-3-quick]",
+    ),
+    Defect(
+        "training",
+        "return tf.add_n(list(self._values.values())) if len(self._values) > 1 else self._values[0]",
+        "return self._values[0]",
+        "tests/training/test_metric_check.py::test_replicas_of_a_closure_add_up_what_they_have_counted",
+    ),
+    Defect(
+        "training",
+        "self._next_step += turns * unroll",
+        "self._next_step += turns",
+        "tests/training/test_ps_staleness.py::"
+        "test_one_worker_trains_what_stale_gradients_train[train_steps-dense sgd-unrolled-3]",
+    ),
 )
 
 

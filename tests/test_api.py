@@ -79,7 +79,7 @@ def test_mistake_in_keywords_is_a_spec_error(overrides: dict[str, Any], message:
 
 @pytest.mark.parametrize("call", [raydist.run, raydist.submit])
 def test_detach_with_an_embedded_ray_is_refused_before_anything_starts(call: Any, tmp_path: Path) -> None:
-    with pytest.raises(raydist.SpecError, match="`ray start --head`"):
+    with pytest.raises(raydist.SpecError, match="`raydist up`"):
         call(f"{__file__}:train", address="local", detach=True)
     assert list(tmp_path.iterdir()) == []
 

@@ -136,7 +136,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "inference.parts": {"errors"},
     "inference": {
-        *("errors", "spec", "storage", "data.order", "data", "data.sources", "runtime.cluster"),
+        *("errors", "spec", "outcome", "storage", "data.order", "data", "data.sources", "runtime.cluster"),
         "inference.parts",
     },
     # Stays when Ray is gone.

@@ -9,7 +9,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +21,7 @@ from raydist.errors import MistakeError, RaydistError, RunCancelledError
 from raydist.outcome.status import RunState
 from raydist.runtime.host.ray_session import sweep_host
 from raydist.spec.secrecy import redact_arguments
+from raydist.spec.text import nearest
 
 # Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.
 COMMANDS = {
@@ -172,8 +173,24 @@ def _usage_sentence(error: click.ClickException, arguments: Sequence[str]) -> st
     # An option without its value is found before click has a context for it.
     named = [each for each in arguments[:1] if each in COMMANDS]
     command = context.command_path if context else " ".join(["raydist", *named])
-    sentence = re.sub(r"\s*\n\s*", " ", error.format_message()).rstrip(".")
+    text = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        text = "; ".join([error.message.rstrip("."), *_near_options(error)])  # click's may be far
+    sentence = re.sub(r"\s*\n\s*", " ", text).rstrip(".")
     return f"{sentence} (see `{command} --help`)"
+
+
+def _near_options(error: click.NoSuchOption) -> Iterator[str]:
+    """Yields `did you mean --keep?`, if an option is near."""
+    options = error.ctx.command.get_params(error.ctx) if error.ctx else []
+    spelled: dict[str, str] = {}
+    for option in options:
+        flags = [*option.opts, *option.secondary_opts]
+        if isinstance(option, click.Option):
+            long = {flag.lstrip("-"): flag for flag in flags if flag.startswith("--")}
+            spelled |= long or {str(option.name).partition("_")[0]: flags[0]}  # -p has none
+    if near := [spelled[name] for name in nearest(error.option_name.lstrip("-"), spelled)]:
+        yield f"did you mean {' or '.join(near)}?"
 
 
 # The numbers of arg_start and arg_end in /proc/PID/stat, counted from 1 (proc(5)).

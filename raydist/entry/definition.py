@@ -264,6 +264,8 @@ def _locate(target: str, *, cwd: Path, first: Path) -> _Target:
         location, function = target, ""
     elif not function.isidentifier():
         raise JobFileError(f"{target!r} names no function after ':'; write FILE.py:FUNCTION")
+    elif location.endswith(":"):
+        raise JobFileError(f"{target} has too many colons; write {location.rstrip(':')}:{function}")
     file = absolute(location, base=cwd)
     is_module = (
         _MODULE_PATTERN.fullmatch(location) and not location.endswith(".py") and not os.path.exists(file)

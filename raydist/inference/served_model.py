@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydist.errors import MistakeError, UnsupportedError
+from raydist.errors import MistakeError, StorageError, UnsupportedError
 from raydist.inference.signature import PREDICTION, SERVING, ModelInput, Signature, read_signature
+from raydist.outcome.status import RunState
 from raydist.storage.limits import max_bytes
+from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import RunStorage
 
 # What TensorFlow writes about the graph, and the checksums of all variables.
@@ -90,15 +92,24 @@ def load_model(run: RunStorage) -> ServedModel:
         return ServedModel(Path(name))
 
 
+def _why_none(run: RunStorage) -> str:
+    how = "ctx.fit exports it at its end, unless --no-export is given"
+    try:
+        state = read_record(run).state
+    except StorageError:  # run.json is damaged, which matters little here
+        return how
+    if not state.is_terminal:
+        return f"{how}, and the run is still {state.value}"
+    return how if state is RunState.SUCCEEDED else f"{how}; the run is {state.value}: {run.command('resume')}"
+
+
 def identity(run: RunStorage) -> str:
     """Returns a digest that differs where the exported graph or weights do.
 
     Raises MistakeError where the run has no exported model.
     """
     if not run.exists(f"{run.exported_saved_model}/saved_model.pb"):
-        raise MistakeError(
-            f"run {run.run} has no exported model; ctx.fit exports it at its end, unless --no-export is given"
-        )
+        raise MistakeError(f"run {run.run} has no exported model; {_why_none(run)}")
     digest = hashlib.sha256()
     for name in _IDENTITY:
         key = f"{run.exported_saved_model}/{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 import shlex
 import traceback as tracebacks
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from raydist.outcome.codec import NOT_KEPT, as_plain, nan_where_null
 from raydist.outcome.status import RunState, TaskState
 from raydist.outcome.value import check_value, decode_value
 from raydist.spec.best import Best
+from raydist.spec.job import JobSpec
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import DETAIL, facts_html, metrics_text
 
@@ -198,9 +200,11 @@ class RunError:
         return error
 
 
-def _folder_of(run_uri: str) -> str:
-    """Returns the storage that a run's folder is in."""
-    return run_uri.rstrip("/").rpartition("/")[0]
+def command_for(run_uri: str, command: str) -> str:
+    """Returns `raydist stop first --storage runs` for a run's folder; the default storage is left out."""
+    root, _, run = run_uri.rstrip("/").rpartition("/")
+    is_default = root == os.path.abspath(JobSpec.storage)
+    return f"raydist {command} {run}" + ("" if is_default else f" --storage {shlex.quote(root)}")
 
 
 def error_class(name: str, base: ErrorClass, *, default: ErrorClass | None = None) -> ErrorClass:
@@ -279,7 +283,7 @@ class RunResult:
                 ("attempts", self.attempts),
                 ("checkpoint", self.checkpoint),
                 ("storage", self.storage),
-                ("page", f"raydist ui {self.run} --storage {shlex.quote(_folder_of(self.storage))}"),
+                ("page", command_for(self.storage, "ui")),
                 *(("note", note) for note in self.notes if not note.startswith(DETAIL)),
             ],
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raydist.errors import ClusterError, MistakeError
-from raydist.outcome.result import RunResult
+from raydist.outcome.result import RunResult, command_for
 from raydist.runtime.cluster.connection import connect
 from raydist.runtime.host.address import CLIENT_PREFIX, running_address
 from raydist.storage import own_runs
@@ -106,7 +106,7 @@ class AttachedRun:
         if not is_this_host(driver):
             raise MistakeError(
                 f"run {run} is driven by process {driver['pid']} on host {driver['host']}; "
-                f"run `raydist stop {run}` there"
+                f"run `{command_for(record.storage, 'stop')}` there"
             )
         if not is_alive(driver):
             raise MistakeError(_gone_sentence(record))
@@ -144,7 +144,7 @@ class AttachedRun:
         except ClusterError as error:
             raise ClusterError(
                 f"run {self._run} cannot be asked for: {error}; where that Ray is gone its runs are too, and "
-                f"`raydist resume {self._run}` continues this one"
+                f"`{command_for(record.storage, 'resume')}` continues this one"
             ) from error
 
 
@@ -193,4 +193,6 @@ def _gone_sentence(record: RunRecord) -> str:
         what = f"its controller is no longer in the Ray at {record.ray_address}, nor are its tasks"
     else:
         what = f"{record.driver_name}, which drove it, has died, and its tasks with it"
-    return f"run {record.run} does not run: {what}; continue it with `raydist resume {record.run}`"
+    return (
+        f"run {record.run} does not run: {what}; continue it with `{command_for(record.storage, 'resume')}`"
+    )

@@ -77,7 +77,7 @@ def _wait(storage: RunStorage, entry: TaskRecord, name: str, request: ProfileReq
         if now_s - begun_s > request.timeout_s:
             raise ClusterError(
                 f"{entry.task} of run {storage.run} did not complete {request.steps} steps within "
-                f"{request.timeout_s:g} s; `raydist stacks {storage.run} --task {entry.task}` shows where it "
+                f"{request.timeout_s:g} s; `{storage.command('stacks')} --task {entry.task}` shows where it "
                 "is. If it is training, ask for fewer --steps or give a longer --timeout; a loop of your own "
                 "has to call ctx.report for its steps to be counted"
             )

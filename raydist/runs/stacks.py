@@ -42,7 +42,7 @@ def dump_stacks(
       ClusterError: A task's process cannot be reached.
     """
     record = read_record(storage)
-    record.check_is_live(f"has stacks. `raydist logs {storage.run}` shows what its tasks printed")
+    record.check_is_live(f"has stacks. `{storage.command('logs')}` shows what its tasks printed")
     entries = _entries(record, tasks)
     attempt = record.attempts - 1
     before = {task: len(read_log(storage, task=task, attempt=attempt)) for task in entries}

@@ -38,11 +38,16 @@ def listed(words: Iterable[object], *, most: int = 8) -> str:
 def suggest(name: str, names: Iterable[str]) -> str:
     """Returns `did you mean mirrored?` when a name is near, else `write one of a, b, c`."""
     known = list(names)
-    by_folded = {each.casefold(): each for each in known}
-    near = difflib.get_close_matches(name.casefold(), by_folded, n=3, cutoff=0.7)
-    if near:
-        return f"did you mean {' or '.join(by_folded[each] for each in near)}?"
+    if near := nearest(name, known):
+        return f"did you mean {' or '.join(near)}?"
     return f"write one of {', '.join(known)}" if known else "there are none"
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Returns the names that may have been meant, of which there may be none."""
+    by_folded = {each.casefold(): each for each in names}
+    near = difflib.get_close_matches(name.casefold(), by_folded, n=3, cutoff=0.7)
+    return [by_folded[each] for each in near]
 
 
 # In a task's scratch folder, `raydist-0/RUN-0-worker-1-56b0cf96-0`, below any temporary folder.

@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 _MAX_CAUSE_LENGTH = 300
 
 _REMEDY_BY_ERRNO = {
-    errno.ENOSPC: "free some space there, or choose another --storage",
-    errno.EDQUOT: "free some space there, or choose another --storage",
-    errno.EACCES: "give this user access to it, or choose another --storage",
-    errno.EPERM: "give this user access to it, or choose another --storage",
-    errno.EROFS: "give this user access to it, or choose another --storage",
-    errno.ENOTDIR: "a file stands where a folder is needed; choose another --storage",
-    errno.EEXIST: "a file stands where a folder is needed; choose another --storage",
+    errno.ENOSPC: "free some space there, or choose another place",
+    errno.EDQUOT: "free some space there, or choose another place",
+    errno.EACCES: "give this user access to it, or choose another place",
+    errno.EPERM: "give this user access to it, or choose another place",
+    errno.EROFS: "give this user access to it, or choose another place",
+    errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
+    errno.EEXIST: "a file stands where a folder is needed; choose another folder",
 }
 # Object stores have no errno: these are the words of pyarrow's messages.
 _REMEDY_BY_WORD = {

@@ -283,7 +283,7 @@ class RunFolder:
             state = record.state
         return (
             f"run {run} is still running ({state}), driven by {_who(claim, record)}; "
-            f"wait for its end, or stop it first: raydist stop {run}"
+            f"wait for its end, or stop it first: {self._storage.command('stop')}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -122,7 +123,10 @@ def no_such_run(storage: Storage, asked: str) -> str:
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif _with_record(storage, folders[:_THREADS]):  # whether there are any, not which
-        hint = "`raydist list` shows the runs that are there"
+        hint = f"`raydist list --storage {shlex.quote(storage.uri())}` shows the runs that are there"
+    elif storage.exists("run.json"):
+        parent = shlex.quote(storage.uri().rpartition("/")[0])
+        hint = f"that is the folder of one run; give the folder it is in: --storage {parent}"
     else:
         hint = "no runs are kept there; give their place with --storage"
     return f"no run named {asked!r} in {storage.uri()}; {hint}"

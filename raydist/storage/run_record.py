@@ -15,6 +15,7 @@ from raydist.outcome.result import Pid, RunResult, TaskRecord
 from raydist.outcome.status import AttemptEnd, RunState
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.tasks import TaskId
+from raydist.spec.text import counted
 from raydist.storage.limits import MAX_TIME_S, parse_json
 from raydist.storage.provenance import CodeRecord, Environment, Versions
 from raydist.storage.run_names import created_at_s, no_such_run, without_record
@@ -135,8 +136,8 @@ class RunRecord(RunResult):
         """Raises MistakeError once the run has ended; `purpose` is what only a live run has or can be."""
         if self.state.is_terminal:
             raise MistakeError(
-                f"run {self.run} has ended: {self.state.value} after {self.steps} steps; only a live run "
-                f"{purpose}"
+                f"run {self.run} has ended: {self.state.value} after {counted(self.steps, 'step')}; only a "
+                f"live run {purpose}"
             )
 
     def as_cancelled(self, run: RunStorage) -> RunRecord:

@@ -132,7 +132,7 @@ def check_is_over(storage: RunStorage, record: RunRecord | None) -> None:
     if ClaimStore(storage).is_driven(record, now_s=time.time()):
         raise MistakeError(
             f"run {storage.run} is still running; "
-            f"wait for its end, or stop it first: raydist stop {storage.run}"
+            f"wait for its end, or stop it first: {storage.command('stop')}"
         )
 
 

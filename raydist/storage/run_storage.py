@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from raydist.errors import StorageError
+from raydist.outcome.result import command_for
 from raydist.storage.filesystem import FoundFile, Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.limits import safe_name
@@ -20,6 +21,10 @@ class RunStorage(Storage, RunLayout):
     def __init__(self, storage: Storage, *, run: str) -> None:
         Storage.__init__(self, **storage.arguments)
         RunLayout.__init__(self, run=run)
+
+    def command(self, command: str) -> str:
+        """Returns `raydist stop first --storage runs`: how a command is given this run."""
+        return command_for(self.uri(self.run), command)
 
     def upload_folder(self, directory: Path, key: str) -> list[Path]:
         """Copies the files below a local folder to below `key`, one after the other; returns them."""

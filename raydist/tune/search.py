@@ -85,7 +85,7 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
     else:
         study = search.study or job.name
         store.begin(study, search.settings)
-    packed = search.packed.run_of(job.name, params=search.space.fixed, study=study)
+    packed = search.packed.run_of(job.name, params=search.space.params_of_job(job.params), study=study)
     tell(f"study {study}")
     tell(f"{search.num_trials} trials, {parallel} at a time, each with {describe_roles(plan.all_roles)}")
 

@@ -51,6 +51,13 @@ class Space:
     dimensions: Mapping[str, Dimension]
     fixed: Mapping[str, Any]
 
+    def params_of_job(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what is given to a job with these `params`, whose trials choose values for the dimensions.
+
+        To a job without any the fixed ones alone would be all that it has.
+        """
+        return {**{name: params.get(name) for name in self.dimensions}, **self.fixed}
+
     @property
     def num_points(self) -> int | None:
         """How many different trials there are; None where a range makes them endless."""

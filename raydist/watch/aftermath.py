@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import ClusterError
-from raydist.outcome.result import RunError, RunResult, TaskRecord
+from raydist.outcome.result import RunError, RunResult, TaskRecord, command_for
 from raydist.outcome.status import RunState, TaskState
 from raydist.runtime.host.ray_session import end_session
 from raydist.runtime.host.salvage import clear_here
@@ -72,7 +72,7 @@ def settle(run: DrivenRun, *, how: str) -> RunResult | None:
 
 def _ended(record: RunRecord, how: str) -> RunRecord:
     where = "continues from its last checkpoint" if record.checkpoint else "trains it from the beginning"
-    error = ClusterError(f"{how}; `raydist resume {record.run}` {where}")
+    error = ClusterError(f"{how}; `{command_for(record.storage, 'resume')}` {where}")
     return dataclasses.replace(
         record,
         state=RunState.FAILED,

@@ -22,6 +22,12 @@ from raydist.spec.settings.options import OPTIONS
         pytest.param(["sumbit", "job.py"], "no command 'sumbit'; did you mean submit?", id="near-command"),
         pytest.param(["fly"], "no command 'fly'; write one of submit, plan, search, list", id="far-command"),
         pytest.param(["submit", "j.py", "--worker", "2"], "--workers", id="near-option"),
+        pytest.param(
+            ["checkpoints", "r", "--keep", "3"],
+            "No such option '--keep' (see `raydist checkpoints --help`)",
+            id="far-option",
+        ),
+        pytest.param(["submit", "j.py", "--param", "a=1"], "did you mean -p?", id="short-option"),
         pytest.param(["submit"], "Missing argument 'JOB'", id="no-job"),
         pytest.param(["download", "r"], "Choose from: output, checkpoint, export, code (see", id="no-choice"),
         pytest.param(["logs", "r", "--tail"], "an argument (see `raydist logs --help`)", id="no-value"),

@@ -121,7 +121,7 @@ def reaches(host: Host, name: str, *, steps: int) -> Callable[[], bool]:
 def check_ended(host: Host, name: str) -> dict[str, Any]:
     record = record_of(host.storage, name)
     assert (record["state"], record["error"]["type"]) == ("FAILED", "ClusterError")
-    assert f"`raydist resume {name}`" in record["error"]["message"]
+    assert f"`raydist resume {name}" in record["error"]["message"]
     assert not {task["state"] for task in record["tasks"]} & {"RUNNING", "STARTING", "PENDING"}
     return record
 
@@ -205,7 +205,7 @@ def test_killed_driver_leaves_nothing_and_is_told(host: Host, wait_until: WaitUn
     os.kill(record_of(host.storage, "r")["driver"]["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 3, err
-    assert "killed by SIGKILL; `raydist resume r`" in out
+    assert "killed by SIGKILL; `raydist resume r" in out
     check_ended(host, "r")
     assert host.left() == []
     wait_until(lambda: host.processes() == {})

@@ -683,7 +683,7 @@ def test_tuner_that_is_killed_leaves_no_task_and_no_run_that_seems_to_run(
     wait_until(lambda: not tasks(), timeout_s=60)
     assert set(shell.states().values()) == {"FAILED"}
     (name, *_) = shell.states()
-    assert f"`raydist resume {name}`" in record_of(shell.storage, name)["error"]["message"]
+    assert f"`raydist resume {name}" in record_of(shell.storage, name)["error"]["message"]
 
 
 FAILING = """

@@ -111,6 +111,7 @@ def test_two_jobs_are_told_apart_by_name(read: Read) -> None:
         (TWO_JOBS, "jobs/a.py", "jobs/a.py has 2 jobs; say which: jobs/a.py:train or jobs/a.py:tune"),
         (TWO_JOBS, "jobs/a.py:trian", "jobs/a.py has no function 'trian'; did you mean train?"),
         ("", "jobs/a.py", "jobs/a.py has no job; decorate its train function with @raydist.job"),
+        ("", "jobs/a.py::train", "jobs/a.py::train has too many colons; write jobs/a.py:train"),
         ("", "jobs/a.py:", "'jobs/a.py:' names no function after ':'; write FILE.py:FUNCTION"),
         ("x = (\n", "jobs/a.py", "jobs/a.py, line 1: '(' was never closed; fix the syntax error there"),
         (

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from raydist.errors import StorageError, UnsupportedError
+from raydist.errors import MistakeError, StorageError, UnsupportedError
 from raydist.inference import exporting
 from raydist.inference.formats import NAMES, SAVED_MODEL
-from raydist.inference.served_model import in_order
+from raydist.inference.served_model import identity, in_order
 from raydist.storage.filesystem import Storage
+from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_storage import open_run
 from tests.support.disks import mounted_disk
+from tests.support.records import make_record
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(
@@ -24,6 +27,23 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
         UnsupportedError, match=r"onnx needs a_missing_module, .*; run pip install 'raydist\[onnx\]'$"
     ):
         exporting.check_packages(["keras", "onnx"])
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        ("SUCCEEDED", "unless --no-export is given"),
+        ("RUNNING", "the run is still RUNNING"),
+        ("CANCELLED", "the run is CANCELLED: raydist resume r --storage {storage}"),
+    ],
+)
+def test_run_without_an_export_says_how_to_get_one(state: str, remedy: str, tmp_path: Path) -> None:
+    run = open_run(str(tmp_path), run="r")
+    RunRecordStore(run).replace(make_record(run, state=state))
+    with pytest.raises(
+        MistakeError, match=f"run r has no exported model; .*{remedy.format(storage=tmp_path)}$"
+    ):
+        identity(run)
 
 
 def made_model(folder: Path) -> Path:
@@ -49,7 +69,9 @@ def test_each_saved_model_has_the_next_number_also_of_several_at_once(tmp_path: 
 def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     made = made_model(tmp_path)
     with mounted_disk(tmp_path / "out", size="32k") as out:
-        with pytest.raises(StorageError, match="No space left on device; free some space there"):
+        with pytest.raises(
+            StorageError, match=r"No space left on device; free some space there, or choose another place$"
+        ):
             exporting._store_saved_model(made, Storage.open(str(out)))
         assert list(out.iterdir()) == []
 

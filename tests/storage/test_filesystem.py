@@ -250,7 +250,8 @@ def test_listing_of_a_missing_bucket_is_no_empty_one(s3_uri: str) -> None:
 def test_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(
-        StorageError, match=r"cannot write in .*/runs: .*a file stands where a folder is needed"
+        StorageError,
+        match=r"cannot write in .*/runs: .*a file stands where a folder is needed; choose another folder$",
     ):
         Storage.open(str(tmp_path / "runs")).check_writable()
 

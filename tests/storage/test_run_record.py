@@ -11,7 +11,7 @@ from raydist.errors import MistakeError, StorageError
 from raydist.outcome.codec import as_plain
 from raydist.outcome.status import RunState
 from raydist.storage.filesystem import Storage
-from raydist.storage.run_names import run_names
+from raydist.storage.run_names import find_run, run_names
 from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
 from raydist.storage.run_removal import DamagedRecord, list_runs
 from raydist.storage.run_storage import RunStorage, open_run
@@ -100,7 +100,7 @@ def test_store_knows_whether_the_run_exists(local_storage: RunStorage) -> None:
     ("names", "asked", "hint"),
     [
         pytest.param(["cifar-1", "digits"], "cifra-1", r"did you mean cifar-1\?", id="near"),
-        pytest.param(["cifar-1"], "zzz", "`raydist list`", id="far"),
+        pytest.param(["cifar-1"], "zzz", "`raydist list --storage {storage}` shows", id="far"),
         pytest.param([], "zzz", "--storage", id="no_runs"),
     ],
 )
@@ -110,8 +110,17 @@ def test_unknown_run_is_a_mistake_with_near_names(
     for name in names:
         folder = RunStorage(local_storage, run=name)
         RunRecordStore(folder).replace(make_record(folder))
-    with pytest.raises(MistakeError, match=rf"no run named '{asked}' in .*{hint}"):
+    with pytest.raises(
+        MistakeError, match=rf"no run named '{asked}' in .*{hint.format(storage=local_storage.uri())}"
+    ):
         read_record(RunStorage(local_storage, run=asked))
+
+
+def test_folder_of_a_run_is_no_storage(local_storage: RunStorage) -> None:
+    RunRecordStore(local_storage).replace(make_record(local_storage))
+    folder = local_storage.uri(local_storage.run)
+    with pytest.raises(MistakeError, match=f"is the folder of one run.*--storage {local_storage.uri()}$"):
+        find_run(Storage.open(folder), "first")
 
 
 @pytest.mark.parametrize(

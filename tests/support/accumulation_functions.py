@@ -167,6 +167,15 @@ def from_raydist(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
     return model, data, {}
 
 
+def distributed(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
+    """TensorFlow divides the batches, of which the last is as large as the others."""
+    import tensorflow as tf
+
+    model, _, _ = dense(ctx, batches)
+    data = tf.data.Dataset.from_tensor_slices(examples(72)).batch(12 if batches > 1 else 12 * K)
+    return model, ctx.strategy.experimental_distribute_dataset(data), {}
+
+
 CASES: dict[str, Callable[[Any, int], tuple[Any, Any, dict[str, Any]]]] = {
     one.__name__: one
     for one in (
@@ -179,6 +188,7 @@ CASES: dict[str, Callable[[Any, int], tuple[Any, Any, dict[str, Any]]]] = {
         generated,
         endless,
         from_raydist,
+        distributed,
     )
 }
 

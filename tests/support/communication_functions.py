@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ HALF, FLOAT, BFLOAT16 = 19, 1, 14  # as DT_HALF, DT_FLOAT and DT_BFLOAT16 of Ten
 
 def nodes(op: str) -> list[dict[str, Any]]:
     """Returns the nodes of one op in all functions that were traced in this process."""
+    import tensorflow as tf
     from tensorflow.python.eager import context
 
-    current = context.context()
-    definitions = [current.get_function_def(name) for name in current.list_function_names()]
+    current, definitions = context.context(), []
+    for name in current.list_function_names():
+        with contextlib.suppress(tf.errors.NotFoundError):  # another thread has dropped it meanwhile
+            definitions.append(current.get_function_def(name))
     return [
         {
             "function": one.signature.name,

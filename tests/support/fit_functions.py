@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -27,7 +28,8 @@ def data_as(way: str) -> Any:
         return lambda: tf.data.Dataset.from_tensor_slices(examples(COUNT)).batch(16)
     if way == "arrays":
         return x, y
-    return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    return (rows.shuffle(COUNT, seed=5) if way == "shuffled" else rows).batch(16)
 
 
 def flat(model: Any) -> np.ndarray:
@@ -47,17 +49,18 @@ def weighted_classes(ctx: Any, *, way: str) -> dict[str, Any]:
     return {"weights": flat(model)}
 
 
-def later_epochs(ctx: Any, *, way: str, epochs: int = 6) -> dict[str, Any]:
+def later_epochs(ctx: Any, *, way: str, epochs: int = 6, call: str = "ctx.fit") -> dict[str, Any]:
     """Trains from epoch 2 on, and validates every second one on some of the steps."""
     import tensorflow as tf
 
     model, seen = made(ctx), []
+    fit = functools.partial(ctx.fit, model) if call == "ctx.fit" else model.fit
+    own = ctx.callbacks() if call == "ctx.callbacks" else ()
     watch = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
-    history = ctx.fit(
-        model,
+    history = fit(
         data_as(way),
         epochs=epochs,
-        callbacks=[[watch]],  # Keras takes them nested
+        callbacks=[[watch], *own],  # Keras takes them nested
         steps_per_epoch=4,
         initial_epoch=2,
         validation_data=data_as(way),
@@ -65,11 +68,15 @@ def later_epochs(ctx: Any, *, way: str, epochs: int = 6) -> dict[str, Any]:
         validation_freq=2,
         verbose=0,
     )
+    weights, step = flat(model), ctx.step
+    if own and ctx.attempt:  # callbacks may serve several fits
+        model.fit(data_as(way), initial_epoch=1, epochs=2, callbacks=own, verbose=0)
     return {
-        "weights": flat(model),
+        "weights": weights,
         "epochs": history.epoch,
         "seen": seen,
-        "step": ctx.step,
+        "step": step,
+        "steps_of_another": ctx.step - step,
         "validations": np.array(history.history["val_loss"]),
     }
 

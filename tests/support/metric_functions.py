@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.training.replicas import metric_check
 from tests.support.inside import notes_of
 
 keras = tf.keras
@@ -199,3 +200,20 @@ def counts(ctx: Any) -> dict[str, Any]:
         evaluated = ctx.evaluate(model, data)
         result["evaluated"] |= {name: one for name, one in evaluated.items() if "loss" not in name}
     return result
+
+
+def summed_over_replicas(ctx: Any) -> dict[str, Any]:
+    """Returns what the variables of a mean are after a closure whose replicas have a value each."""
+    metric, strategy = keras.metrics.Mean(), ctx.strategy
+    slots = metric_check.slots_of(metric)
+    values = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(3.0 + context.replica_id_in_sync_group)
+    )
+
+    @tf.function
+    def closure() -> Any:
+        with metric_check.swapped(slots, [slot.zeros() for slot in slots]) as cells:
+            strategy.run(metric.update_state, args=(values,))
+            return [cell.total() for cell in cells]
+
+    return {"totals": [float(one) for one in closure()]}

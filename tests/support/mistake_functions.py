@@ -228,6 +228,9 @@ def constant_inputs(ctx: Any) -> dict[str, Any]:
         "unstacks": lambda x: tf.stack(tf.unstack(x, 16)),
         "gathers": lambda x: tf.gather(x, tf.tile([list(range(6))], [16, 1]), batch_dims=1),
         "splits": lambda x: tf.concat(tf.split(x, 16), axis=0),
+        "takes 8": lambda x: x - x[8],
+        "takes 12": lambda x: x - tf.gather(x, 12),
+        "looks up": lambda x: x + tf.gather(tf.ones([5, 6]), 12),  # wrong on one device too
     }
     # tf_keras makes it one of a replica's rows.
     num_rows = 16 if hasattr(keras, "ops") else None
@@ -236,7 +239,9 @@ def constant_inputs(ctx: Any) -> dict[str, Any]:
         with ctx.strategy.scope():
             model = Multiplying()
             if use is not None:
-                model = keras.Sequential([keras.Input((6,), batch_size=num_rows), Using(use, name=name)])
+                model = keras.Sequential(
+                    [keras.Input((6,), batch_size=num_rows), Using(use, name=name.replace(" ", "_"))]
+                )
         try:
             told[name] = str(model.predict(np.ones((32, 6)), batch_size=16, verbose=0).shape[0])
         except Exception as error:

@@ -14,7 +14,7 @@ _WRAPPERS = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
 
 
 def train_with_each(ctx: Any) -> dict[str, Any]:
-    """Returns by optimizer the weights after `fit`, or what it raises."""
+    """Returns by optimizer the weights and the loss scale after `fit`, or what it raises."""
     import tensorflow as tf
 
     results: dict[str, Any] = {}
@@ -46,9 +46,12 @@ def _trained(ctx: Any, make: Callable[[], Any], *, has_infinity: bool) -> np.nda
                 keras.layers.Dense(1),
             ]
         )
-        model.compile(optimizer=make(), loss="mse")
+        optimizer = make()
+        model.compile(optimizer=optimizer, loss="mse")
     model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)  # the last global batch is uneven
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+    scale = getattr(optimizer, "dynamic_scale", getattr(optimizer, "loss_scale", 1.0))
+    scale = np.log2(tf.convert_to_tensor(scale))
+    return np.concatenate([*(np.ravel(weight) for weight in model.get_weights()), [scale]])
 
 
 def _optimizers_of(keras: Any) -> dict[str, Callable[[], Any]]:
@@ -65,8 +68,8 @@ def _optimizers_of(keras: Any) -> dict[str, Callable[[], Any]]:
         "Adam-ema": lambda: found.Adam(0.02, use_ema=True),
         "LossScaleOptimizer": lambda: scaled(found.Adam(0.02)),
         "LossScaleOptimizer-Nadam": lambda: scaled(found.Nadam(0.02)),
-        # Doubles the scale after three steps, and halves it where it skips one.
-        "LossScaleOptimizer-skipping": lambda: scaled(found.SGD(0.02), dynamic_growth_steps=3),
+        # Doubles the scale after the five steps between two that it skips, each of which halves it.
+        "LossScaleOptimizer-skipping": lambda: scaled(found.SGD(0.02), dynamic_growth_steps=5),
     }
     if hasattr(found, "MultiOptimizer"):
         by_path = {".*dense/.*": found.SGD(0.02)}

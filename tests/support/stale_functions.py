@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import raydist.data
 from tests.support.inside import forget_notes, notes_of, progress_of
 
 BATCH_SIZE, NUM_BATCHES, NUM_IDS = 8, 24, 40
@@ -45,7 +46,7 @@ def train(
         model, made = _model(keras, kind), _optimizer(keras, optimizer)
         made.build(model.trainable_variables)
         model.compile(made, "mse", metrics=["mae", _count_of_examples(keras)])
-    data = _dataset(kind)
+    data = _batches(kind) if is_unrolled else _dataset(kind)
     history: dict[str, Any] = {}
     if way == "fit":
         options = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
@@ -254,6 +255,11 @@ def _dataset(kind: str) -> Any:
         return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE)
 
     return data
+
+
+def _batches(kind: str) -> Any:
+    """The same, of which a closure is told what steps are its own."""
+    return raydist.data.from_arrays(_data(kind)).batches(global_batch_size=BATCH_SIZE, shuffle=False)
 
 
 def _data(kind: str) -> tuple[np.ndarray, np.ndarray]:

@@ -23,8 +23,9 @@ FUNCTIONS = "tests.support.accumulation_functions"
 SLOW = pytest.mark.slow  # the same again in another way
 
 
-# A sparse gradient and a mean over valid entries; a loss scale; losses of the user's; a global order.
-QUICK = ("masked", "half", "own_step", "from_raydist")
+# A sparse gradient and a mean over valid entries; a loss scale; losses of the user's; a global order; parts
+# of batches that do not say how large they are.
+QUICK = ("masked", "half", "own_step", "from_raydist", "distributed")
 OTHERS = tuple(case for case in CASES if case not in QUICK)
 
 

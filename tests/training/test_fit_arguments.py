@@ -268,15 +268,20 @@ def test_class_without_a_weight_weighs_1_as_in_keras_3() -> None:
             np.testing.assert_array_equal(weights, expected, err_msg=key)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.exhaustive("legacy-ctx.fit", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
-def test_run_that_began_at_a_later_epoch_resumes(keras: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["ctx.fit", "ctx.callbacks"])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_fit_from_a_later_epoch_on_takes_the_examples_that_keras_takes(
+    keras: str, call: str, tmp_path: Path
+) -> None:
     target, where = f"{FUNCTIONS}:later_epochs", Cluster(strategy="mirrored", devices=2, keras=keras)
-    [expected] = run_function(target, where, way="function", storage=tmp_path / "a")
-    run_function(target, where, way="function", epochs=4, storage=tmp_path / "b")
-    [resumed] = run_function(target, where, way="function", storage=tmp_path / "b", attempt=1)
+    [expected] = run_function(target, where, way="shuffled", call="model.fit")
+    given: dict[str, Any] = {"way": "shuffled", "call": call, "storage": tmp_path}
+    run_function(target, where, epochs=4, **given)
+    [resumed] = run_function(target, where, attempt=1, **given)
     assert (resumed.values["step"], resumed.values["epochs"]) == (16, [2, 3, 4, 5])
+    assert resumed.values["steps_of_another"] == (4 if call == "ctx.callbacks" else 0)
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 

@@ -55,6 +55,13 @@ class TestAConstantBatchSize:
         assert told.pop("none") == "32"
         assert "incompatible" in told["multiplies"] or "Dimensions must be equal" in told["multiplies"]
         assert "constant batch size" not in told.pop("multiplies")
+        assert "is not in [0, 5)" in told.pop("looks up")
+        for index in (8, 12):
+            assert told.pop(f"takes {index}") == (
+                f"UnsupportedError: layer takes_{index} takes row {index} of a tensor with 8 rows. If that "
+                "is a batch, each of 2 replicas has only its part; take rows that each part has, or use one "
+                "worker with one device"
+            )
         for name, error in told.items():
             refusal = f"UnsupportedError: layer {name} has a constant batch size of 16 rows, and each of 2 "
             assert error.startswith(refusal), name

@@ -89,6 +89,12 @@ def test_metric_whose_result_is_its_variable_counts_each_example(cluster: Cluste
     assert task.values["last batch"] == trained
 
 
+def test_replicas_of_a_closure_add_up_what_they_have_counted() -> None:
+    calls = {"sums": ("tests.support.metric_functions:summed_over_replicas", {})}
+    [task] = run_in_turn(calls, CLUSTERS["2 devices"])["sums"]
+    assert task.values["totals"] == [7.0, 2.0]
+
+
 def notes_of(task: TaskProcess) -> list[Any]:
     return list(task.values["notes"])
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raydist.errors import SpecError
-from raydist.spec.params import ParamTexts
+from raydist.spec.params import ParamTexts, merge_params
 from raydist.tune.space import Choice, Dimension, Range, Space, parse_space
 
 PARAMS: dict[str, Any] = {
@@ -56,6 +56,12 @@ def test_range_or_values_are_read_by_the_type_of_the_default(written: str, dimen
 def test_single_value_holds_for_all_trials(written: str, value: object) -> None:
     key = written.partition("=")[0]
     assert parse_space(ParamTexts.parse([written]), PARAMS) == Space(dimensions={}, fixed={key: value})
+
+
+def test_trial_of_a_job_without_params_takes_fixed_and_searched_ones() -> None:
+    space = parse_space(ParamTexts.parse(["width=2,4", "epochs=30"]), {})
+    job = merge_params({}, [(space.params_of_job({}), "")])
+    assert merge_params(job, [({"width": 2}, "")]) == {"width": 2, "epochs": 30}
 
 
 @pytest.mark.parametrize(

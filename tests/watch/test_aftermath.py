@@ -74,7 +74,8 @@ def test_record_of_a_run_that_went_on_ends_with_what_to_do(
         1,
     )
     assert record["error"]["message"].startswith("Ray died under the run")
-    assert record["error"]["message"].endswith("; `raydist resume r` continues from its last checkpoint")
+    remedy = f"; `raydist resume r --storage {storage.uri()}` continues from its last checkpoint"
+    assert record["error"]["message"].endswith(remedy)
     assert [task["state"] for task in record["tasks"]] == ["STOPPED", "FINISHED"]
     assert record["spec"] == {"name": "r"}  # which `resume` reads
     assert (result.exit_code, result.as_dict()["error"]) == (3, record["error"])
@@ -82,13 +83,13 @@ def test_record_of_a_run_that_went_on_ends_with_what_to_do(
     assert (event["event"], event["state"], event["error"]) == ("state", "FAILED", record["error"])
 
 
-def test_run_without_a_checkpoint_begins_anew(driven: Write) -> None:
+def test_run_without_a_checkpoint_begins_anew(driven: Write, storage: Storage) -> None:
     result = settle(driven(), how=describe_death(-signal.SIGKILL))
     assert result is not None
     assert result.error is not None
     assert result.error.message == (
-        "the process that drove the run was killed by SIGKILL; `raydist resume r` trains it from the "
-        "beginning"
+        f"the process that drove the run was killed by SIGKILL; `raydist resume r --storage {storage.uri()}` "
+        "trains it from the beginning"
     )
 
 
@@ -273,5 +274,5 @@ def test_watcher_process_outlives_the_driver_only_to_clear_up(
         return
     assert done.returncode == 1
     assert done.stderr.startswith(f"raydist: run r ({tmp_path}/runs/r): the process that drove the run died")
-    assert "`raydist resume r`" in done.stderr
+    assert f"`raydist resume r --storage {tmp_path}/runs`" in done.stderr
     assert read_record(RunStorage(storage, run="r")).state.value == "FAILED"

@@ -178,7 +178,7 @@ def profile(
     elif answer.calls < num_steps:
         output.show("Several steps run in one call, and a profile begins and ends between calls.")
     output.show(f"The profile is in {answer.profile}")
-    output.show(f"`raydist tensorboard {opened.run}` shows it on its Profile page (`pip install xprof`).")
+    output.show(f"`{opened.command('tensorboard')}` shows it on its Profile page (`pip install xprof`).")
 
 
 @click.command("stop", epilog="More: `raydist guide on-a-cluster`.")

@@ -206,7 +206,7 @@ class _Logs:
             which = "" if self.attempt is None else f" in attempt {self.attempt}"
             raise MistakeError(
                 f"no log of {what}{which} is stored for {self.storage.run}; "
-                f"`raydist status {self.storage.run}` shows its tasks"
+                f"`{self.storage.command('status')}` shows its tasks"
             )
 
     def read_new(self, *, is_last: bool) -> list[LogLine]:

@@ -98,7 +98,7 @@ def command(runs: tuple[str, ...], form: str, local: bool, plot: bool, storage: 
     elif form == "csv":
         _print_blocks(formats.csv_blocks(table))
     elif not table.num_rows:
-        output.show(f"no metrics of {', '.join(tables)} are stored yet")
+        output.show(f"no metrics of {', '.join(tables)} are stored")
     elif plot:
         _draw(tables, opened)
     else:

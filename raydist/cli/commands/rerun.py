@@ -34,6 +34,7 @@ from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.entry.definition import literal_defaults
 from raydist.entry.environment import ENV, variable_names
+from raydist.outcome.result import command_for
 from raydist.runtime.host.software import package_versions
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.params import ParamTexts
@@ -212,6 +213,6 @@ def _notes(record: RunRecord) -> list[str]:
     if len(differing) > len(told):
         notes.append(
             f"{len(differing) - len(told)} other packages have another version here, or are missing; "
-            f"`raydist describe {record.run}` lists those of the run"
+            f"`{command_for(record.storage, 'describe')}` lists those of the run"
         )
     return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
@@ -222,7 +223,7 @@ def _print_end(study: Study, screen: TextIO, *, with_table: bool) -> None:
             f"stopped, {len(study.trials)} of {study.num_trials} trials had begun; the same command with "
             f"--study {study.name} --resume continues"
         )
-    show(f"next: raydist list --study {study.name} --params --storage {study.storage}")
+    show(f"next: raydist list --study {study.name} --params --storage {shlex.quote(study.storage)}")
 
 
 def _spread_table(study: Study) -> tuple[list[str], list[list[Any]]]:

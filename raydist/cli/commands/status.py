@@ -172,7 +172,7 @@ def _lines(storage: RunStorage, record: RunRecord, incidents: Sequence[Incident]
     if (age := run_view.age_line(record)) is not None:
         lines += ["", age]
         if is_driven(storage, record) is False:
-            lines.append(f"no process drives it any more; `raydist resume {record.run}` continues it")
+            lines.append(f"no process drives it any more; `{storage.command('resume')}` continues it")
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import tempfile
 import time
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def command(
         for line in verdict.lines():
             output.show(line)
         if kept is not None:
-            output.show(f"the repeated runs are kept: raydist list --storage {kept}")
+            output.show(f"the repeated runs are kept: raydist list --storage {shlex.quote(str(kept))}")
     return 0 if verdict.is_equal else 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import time
@@ -11,14 +10,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from raydist.cli.job_options import default_storage
 from raydist.cli.screen import guide_pages, output
 from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
 from raydist.outcome.codec import as_plain
-from raydist.outcome.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
+from raydist.outcome.result import (
+    RunError,
+    RunProgress,
+    RunResult,
+    Straggler,
+    StragglerCause,
+    command_for,
+)
 from raydist.outcome.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 from raydist.spec.best import Best
-from raydist.spec.text import DETAIL
+from raydist.spec.text import DETAIL, counted
 from raydist.storage.limits import MAX_TIME_S
 
 if TYPE_CHECKING:
@@ -89,7 +94,7 @@ _KEYS = {"lag": "lag_steps", "steps/s": "steps_per_s"}
 
 def how_far(state: RunState, steps: int) -> str:
     """Returns `SUCCEEDED after 30 steps`; steps of a loop that does not report are unknown."""
-    return f"{state.value} after {steps} steps" if steps else f"{state.value}, no steps reported"
+    return f"{state.value} after {counted(steps, 'step')}" if steps else f"{state.value}, no steps reported"
 
 
 def record_lines(
@@ -320,11 +325,4 @@ def print_acceptance(result: RunResult, *, stream: TextIO) -> None:
 
 
 def _next_commands(result: RunResult, *commands: str) -> str:
-    return "  ".join(f"raydist {command} {_named(result)}" for command in commands)
-
-
-def _named(result: RunResult) -> str:
-    """Returns what another command is to be given to find this run from this folder."""
-    root = result.storage.removesuffix(f"/{result.run}")
-    is_default = os.path.abspath(default_storage()) == root
-    return result.run if is_default else f"{result.run} --storage {shlex.quote(root)}"
+    return "  ".join(command_for(result.storage, command) for command in commands)

@@ -218,7 +218,7 @@ def _resolve(address: str | None, environ: MutableMapping[str, str]) -> str:
     found = running_address(environ) or _unrecorded_address()
     if found is None:
         raise ClusterError(
-            "address is auto, but no Ray runs on this machine; start one with `ray start --head`, "
+            "address is auto, but no Ray runs on this machine; start one with `raydist up`, "
             "or give its HOST:PORT"
         )
     return found

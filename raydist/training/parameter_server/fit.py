@@ -52,7 +52,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     recipes.check_length(data, (epochs - request.initial_epoch) * steps_per_epoch)
     feed = train_input.read(run, data, sources=sources, skip=skip)
     base = adapter.library.callbacks.Callback
-    before, after = run_callbacks(position, element_spec=feed.element_spec, users=callbacks)
+    before, after = run_callbacks(run, position=position, element_spec=feed.element_spec, users=callbacks)
     adapter.build(model, feed.element_spec)
     calls = CallbackCalls(
         model,

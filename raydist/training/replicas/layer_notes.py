@@ -49,22 +49,35 @@ def refuse_stateful(model: Any, strategy: tf.distribute.Strategy) -> None:
 
 @contextmanager
 def refusing_constant_rows(model: Any, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Raises UnsupportedError for a step that fails because it wants as many rows as the whole batch has."""
+    """Raises UnsupportedError for a step that fails because it wants as many rows as the whole batch has.
+
+    Or a row that the whole batch has, and a replica's part may not.
+    """
     try:
         yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:
-        found = _rows_wanted(str(error), strategy.num_replicas_in_sync)
-        if found is None:
+        num_replicas, message = strategy.num_replicas_in_sync, str(error)
+        node = re.search(r"node ([^ }]+)", message)
+        parts = reversed(node[1].split("/") if node else ())
+        known = {one.name for one in model._flatten_layers()}
+        spelled = (name for part in parts for name in (part, re.sub(r"_\d+$", "", part)))
+        layer = f"layer {next((one for one in spelled if one in known), model.name)}"
+        if (found := _rows_wanted(message, num_replicas)) is not None:
+            own, wanted, unit = found
+            raise _needs_all_rows(
+                f"{layer} has a constant batch size of {wanted} {unit}",
+                strategy,
+                str(own),
+                "write -1 or tf.shape(x)[0] in its place",
+            ) from error
+        asked = re.search(_ROW_OUTSIDE, message)
+        index, size = map(int, filter(None, asked.groups())) if asked else (0, 0)
+        if not size <= index < num_replicas * size:
             raise
-        own, wanted, unit, node = found
-        names = {one.name for one in model._flatten_layers()}
-        parts = (name for part in reversed(node.split("/")) for name in (part, re.sub(r"_\d+$", "", part)))
-        raise _needs_all_rows(
-            f"layer {next((one for one in parts if one in names), model.name)} has a constant batch size of "
-            f"{wanted} {unit}",
-            strategy,
-            str(own),
-            "write -1 or tf.shape(x)[0] in its place",
+        raise UnsupportedError(
+            f"{layer} takes row {index} of a tensor with {size} rows. If that is a batch, each of "
+            f"{num_replicas} replicas has only its part; take rows that each part has, or use one worker "
+            "with one device"
         ) from error
 
 
@@ -83,13 +96,19 @@ _UNLIKE_ROWS = (
 )
 
 
-def _rows_wanted(message: str, num_replicas: int) -> tuple[int, int, str, str] | None:
-    """Returns a replica's rows, the whole batch's, `rows`, and the node that wants these; or None.
+# `x[8]`, and `tf.gather(x, 12)`; one of several indices is rather that of a table.
+_ROW_OUTSIDE = (
+    r"slice index (\d+) of dimension 0 out of bounds.*input shapes: \[(\d+)"
+    r"|indices = (\d+) is not in \[0, (\d+)\)"
+)
+
+
+def _rows_wanted(message: str, num_replicas: int) -> tuple[int, int, str] | None:
+    """Returns a replica's rows, the whole batch's, and `rows`; or None.
 
     Where only the numbers of values are known, these and `values`.
     """
     unit = "rows"
-    node = re.search(r"node ([^ }]+)", message)
     if sizes := re.search(rf"a tensor with (\d+) elements to shape {_SHAPE} \((\d+) elements\)", message):
         values, wanted, all_values = map(int, sizes.groups())
         own = values * wanted / max(all_values, 1)
@@ -104,7 +123,7 @@ def _rows_wanted(message: str, num_replicas: int) -> tuple[int, int, str, str] |
     is_part = (
         num_replicas > 1 and own in (wanted // num_replicas, -(-wanted // num_replicas)) and own < wanted
     )
-    return (int(own), wanted, unit, node[1] if node else "") if is_part else None
+    return (int(own), wanted, unit) if is_part else None
 
 
 def _needs_all_rows(cause: str, strategy: tf.distribute.Strategy, own: str, remedy: str) -> UnsupportedError:

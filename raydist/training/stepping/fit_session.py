@@ -7,7 +7,7 @@ what the data handler needs is found in raydist's own callbacks, which are argum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -23,11 +23,11 @@ class FitHooks(Hooks):
     """Those that say where a `fit` begins, and what happens between two calls of steps.
 
     Attributes:
-      resumption: Where the training data begin.
+      begin: Takes the first epoch that Keras was given, and returns where the training data begin.
       groups: Which batches make up each step.
     """
 
-    resumption: Resumption | None = None
+    begin: Callable[[int], Resumption] | None = None
     groups: BatchGroups | None = None
 
     def pauses(self) -> Pauses | None:
@@ -49,8 +49,8 @@ class FitSession:
       reads_batch_logs: Whether a callback in any worker reads the logs of training batches.
     """
 
-    def __init__(self, model: Any, callbacks: Any, *, base: type) -> None:
-        """Takes the arguments of a `fit`.
+    def __init__(self, model: Any, callbacks: Any, *, base: type, initial_epoch: int) -> None:
+        """Takes the arguments of a `fit`, which begins.
 
         Args:
           callbacks: A list of them, or a CallbackList of the user's own.
@@ -60,8 +60,9 @@ class FitSession:
         known: Sequence[Any] = callbacks if is_list else callbacks.callbacks
         hooks = [one for one in known if isinstance(one, FitHooks)]
         self.first: Start | None = None
-        self.resumption = next((one.resumption for one in hooks if one.resumption), Resumption(Start()))
-        self.is_plain = all(one.resumption is None for one in hooks)
+        begin = next((one.begin for one in hooks if one.begin is not None), None)
+        self.resumption = Resumption(Start()) if begin is None else begin(initial_epoch)
+        self.is_plain = begin is None
         self.element_spec: Any = None
         self.groups: BatchGroups = next((one.groups for one in hooks if one.groups), BatchGroups())
         self.pauses: Pauses | None = next((found for one in hooks if (found := one.pauses())), None)

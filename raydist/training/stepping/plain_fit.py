@@ -45,14 +45,15 @@ def session_of(
       ahead: Callbacks that run before all others.
     """
     base, callbacks, strategy = library.Callback, arguments.get("callbacks"), model.distribute_strategy
+    initial_epoch = arguments.get("initial_epoch") or 0
     if not isinstance(callbacks, library.CallbackList):
         given = in_run_order(tf.nest.flatten(callbacks or []))
         for one in given:
             if isinstance(one, Hooks):
                 one.run_around(users_of(given))
-        reports = _reports_in(given, initial_epoch=arguments.get("initial_epoch") or 0)
+        reports = _reports_in(given, initial_epoch=initial_epoch)
         callbacks = arguments["callbacks"] = [*ahead, *reports, *prepared(given, base, strategy)]
-    session = FitSession(model, callbacks, base=base)
+    session = FitSession(model, callbacks, base=base, initial_epoch=initial_epoch)
     if not is_distributed(strategy) or is_parameter_server(strategy):
         session.take()  # what Keras does by itself needs nothing of it
     return session

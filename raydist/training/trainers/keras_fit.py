@@ -63,10 +63,11 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
         if not position.is_done:
             fit_position.continue_from(run, request, position, *in_all)
         before, after = run_callbacks(
-            position,
+            run,
+            position=position,
             element_spec=data.element_spec,
             users=tf.nest.flatten(list(request.callbacks)),
-            resumption=data.resumption,
+            begin=lambda _: data.resumption,
             groups=groups,
         )
         history = model.fit(

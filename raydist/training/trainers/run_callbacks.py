@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from raydist.training.checkpointing.schedule import KeepSchedule
@@ -22,22 +22,25 @@ from raydist.training.trainers.fit_position import FitPosition
 
 
 def run_callbacks(
-    position: FitPosition,
+    run: TaskRun,
     *,
+    position: FitPosition | None,
     element_spec: Any,
     users: Sequence[Any] = (),
-    resumption: resume.Resumption | None = None,
+    begin: Callable[[int], resume.Resumption] | None = None,
     groups: BatchGroups | None = None,
 ) -> tuple[Any, Any]:
     """Returns the callback that runs before the user's and the one that runs after them.
 
     Args:
+      position: None where `begin` sets it.
       element_spec: Structure of one replica's batch; None where the user calls `fit`.
       users: The user's callbacks; where the user calls `fit`, raydist's `fit` names them.
-      resumption: Where the training data begin; None for their beginning.
+      begin: Takes the first epoch that Keras was given, and returns where the training data begin; None for
+        their beginning.
       groups: Which batches make up each step; None where each is one.
     """
-    pair = _Progress(position, element_spec, resumption, groups), _Checkpoint(position)
+    pair = _Progress(position, element_spec, begin, groups), _Checkpoint(run, position)
     pair[1].run_around(users)
     return pair
 
@@ -49,21 +52,23 @@ class _Progress(FitHooks):
 
     def __init__(
         self,
-        position: FitPosition,
+        position: FitPosition | None,
         element_spec: Any,
-        resumption: resume.Resumption | None,
+        begin: Callable[[int], resume.Resumption] | None,
         groups: BatchGroups | None,
     ) -> None:
-        self.resumption = resumption
+        self.begin = begin
         self.groups = groups
-        self._position = position
+        self.position: Any = position
         self._element_spec = element_spec
         self._pace = PaceReport()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        position, model = self._position, self.model
-        first = resume.Start(epoch=position.first_epoch(self.params["epochs"]), step=position.step_in_epoch)
         session = fit_session.current()
+        if session is None and self.begin is not None:  # --no-patch-keras
+            self.begin(0)
+        position, model = self.position, self.model
+        first = resume.Start(epoch=position.first_epoch(self.params["epochs"]), step=position.step_in_epoch)
         position.element_spec = None if session is None else session.element_spec
         adapter_of(model).begin_fit(model, self._element_spec, first=first, session=session)
         is_grouped = self.groups is not None and self.groups.size > 1
@@ -91,7 +96,7 @@ class _Progress(FitHooks):
             progress.training_begins("fit", number=position.number + 1, step=position.step)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        position = self._position
+        position = self.position
         if epoch == position.epoch and position.history and not self.model.history.epoch:
             self._fill_history()
         if position.step_in_epoch and position.state is not None:
@@ -99,7 +104,7 @@ class _Progress(FitHooks):
             position.run.checkpoints.restore(position.state, {"metrics": list(self.model.metrics)})
 
     def on_train_end(self, logs: Any = None) -> None:
-        position = self._position
+        position = self.position
         self._pace.finish(position.run.reporter)
         if not position.is_done:
             # A callback may have ended it early: no step is missed any more.
@@ -111,13 +116,13 @@ class _Progress(FitHooks):
 
     def _fill_history(self) -> None:
         """Adds the epochs before the restore, which belong to the same training."""
-        for past, logs in enumerate(self._position.history, start=self._position.initial_epoch):
+        for past, logs in enumerate(self.position.history, start=self.position.initial_epoch):
             self.model.history.epoch.append(past)
             for name, value in logs.items():
                 self.model.history.history.setdefault(name, []).append(value)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        position = self._position
+        position = self.position
         # `batch` counts from the epoch's beginning, also in a resumed run, and is the last step of a call.
         step_in_epoch = batch + 1
         position.step_before = position.step
@@ -127,18 +132,18 @@ class _Progress(FitHooks):
         position.run.checkpoints.check()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._position.run.reporter.progress.beat()
+        self.position.run.reporter.progress.beat()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        position = self._position
+        position = self.position
         if logs is not None and not logs and position.step_in_epoch:
             # Data of unknown size, which ended where the run resumed: the restored metrics have it all.
             logs.update(self.model.get_metrics_result())
         metrics = numbers(logs)
         position.epoch_size = position.step_in_epoch
         position.epoch, position.step_in_epoch = epoch + 1, 0
-        if self.resumption is not None:
-            self.resumption.epoch_ended()
+        if (session := fit_session.current()) is not None:
+            session.resumption.epoch_ended()
         position.history.append(metrics)
         position.run.reporter.advance(position.step, epoch=position.epoch)
         position.run.reporter.report(by_element(metrics), step=position.step, epoch=position.epoch)
@@ -152,15 +157,14 @@ class _Checkpoint(FitHooks):
 
     place = 1.0
 
-    def __init__(self, position: FitPosition) -> None:
-        self._position = position
+    def __init__(self, run: TaskRun, position: FitPosition | None) -> None:
+        self.position: Any = position
         # Under ParameterServer the loop of closures asks, once none of them is under way.
-        strategy = position.run.strategy
-        self._is_alone = position.run.coordinator is None and collectives.is_alone(strategy)
+        self._is_alone = run.coordinator is None and collectives.is_alone(run.strategy)
         self._users: Sequence[Any] = ()
         self._is_put_off = False
         # Under ParameterServer there is no moment between the steps of all workers.
-        self._keeps = position.run.checkpoints.keeps and position.run.coordinator is None
+        self._keeps = run.checkpoints.keeps and run.coordinator is None
         self._keeping = KeepSchedule()
 
     def run_around(self, callbacks: Sequence[Any]) -> None:
@@ -168,21 +172,21 @@ class _Checkpoint(FitHooks):
         self._users = tuple(callbacks)
 
     def save(self) -> None:
-        self._position.save(self.model, self._users)
+        self.position.save(self.model, self._users)
 
     def on_train_begin(self, logs: Any = None) -> None:
         # After theirs, where Keras's own start over.
-        self._position.restore_callbacks(self._users)
+        self.position.restore_callbacks(self._users)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         # In an epoch that continues, a LearningRateScheduler had changed the rate before the checkpoint.
-        rate, self._position.restored_rate = self._position.restored_rate, None
+        rate, self.position.restored_rate = self.position.restored_rate, None
         if rate is not None:
             self.model.optimizer.learning_rate = rate
 
     def pauses(self) -> packing.Pauses:
         """Returns when to save between two calls."""
-        position, run = self._position, self._position.run
+        position, run = self.position, self.position.run
         return packing.Pauses(
             limit=lambda: run.schedule.steps_left(position.step),
             wants_save=None if self._is_alone else lambda: run.wants_save(position.step),
@@ -196,16 +200,16 @@ class _Checkpoint(FitHooks):
     def _keep_within_epoch(self) -> None:
         self._keeping.called()
         # If it is 0, the epoch's end has kept the state, or something else has begun since.
-        if self._position.step_in_epoch:
+        if self.position.step_in_epoch:
             self._keep()
 
     def _keep(self) -> None:
-        if self._keeps and not self._position.is_done:
-            position = self._position
+        if self._keeps and not self.position.is_done:
+            position = self.position
             position.run.keep_by(self._keeping, lambda: position.keep(self.model, self._users))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        position, run = self._position, self._position.run
+        position, run = self.position, self.position.run
         is_due = run.schedule.is_due(step_before=position.step_before, step=position.step)
         if is_due or (self._is_alone and run.wants_save(position.step)):
             # At an epoch's last step only once the epoch has ended: a run that resumed in between would
@@ -216,22 +220,27 @@ class _Checkpoint(FitHooks):
                 self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        history = self._position.history
+        history = self.position.history
         if history:
             history[-1] = {**history[-1], **numbers(logs)}  # with what the user's callbacks have added
-        if self._is_put_off or self._position.run.schedule.is_due_at_epoch_end(self._position.epoch):
+        if self._is_put_off or self.position.run.schedule.is_due_at_epoch_end(self.position.epoch):
             self._is_put_off = False
             self.save()
         else:
             self._keep()
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._position.end(self.model, self._users)
-        self._position.run.checkpoints.finish()
+        self.position.end(self.model, self._users)
+        self.position.run.checkpoints.finish()
 
 
 def callbacks_of(run: TaskRun) -> list[Any]:
     """Returns callbacks for the user's own `model.fit`; see TrainContext.callbacks."""
-    position = FitPosition.of_next_fit(run)
-    resumption = resume.Resumption(position.start, rereads=True)
-    return list(run_callbacks(position, element_spec=None, resumption=resumption))
+
+    def begin(initial_epoch: int) -> resume.Resumption:
+        position = FitPosition.of_next_fit(run, initial_epoch=initial_epoch)
+        before.position = after.position = position
+        return resume.Resumption(position.start, rereads=True)
+
+    before, after = run_callbacks(run, position=None, element_spec=None, begin=begin)
+    return [before, after]

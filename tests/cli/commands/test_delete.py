@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_run_that_goes_on_is_refused_and_nothing_is_deleted(
     code, out, err = raydist("delete", *others, "live", "--storage", uri(four_runs), "--yes")
     assert (code, out) == (2, "")
     assert "run live is still running" in err
-    assert "raydist stop live" in err
+    assert f"raydist stop live --storage {shlex.quote(uri(four_runs))}" in err
     assert len(run_names(four_runs["live"])) == 4
 
 

@@ -125,7 +125,7 @@ Write = Callable[..., Path]
         ),
         pytest.param(
             ["job.py", "--detach"],
-            ["embedded Ray ends with this process", "`ray start --head`"],
+            ["embedded Ray ends with this process", "`raydist up`"],
             id="detach-without-ray",
         ),
         pytest.param(["job.py", "--working-dir", "nowhere"], ["there is no such folder"], id="working-dir"),

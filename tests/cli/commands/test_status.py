@@ -119,7 +119,8 @@ def test_run_whose_driver_has_died_says_how_to_go_on(raydist: Run, live: RunStor
     dead = {"host": "elsewhere", "pid": 1, "start": 1}
     RunRecordStore(live, clock=lambda: time.time() - 60).replace(make_record(live, **LIVE, driver=dead))
     out = raydist("status", "digits-1", "--storage", live.uri())[1]
-    assert "no process drives it any more; `raydist resume digits-1` continues it" in out
+    resume = f"`raydist resume digits-1 --storage {live.uri()}`"
+    assert f"no process drives it any more; {resume} continues it" in out
     assert (
         json.loads(raydist("status", "digits-1", "--storage", live.uri(), "--json")[1])["is_driven"] is False
     )

@@ -16,6 +16,7 @@ from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.runs.scaling import Measurement, TaskReadings, measured
 from raydist.runs.strategies_compared import LossCurve
 from raydist.spec.tasks import TaskType
+from raydist.spec.text import counted
 
 if TYPE_CHECKING:
     from raydist import RunHandle
@@ -90,7 +91,7 @@ def measure(asked: AskedJob, case: Case, *, first: JobSpec, num_steps: int) -> S
     )
     result = _stopped_after(handle, num_steps=num_steps)
     if result.state is RunState.SUCCEEDED:
-        output.show(f"note: {name} ended after {result.steps} steps{_TOO_SHORT}", is_error=True)
+        output.show(f"note: {name} ended after {counted(result.steps, 'step')}{_TOO_SHORT}", is_error=True)
     sizes = batch_sizes_of(plan)
     batch = None if sizes is None else sizes.size
     workers = [one for one in result.tasks if one.task.task_type is TaskType.WORKER]

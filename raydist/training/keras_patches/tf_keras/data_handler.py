@@ -30,6 +30,7 @@ class _Pass:
     Attributes:
       groups: How many batches make up a step.
       steps: Of an epoch; None where an epoch ends with the data.
+      is_whole: Whether tf_keras counts no steps of an epoch, as in distributed data without steps_per_epoch.
       batches: Of a pass over the data, where several make up a step; None where it is not known.
       passed: Steps of earlier epochs in the same pass.
       unread: The dataset of which tf_keras makes an iterator at first that nobody reads.
@@ -41,6 +42,7 @@ class _Pass:
 
     groups: BatchGroups
     steps: int | None
+    is_whole: bool
     batches: int | None
     passed: int = 0
     unread: Any = None
@@ -147,8 +149,7 @@ class ReplicaDataHandler(data_adapter.DataHandler):
             for epoch in range(self._initial_epoch, self._epochs):
                 if self._insufficient_data:  # Set by `catch_stop_iteration`.
                     break
-                is_whole = at.steps is None  # also a distributed dataset without steps_per_epoch
-                if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
+                if data_iterator is None or at.is_whole or self._adapter.should_recreate_iterator():
                     if data_iterator is not None:
                         at.passed = 0
                     data_iterator = iter(self._dataset)
@@ -205,7 +206,7 @@ def _pass_of(
       first_epoch: The one that the run resumes in.
     """
     groups = session.groups if session is not None else BatchGroups()
-    at = _Pass(groups=groups, steps=steps, batches=groups.batches_per_epoch)
+    at = _Pass(groups=groups, steps=steps, is_whole=steps is None, batches=groups.batches_per_epoch)
     if groups.size <= 1 or groups.batches_per_epoch is not None:
         return at
     count = size_of(dataset)
