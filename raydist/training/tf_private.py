@@ -1271,12 +1271,30 @@ class WithoutEffects:
         Raises:
           ValueError: There are `effects`.
         """
-        if self.effects:
-            raise ValueError(f"what is computed needs {', '.join(self.effects)}, which have effects")
+        self._check_effects()
         return list(self._run(*tf.nest.flatten(args, expand_composites=True)))
 
-    def with_other_scalars(self, *args: Any) -> list[tf.Tensor] | None:
-        """Returns the outputs that there would be if scalar variables that are 0 were not; None if none is.
+    def _check_effects(self) -> None:
+        if self.effects:
+            raise ValueError(f"what is computed needs {', '.join(self.effects)}, which have effects")
+
+    def given(self, tensors: Sequence[tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
+        """Returns a function that gets values of some tensors of the graph, in a list, before the arguments.
+
+        It computes the outputs from these, and not what the tensors are computed from.
+        """
+        if not tensors:
+            return lambda values, *args: self(*args)
+        run = self._traced.prune([*self.inputs, *tensors], self._traced.outputs)
+
+        def call(values: Sequence[Any], *args: Any) -> list[tf.Tensor]:
+            self._check_effects()
+            return list(run(*tf.nest.flatten(args, expand_composites=True), *values))
+
+        return call
+
+    def other_scalars(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns the scalar variables that are 0 now, as `given` takes them, and other values for them.
 
         Real ones are then 1, and whole numbers 1000, as a count of steps is when training has begun.
         """
@@ -1288,11 +1306,7 @@ class WithoutEffects:
         reads = [self.graph.get_tensor_by_name(one.name) for one in reads if one.dtype in _COUNTED]
         values = self._traced.prune([], reads)() if reads else []
         zeros = [one for one, value in zip(reads, values, strict=True) if value == 0]
-        if not zeros:
-            return None
-        run = self._traced.prune([*self.inputs, *zeros], self._traced.outputs)
-        others = [tf.constant(1.0 if one.dtype.is_floating else 1000, one.dtype) for one in zeros]
-        return list(run(*tf.nest.flatten(args, expand_composites=True), *others))
+        return zeros, [tf.constant(1.0 if one.dtype.is_floating else 1000, one.dtype) for one in zeros]
 
 
 _COUNTED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)

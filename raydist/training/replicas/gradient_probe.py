@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,29 +39,22 @@ class Statistics:
 
     Attributes:
       layers: The layers that computed them.
+      of_batch: The tensors of the graph in whose place those of another batch can be put.
     """
 
     def __init__(self) -> None:
         self.layers: list[Any] = []
+        self.of_batch: list[tf.Tensor] = []
         self._graph = tf.compat.v1.get_default_graph()
-        self._of_batch: list[Any] = []
-        self._left: Iterator[Any] | None = None
-
-    def begin_part(self) -> None:
-        """Has `of` return, from now on, what it has returned before, from the first on."""
-        self._left = iter(self._of_batch)
 
     def of(self, layer: Any, compute: Callable[[], Any]) -> Any:
-        """Returns `compute()` as a constant; for a part of a batch that of the batch."""
+        """Returns `compute()` as a constant."""
         if tf.compat.v1.get_default_graph() is not self._graph:  # in a loop, for example
             return compute()
-        if self._left is not None:
-            found = next(self._left, None)
-            return compute() if found is None else found
         found = tf.nest.map_structure(
             lambda one: tf.stop_gradient(one, name=linearity.OF_WHOLE_BATCH), compute()
         )
-        self._of_batch.append(found)
+        self.of_batch += tf.nest.flatten(found)
         self.layers += [layer] if all(one is not layer for one in self.layers) else []
         return found
 

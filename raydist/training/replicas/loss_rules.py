@@ -30,7 +30,8 @@ from raydist.training.replicas import (
 )
 from raydist.training.replicas.code_names import is_keras
 from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
-from raydist.training.replicas.step_check import MOST_MEANS, MOST_RETURNED, Division
+from raydist.training.replicas.rehearsal import MOST_MEANS, Shown
+from raydist.training.replicas.step_check import MOST_RETURNED, Division
 from raydist.training.reporting import reporter
 
 logger = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ def decide(
             sums_itself=code_names.sums_by_itself(model.optimizer),
         )
     source = next(code_names.own_sources(model), None)
-    _refuse_drifting(source, [] if check is None else _drifting(model, check.fed), strategy)
+    _refuse_drifting(source, [] if check is None else _drifting(model, check.rehearsal.fed), strategy)
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
     if strategy.num_replicas_in_sync > 1 and (layers := _comparing_layers(model, check, given, batch)):
@@ -205,7 +206,7 @@ def decide_evaluation(
         reporter.note(sentence)
         return
     _evaluation_rules[model] = rule
-    _set_takers_of_sums(check.means, found, rule, is_evaluation=True)
+    _set_takers_of_sums(check.rehearsal.means, found, rule, is_evaluation=True)
 
 
 def _checked(
@@ -215,7 +216,7 @@ def _checked(
     name: object,
     strategy: tf.distribute.Strategy,
     model: Any = None,
-    shown: step_check.Shown | None = None,
+    shown: Shown | None = None,
     compares: bool = True,
     **options: Any,
 ) -> step_check.StepCheck | None:
@@ -225,7 +226,8 @@ def _checked(
 
     Args:
       name: Of the step, for the log.
-      model, shown, compares, options: As of `StepCheck`.
+      model, shown, options: As of `StepCheck`.
+      compares: Whether the gradients are wanted.
     """
     check: step_check.StepCheck | None = None
     try:
@@ -235,9 +237,7 @@ def _checked(
         if num_rows == 1:
             batch = slices.doubled(batch)
         spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-        check = step_check.StepCheck(
-            step, strategy=strategy, spec=spec, model=model, shown=shown, compares=compares, **options
-        )
+        check = step_check.StepCheck(step, strategy=strategy, spec=spec, model=model, shown=shown, **options)
         if compares:
             check.measure(batch)
         if num_rows == 1:
@@ -310,9 +310,9 @@ def rule_of_loop(
     # Other variables are told: a loop may mean them to be a replica's own.
     _refuse_drifting(step_fn, [one for one in drifting if one.trainable], strategy)
     if check is not None:
-        if check.draws_elsewhere:
+        if check.rehearsal.draws_elsewhere:
             reporter.note(loss_verdict.describe_draws(step_fn))
-        if layers := layer_notes.normed_by_replica(check.normalising, strategy):
+        if layers := layer_notes.normed_by_replica(check.rehearsal.normalising, strategy):
             reporter.note(layer_notes.describe_norms(layers))
         if drifting:
             reporter.note(loss_verdict.describe_assignments(step_fn, drifting, is_note=True))
@@ -400,12 +400,12 @@ def _sums_returned(
 def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
     """Returns the variables to which each replica assigns a value of its own, on which results depend."""
     none = tf.VariableAggregation.NONE
-    weights = [one for one in check.fed if one.trainable]
+    weights = [one for one in check.rehearsal.fed if one.trainable]
     return [
         one
         for one in (*_assigned_in_loop(check), *weights)
         if (
-            check.gradients_depend_on(one)
+            check.rehearsal.gradients_depend_on(one)
             if tf_private.is_synchronized_on_read(one)
             else one.aggregation == none  # TensorFlow has two enums of them
         )
@@ -419,14 +419,16 @@ def _summed_in_loop(check: step_check.StepCheck) -> list[Any]:
         for one in _assigned_in_loop(check)
         if one.aggregation == tf.VariableAggregation.SUM
         and not tf_private.is_synchronized_on_read(one)
-        and check.gradients_depend_on(one)
+        and check.rehearsal.gradients_depend_on(one)
     ]
 
 
 def _assigned_in_loop(check: step_check.StepCheck) -> list[Any]:
     # Without moving statistics, which another note names, or which are the same on all replicas.
-    moving = tf_private.ids_of([variable for layer in check.normalising for variable in layer.variables])
-    return [one for one in check.fed if not one.trainable and id(one) not in moving]
+    moving = tf_private.ids_of(
+        [variable for layer in check.rehearsal.normalising for variable in layer.variables]
+    )
+    return [one for one in check.rehearsal.fed if not one.trainable and id(one) not in moving]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -488,7 +490,7 @@ class _Findings:
         errors = np.array([check.errors, check.tape_errors])
         is_known = errors < UNKNOWN
         if check.has_compared:
-            takes_sums[:, : len(check.means)] = check.takes_sums
+            takes_sums[:, : len(check.rehearsal.means)] = check.takes_sums
             shows_batch[:] = check.shows_batch
             kinds = np.asarray(check.returned)[:, :MOST_RETURNED]
             for index, kind in enumerate((1, 0, -1)):
@@ -505,18 +507,18 @@ class _Findings:
             returned_varies=varies,
             returned_fixed=fixed,
             has_compared=check.has_compared,
-            asks_for_replicas=check.asks_for_replicas,
-            is_random=check.is_random,
-            reduces_itself=check.reduces_itself,
-            reduces_twice=check.reduces_twice,
-            is_without_updates=check.is_without_updates,
-            trains_by_hand=any(one.trainable for one in check.fed),
-            processes_gradients=check.processes_gradients,
-            processes_sums=check.processes_sums,
-            tolerance=check.tolerance,
+            asks_for_replicas=check.rehearsal.asks_for_replicas,
+            is_random=check.rehearsal.is_random,
+            reduces_itself=check.rehearsal.reduces_itself,
+            reduces_twice=check.rehearsal.reduces_twice,
+            is_without_updates=not check.rehearsal.updates,
+            trains_by_hand=any(one.trainable for one in check.rehearsal.fed),
+            processes_gradients=check.rehearsal.processes_gradients,
+            processes_sums=check.rehearsal.processes_sums,
+            tolerance=check.rehearsal.tolerance,
             is_checked=True,
             is_for_this_batch=not check.is_additive,
-            has_effects=bool(check.effects),
+            has_effects=bool(check.rehearsal.effects),
             may_divide=division is Division.WHOLE,
             may_divide_part=division is Division.PART,
         )
@@ -565,9 +567,9 @@ def _find_rule(
     def set_takers_of_sums(rule: LossRule) -> None:
         # A worker that could not look does not know the metrics, and all have to treat them alike.
         if check is not None and found.has_compared == 1:
-            _set_takers_of_sums(check.means, found, rule)
+            _set_takers_of_sums(check.rehearsal.means, found, rule)
             # Keras's own test step computes the losses by the same code.
-            _set_takers_of_sums(check.means, found, rule, is_evaluation=True)
+            _set_takers_of_sums(check.rehearsal.means, found, rule, is_evaluation=True)
 
     def is_shown(rule: LossRule) -> bool:
         return found.has_compared == 0 or found.shows(rule)
@@ -657,7 +659,7 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
         if stateful:
             yield layer_notes.describe_state(stateful, is_sure=False)
         return
-    fed = check.fed
+    fed = check.rehearsal.fed
     stateful = [
         one for one in stateful if tf_private.ids_of(layer_notes.own_state(one)) & {id(each) for each in fed}
     ]
@@ -672,11 +674,13 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
 
 def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
     metrics = {id(one) for one in model.metrics}
-    drawing = [one for one in check.drawing if id(one) not in metrics and not _is_noted_to_draw(one)]
+    drawing = [
+        one for one in check.rehearsal.drawing if id(one) not in metrics and not _is_noted_to_draw(one)
+    ]
     if drawing:
         yield layer_notes.describe_draws(drawing)
-    functions = [check.drawing_function]
-    if check.draws_elsewhere:
+    functions = [check.rehearsal.drawing_function]
+    if check.rehearsal.draws_elsewhere:
         functions.append(next(code_names.own_sources(model), None))
     yield from (loss_verdict.describe_draws(one) for one in functions if one is not None)
 

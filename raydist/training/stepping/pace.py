@@ -90,6 +90,10 @@ class InputClock:
         self._totals.assign_add(tf.stack([waited_s, tf.cast(_num_examples(element), tf.float64)]))
         return element
 
+    def give_back(self, element: Any) -> None:
+        """Counts an element no longer that was taken outside of a graph, because it will be taken again."""
+        self._num_examples -= float(_num_examples(element))
+
     def read(self) -> Reading:
         waited_s, num_examples = self._totals.numpy().tolist()
         is_timed = self._is_timed and not tf_private.is_op_determinism_enabled()
@@ -140,6 +144,12 @@ def read_input_clock() -> Reading | None:
 def next_element(iterator: Any) -> Any:
     """Returns `next(iterator)`, measured."""
     return next(iterator) if _clock is None else _clock.next(iterator)
+
+
+def give_back(element: Any) -> None:
+    """Has an element that `next_element` gave count once it is taken from another iterator."""
+    if _clock is not None:
+        _clock.give_back(element)
 
 
 def _num_examples(element: Any) -> Any:

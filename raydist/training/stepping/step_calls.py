@@ -154,17 +154,48 @@ def call_of_steps(
         is_new = (size > 1) not in begun
         if is_new and size > 1:
             first_look.at_groups(call.iterator.element_spec)
-        if call.may_end or run_eagerly or (is_new and first_look.is_wanted(size > 1)):
+        looks = is_new and first_look.is_wanted(size > 1)
+        if call.may_end or run_eagerly or (looks and (size > 1 or not _is_plain(call.iterator))):
             return one_by_one(call)
-        begun.add(size > 1)
         if size not in loops:
             loops[size] = _Loop(compiled or one_step, batches_per_step=size)
-        outputs = loops[size](call.iterator, call.num_steps)
+        num_steps, outputs = call.num_steps, None
+        if looks:  # at the first element, which the same function then trains on as all others
+            element = begin(next(call), is_group=False)
+            outputs = loops[size](_iterator_of_one(element, call.iterator.element_spec), 1)
+            num_steps -= 1
+        begun.add(size > 1)
+        if num_steps:
+            outputs = loops[size](call.iterator, num_steps)
         if unseen:
             unseen.pop()(loops[size].graph(call.iterator))
         return outputs
 
     return function
+
+
+def _is_plain(iterator: Any) -> bool:
+    """Whether it is one of a dataset of dense tensors that no strategy distributes."""
+    specs = tf.nest.flatten(getattr(iterator, "element_spec", None))
+    return isinstance(iterator, tf.data.Iterator) and all(isinstance(one, tf.TensorSpec) for one in specs)
+
+
+def _iterator_of_one(element: Any, spec: Any) -> Any:
+    """Returns an iterator over an element that was taken already, of the type of the one that gave it.
+
+    A `tf.function` is not traced anew for it.
+    """
+    pace.give_back(element)
+
+    @tf.autograph.experimental.do_not_convert
+    def of_type(*parts: tf.Tensor) -> Any:
+        given = [
+            tf.raw_ops.PlaceholderWithDefault(input=one, shape=each.shape)
+            for one, each in zip(parts, tf.nest.flatten(spec), strict=True)
+        ]
+        return tf.nest.pack_sequence_as(spec, given)
+
+    return iter(tf.data.Dataset.from_tensors(tuple(tf.nest.flatten(element))).map(of_type))
 
 
 class _Loop:

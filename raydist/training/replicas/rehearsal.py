@@ -1,0 +1,345 @@
+"""A training step traced once, outside of the strategy, and what it makes of a batch and of parts of it.
+
+None of the step's effects are executed: no variable changes, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.replicas import dependence, linearity, slices
+from raydist.training.replicas.gradient_probe import Probe, Statistics, Update
+from raydist.training.replicas.loss_verdict import TOLERANCE, TOLERANCE_OF_DOUBLES, TOLERANCE_OF_HALVES
+from raydist.training.replicas.replica_share import use_share
+
+# Metrics of a step whose scalars are compared.
+MOST_MEANS = 16
+# What calls the user's code, and TensorFlow on its behalf.
+_LIBRARIES = ("keras", "tf_keras", "raydist")
+
+
+class Shown(Protocol):
+    """Takes what a step returns."""
+
+    def own_scalars(self, outputs: Any) -> list[tf.Tensor]:
+        """Returns the numbers in it that are to be compared."""
+
+
+class Outcome(NamedTuple):
+    """What a step makes of a batch, or of a part of it.
+
+    Attributes:
+      gradients: What its optimizers were given, a list for each time: tensors, `tf.IndexedSlices` and Nones.
+      of_tapes: The same as tapes gave them, before the step clipped them, for example.
+      given: What `Mean`s are given without a weight. `weighted`: with one. `returned`: what the step returns.
+        A float64 vector each.
+      statistics: By which layers normalise the batch.
+    """
+
+    gradients: list[list[Any]]
+    of_tapes: list[list[Any]]
+    given: Any
+    weighted: Any
+    returned: Any
+    statistics: list[Any]
+
+
+class Rehearsal:
+    """A training step, traced once for batches of any size, as one of some replicas.
+
+    Attributes:
+      updates: What the step gives to its optimizers: tensors of the trace.
+      graph: All that it was traced to.
+      means: The `Mean` metrics that it gives scalars, in order, MOST_MEANS at most.
+      normalising: The layers that normalise by statistics of the batch.
+      asks_for_replicas: Whether the user's code asks how many replicas there are, itself or by TensorFlow's
+        functions such as `tf.nn.compute_average_loss`.
+      reduces_twice: Whether it reduces something over replicas, outside of layers, and an optimizer adds up
+        its gradients again.
+      drawing: The layers and metrics of the model that draw random numbers.
+      drawing_function: A method of the model's that draws some by itself; None where none does.
+      draws_elsewhere: Whether something else does, such as a loss.
+      tolerance: Relative difference of gradients that are equal up to rounding, in their types.
+      tolerances: The same of each number in `Outcome.given`, `weighted` and `returned`.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any], Any],
+        *,
+        strategy: tf.distribute.Strategy,
+        spec: Any,
+        num_replicas: int,
+        model: Any = None,
+        shown: Shown | None = None,
+    ) -> None:
+        """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
+
+        Args:
+          num_replicas: How many there are in what is traced. Losses of one of several are scaled by a number
+            that `run` gets.
+          model: Whose step it is; None for that of a loop.
+          shown: What its logs show of metrics, which the step itself notes.
+
+        Raises:
+          Exception: What the step raises.
+        """
+        self.asks_for_replicas = self.reduces_twice = self.draws_elsewhere = False
+        self.drawing: list[Any] = []
+        self.drawing_function: Any = None
+        self._model, self._shown, self._spec = model, shown, spec
+        self._owners: set[int] = set()
+        if model is not None:
+            operations = getattr(model, "operations", ())  # of a functional one of Keras 3
+            owners = (*model._flatten_layers(include_self=False), *model.metrics, *operations)
+            self._owners = {id(one) for one in owners}
+        self._probe = Probe(strategy)
+        self._returned: list[tf.Tensor] = []
+
+        def outputs(scale: tf.Tensor, batch: Any) -> list[tf.Tensor]:
+            self._probe.statistics = Statistics()
+            with (
+                tf_private.as_one_of(
+                    num_replicas, on_question=self._note_question, on_reduction=self._note_reduction
+                ),
+                use_share(scale if num_replicas > 1 else None, is_model_step=model is not None),
+                tf_private.constant_draws(self._note_draw),
+            ):
+                self._probe.collect(lambda: self._run_step(step, batch))
+            self._structure = self._outcome_in_graph()
+            flat = tf.nest.flatten(self._structure, expand_composites=True)
+            return [tf.identity(one) for one in flat if one is not None]
+
+        self._run = tf_private.WithoutEffects(outputs, tf.TensorSpec([], tf.float32), spec)
+        self._runs: dict[tuple[int, ...], Callable[..., list[tf.Tensor]]] = {}
+        self.graph = self._run.graph
+        self.updates: list[Update] = self._probe.updates
+        self.means = [metric for metric, _ in self._probe.means[:MOST_MEANS]]
+        self.normalising = self._probe.statistics.layers if self._probe.statistics is not None else []
+        self.tolerance = max(map(_tolerance_of, self._flat_gradients()), default=TOLERANCE)
+        self.tolerances = [[_tolerance_of(value) for value in values] for values in self._scalars()]
+
+    def _run_step(self, step: Callable[[Any], Any], batch: Any) -> None:
+        outputs = step(batch)
+        self._returned = [] if self._shown is None else self._shown.own_scalars(outputs)
+
+    def _scalars(self) -> tuple[list[Any], list[Any], list[Any]]:
+        given = [value for _, value in self._probe.means[:MOST_MEANS]]
+        return given, [value for _, value in self._probe.weighted_means], self._returned
+
+    def _outcome_in_graph(self) -> Outcome:
+        gradients = [[_as_tensor(one) for one in update.gradients] for update in self._probe.updates]
+        of_tapes = [
+            [
+                given if unprocessed is None else unprocessed
+                for given, unprocessed in zip(of_update, update.unprocessed, strict=True)
+            ]
+            for of_update, update in zip(gradients, self._probe.updates, strict=True)
+        ]
+        assert self._probe.statistics is not None
+        given, weighted, returned = map(_vector_of, self._scalars())
+        return Outcome(
+            gradients=gradients,
+            of_tapes=of_tapes if self.processes_sums else [],
+            given=given,
+            weighted=weighted,
+            returned=returned,
+            statistics=list(self._probe.statistics.of_batch),
+        )
+
+    @property
+    def processes_gradients(self) -> bool:
+        """Whether the step clips its gradients, or does something else to them that is not linear."""
+        return any(update.is_processed for update in self._probe.updates)
+
+    @property
+    def processes_sums(self) -> bool:
+        """Whether those are the sums over its batch that tapes give, and not each example's."""
+        return any(one is not None for update in self._probe.updates for one in update.unprocessed)
+
+    @property
+    def reduces_itself(self) -> bool:
+        """Whether the step adds up its gradients over replicas before it gives them to an optimizer of
+        tf_keras, with `skip_gradients_aggregation`."""
+        return any(update.is_reduced for update in self.updates)
+
+    @property
+    def effects(self) -> list[str]:
+        """What has effects and is needed for what it makes of a batch, such as Python that it calls."""
+        return self._run.effects
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether anything depends on what losses are scaled by."""
+        return bool(self._run.needed.inputs[0].consumers())
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it depends on random numbers for which no constant could be put."""
+        return dependence.draws(self._run.needed.as_graph_def())
+
+    @property
+    def fed(self) -> list[Any]:
+        """The variables to which the step assigns what depends on its batch, of metrics and layers too."""
+        _, *of_batch = self._run.inputs
+        nodes = dependence.fed_variables(self.graph.as_graph_def(), {one.op.name for one in of_batch})
+        return tf_private.variables_named(self.graph, nodes)
+
+    def gradients_depend_on(self, variable: Any) -> bool:
+        """Whether the gradients of a batch depend on the value of a variable."""
+        return any(tf_private.reads_any(one, [variable]) for one in self._flat_gradients())
+
+    def dependences(self) -> tuple[list[linearity.Dependence], list[linearity.Dependence]]:
+        """Returns how each gradient depends on the batch, and how each number that is returned."""
+        _, *tensors = self._run.inputs
+        is_sized = [
+            not isinstance(component, tf.TensorSpec)
+            for component in tf.nest.flatten(self._spec)
+            for _ in tf.nest.flatten(component, expand_composites=True)
+        ]
+        gradients = self._flat_gradients()
+        sources = list(zip(tensors, is_sized, strict=True))
+        found = linearity.dependences(self.graph, sources, [*gradients, *self._returned])
+        return found[: len(gradients)], found[len(gradients) :]
+
+    def _flat_gradients(self) -> list[tf.Tensor]:
+        found = [one for of_update in self._structure.gradients for one in of_update if one is not None]
+        return [one.values if isinstance(one, tf.IndexedSlices) else one for one in found]
+
+    def takes(self, batch: Any) -> bool:
+        """Whether it was traced for batches like this one."""
+        own, given = tf.nest.flatten(self._spec), [slices.relaxed_spec(one) for one in tf.nest.flatten(batch)]
+        return len(own) == len(given) and all(
+            one.is_compatible_with(other) for one, other in zip(own, given, strict=True)
+        )
+
+    def run(
+        self,
+        batch: Any,
+        *,
+        scale: float = 1.0,
+        statistics: Sequence[Any] = (),
+        with_other_scalars: bool = False,
+    ) -> Outcome:
+        """Returns what the step makes of a batch.
+
+        Args:
+          scale: What losses are scaled by; 1 for all examples of an update.
+          statistics: By which layers normalise, where the batch is a part of the one that has them.
+          with_other_scalars: Whether scalar variables that are 0 are others, see `has_other_scalars`.
+
+        Raises:
+          ValueError: There are `effects`.
+        """
+        assert self._probe.statistics is not None
+        feeds = self._probe.statistics.of_batch[: len(statistics)]
+        values = list(statistics[: len(feeds)])
+        if with_other_scalars:
+            others, of_others = self._others
+            feeds, values = [*feeds, *others], [*values, *of_others]
+        key = tuple(map(id, feeds))
+        if key not in self._runs:
+            self._runs[key] = self._run.given(feeds)
+        found = iter(self._runs[key](values, tf.constant(scale), batch))
+        flat = tf.nest.flatten(self._structure, expand_composites=True)
+        outcome: Outcome = tf.nest.pack_sequence_as(
+            self._structure, [None if one is None else next(found) for one in flat], expand_composites=True
+        )
+        return outcome._replace(
+            of_tapes=outcome.of_tapes or outcome.gradients,
+            given=outcome.given.numpy(),
+            weighted=outcome.weighted.numpy(),
+            returned=outcome.returned.numpy(),
+        )
+
+    @property
+    def has_other_scalars(self) -> bool:
+        """Whether it reads scalar variables that are 0 now, and may be others later in training.
+
+        Real ones are then taken to be 1, and whole numbers 1000, as a count of steps is when training has
+        begun.
+        """
+        return bool(self._others[0])
+
+    @functools.cached_property
+    def _others(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        return self._run.other_scalars()
+
+    def _note_question(self) -> None:
+        self.asks_for_replicas = self.asks_for_replicas or not _is_of_library(sys._getframe(2))
+
+    def _note_reduction(self) -> None:
+        frame = sys._getframe(2)
+        is_of_step = not (_is_of_library(frame) or _is_gradient(frame) or _is_in_layer(frame))
+        self.reduces_twice = self.reduces_twice or is_of_step
+
+    def _note_draw(self) -> None:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not self._is_drawing(frame):
+            frame = frame.f_back
+        self.draws_elsewhere = self.draws_elsewhere or frame is None
+
+    def _is_drawing(self, frame: FrameType) -> bool:
+        """Whether a call is one of a layer, a metric or a method of the model's; notes it if so."""
+        owner = frame.f_locals.get("self")
+        if id(owner) in self._owners:
+            self.drawing += [owner] if all(one is not owner for one in self.drawing) else []
+        elif owner is not None and owner is self._model and _package_of(frame) not in _LIBRARIES:
+            name = frame.f_code.co_name.removeprefix("tf__")  # what AutoGraph makes of it
+            self.drawing_function = getattr(type(owner), name, type(owner))
+        else:
+            return False
+        return True
+
+
+def _as_tensor(gradient: Any) -> Any:
+    is_given = gradient is None or isinstance(gradient, tf.IndexedSlices)
+    return gradient if is_given else tf.convert_to_tensor(gradient)
+
+
+def _vector_of(values: Sequence[Any]) -> tf.Tensor:
+    zero = tf.constant(0.0, tf.float64)
+    return tf.stack([zero, *(tf.cast(value, tf.float64) for value in values)])[1:]
+
+
+def _tolerance_of(value: Any) -> float:
+    behind = {one.dtype.name for op in tf_private.ops_behind(value) for one in op.outputs}
+    of_type = TOLERANCE_OF_DOUBLES if value.dtype == tf.float64 else TOLERANCE
+    return max([of_type, *(TOLERANCE_OF_HALVES[one] for one in behind & {*TOLERANCE_OF_HALVES})])
+
+
+def _is_of_library(frame: FrameType | None) -> bool:
+    """Whether it is Keras or raydist that called TensorFlow from here, and not the user's code."""
+    while frame is not None:
+        package = _package_of(frame)
+        if package != "tensorflow":
+            return package in _LIBRARIES
+        frame = frame.f_back
+    return True
+
+
+def _is_gradient(frame: FrameType) -> bool:
+    """Whether TensorFlow reduces because it computes the gradient of a reduction, which is one too."""
+    # It is a lambda in `ReplicaContextBase.all_reduce` (distribute_lib.py).
+    return frame.f_code.co_name == "<lambda>" and _package_of(frame) == "tensorflow"
+
+
+def _is_in_layer(frame: FrameType | None) -> bool:
+    """Whether a layer or a model is called, which may reduce what it computes of a batch."""
+    while frame is not None:
+        is_call = frame.f_code.co_name == "__call__" and _package_of(frame) in ("keras", "tf_keras")
+        if is_call and hasattr(frame.f_locals.get("self"), "_flatten_layers"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
