@@ -160,6 +160,7 @@ class _Searching:
         self._values: dict[str, float] = {}
         self._storage = storage
         self._show = show
+        self._cut: set[str] = set()  # trials that it stops, which Tune knows as terminated then
         self.trials: Sequence[Trial] = ()
         self.problem: RaydistError | None = None
         self.is_interrupted = False
@@ -195,6 +196,7 @@ class _Searching:
         By the handler for SIGUSR1 that Tune sets when it begins. It also has one for SIGINT, which is not
         used: a Ctrl-C that it took before its first step would not be known here.
         """
+        self._cut |= {one.trial_id for one in self.trials if one.status != Trial.TERMINATED}
         tunes = signal.getsignal(signal.SIGUSR1)
         if callable(tunes):
             tunes(signal.SIGUSR1, None)
@@ -320,8 +322,9 @@ class _Searching:
         return TrialRow(
             run=run.run,
             state=None if state is None else state.value,
-            # Those that are left when the search is interrupted are not terminated for Tune.
-            stopped_early=state is RunState.CANCELLED and trial.status == Trial.TERMINATED,
+            stopped_early=state is RunState.CANCELLED
+            and trial.status == Trial.TERMINATED
+            and trial.trial_id not in self._cut,
             params={key: trial.config[key] for key in search.space.dimensions},
             seed=trial.config.get(SEED),
             epochs=int(last.get("training_iteration", 0)),

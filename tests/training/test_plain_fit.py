@@ -61,7 +61,9 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_a_job_is_told_that_plain_fit_stores_no_checkpoints(keras: str) -> None:
-    [task] = run_function(f"{FUNCTIONS}:fit_of_the_users_own", Cluster(keras=keras))
+    [task] = run_function(
+        f"{FUNCTIONS}:fit_of_the_users_own", Cluster(strategy="mirrored", devices=2, keras=keras)
+    )
     assert task.values["before"] == []
     [note] = task.values["notes"]
     assert note.startswith("model.fit without ctx.callbacks() stores no checkpoints, so a new attempt trains")

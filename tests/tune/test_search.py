@@ -25,14 +25,17 @@ from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
 from raydist.spec.params import ParamTexts
 from raydist.spec.secrecy import dump_plain_json
 from raydist.storage.claims import Claim, ClaimStore
+from raydist.storage.filesystem import Storage
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.tune import search
 from raydist.tune.run_trainable import SEED, has_fixed_room, run_name, wait_until_free
 from raydist.tune.search import check_parallel, error_of
-from raydist.tune.space import parse_space
+from raydist.tune.space import Space, parse_space
 from raydist.tune.trainable import trainable
 from raydist.tune.tuner import Diverged, Search, Variants, param_space
 from tests.planning.plans import LAPTOP, cluster, plan
+from tests.support.records import make_record
 
 PARAMS = {"rate": 1e-3, "units": 64}
 
@@ -210,6 +213,26 @@ def test_metric_that_another_trial_reports_is_known() -> None:
     trials: Any = [SimpleNamespace(metric_analysis={}), SimpleNamespace(metric_analysis={"val_loss": {}})]
     state.trials = trials
     assert state._is_known("val_loss")
+
+
+def test_trials_that_an_interrupt_stops_are_not_stopped_early(tmp_path: Path) -> None:
+    asked: Any = SimpleNamespace(
+        num_trials=2, space=Space(dimensions={}, fixed={}), metric=None, direction=None
+    )
+    storage: Any = Storage.open(str(tmp_path))
+    state = search._Searching(asked, study="s", store=None, storage=storage, show=print)  # type: ignore[arg-type]
+    trials: Any = [
+        SimpleNamespace(trial_id=f"1_{number}", status=status, last_result={}, config={})
+        for number, status in enumerate(("TERMINATED", "RUNNING"))
+    ]
+    for one in trials:
+        run = open_run(str(tmp_path), run=run_name(one.trial_id, study="s", is_search=True))
+        RunRecordStore(run).replace(make_record(run, state="CANCELLED"))
+    state.trials = trials
+    with state.current():
+        signal.raise_signal(signal.SIGINT)
+        trials[1].status = "TERMINATED"  # as Tune says of all that it has stopped
+        assert [state.row_of(one).stopped_early for one in trials] == [True, False]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
