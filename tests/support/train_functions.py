@@ -192,9 +192,12 @@ def logs_of_eager_steps(ctx: Any) -> dict[str, Any]:
         def train_step(self, data: Any) -> dict[str, Any]:
             x, y = data
             y_pred = self(x, training=True)
-            for metric in self.metrics:
-                if metric.name != "loss":
-                    metric.update_state(y, y_pred)
+            if keras.Model.__module__.startswith("tf_keras"):
+                self.compiled_metrics.update_state(y, y_pred)  # whose metrics are made in the first step
+            else:
+                for metric in self.metrics:
+                    if metric.name != "loss":
+                        metric.update_state(y, y_pred)
             return {metric.name: metric.result() for metric in self.metrics}
 
     seen: list[float] = []

@@ -189,7 +189,8 @@ def make_step_function(
     def logged_step(element: Any) -> Any:
         outputs = replica_step(element)
         if shown is None:
-            return outputs
+            # Keras 3 shows the variable itself for a metric whose `result` returns it.
+            return own_logs.as_tensors(outputs)
         return shown.weighted(outputs, element)
 
     @tf.autograph.experimental.do_not_convert
