@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import dependence, linearity, slices
+from raydist.training.replicas import dependence, linearity
 from raydist.training.replicas.gradient_probe import Probe, Statistics, Update
 from raydist.training.replicas.loss_verdict import TOLERANCE, TOLERANCE_OF_DOUBLES, TOLERANCE_OF_HALVES
 from raydist.training.replicas.replica_share import use_share
@@ -61,13 +61,12 @@ class Rehearsal:
       normalising: The layers that normalise by statistics of the batch.
       asks_for_replicas: Whether the user's code asks how many replicas there are, itself or by TensorFlow's
         functions such as `tf.nn.compute_average_loss`.
+      depends_on_replicas: Whether anything but raydist asks, also Keras.
       reduces_twice: Whether it reduces something over replicas, outside of layers, and an optimizer adds up
         its gradients again.
       drawing: The layers and metrics of the model that draw random numbers.
       drawing_function: A method of the model's that draws some by itself; None where none does.
       draws_elsewhere: Whether something else does, such as a loss.
-      tolerance: Relative difference of gradients that are equal up to rounding, in their types.
-      tolerances: The same of each number in `Outcome.given`, `weighted` and `returned`.
     """
 
     def __init__(
@@ -91,7 +90,8 @@ class Rehearsal:
         Raises:
           Exception: What the step raises.
         """
-        self.asks_for_replicas = self.reduces_twice = self.draws_elsewhere = False
+        self.asks_for_replicas = self.depends_on_replicas = False
+        self.reduces_twice = self.draws_elsewhere = False
         self.drawing: list[Any] = []
         self.drawing_function: Any = None
         self._model, self._shown, self._spec = model, shown, spec
@@ -123,8 +123,6 @@ class Rehearsal:
         self.updates: list[Update] = self._probe.updates
         self.means = [metric for metric, _ in self._probe.means[:MOST_MEANS]]
         self.normalising = self._probe.statistics.layers if self._probe.statistics is not None else []
-        self.tolerance = max(map(_tolerance_of, self._flat_gradients()), default=TOLERANCE)
-        self.tolerances = [[_tolerance_of(value) for value in values] for values in self._scalars()]
 
     def _run_step(self, step: Callable[[Any], Any], batch: Any) -> None:
         outputs = step(batch)
@@ -153,6 +151,16 @@ class Rehearsal:
             returned=returned,
             statistics=list(self._probe.statistics.of_batch),
         )
+
+    @functools.cached_property
+    def tolerance(self) -> float:
+        """Relative difference of gradients that are equal up to rounding, in their types."""
+        return max(map(_tolerance_of, self._flat_gradients()), default=TOLERANCE)
+
+    @functools.cached_property
+    def tolerances(self) -> list[list[float]]:
+        """The same of each number in `Outcome.given`, `weighted` and `returned`."""
+        return [[_tolerance_of(value) for value in values] for values in self._scalars()]
 
     @property
     def processes_gradients(self) -> bool:
@@ -213,13 +221,6 @@ class Rehearsal:
         found = [one for of_update in self._structure.gradients for one in of_update if one is not None]
         return [one.values if isinstance(one, tf.IndexedSlices) else one for one in found]
 
-    def takes(self, batch: Any) -> bool:
-        """Whether it was traced for batches like this one."""
-        own, given = tf.nest.flatten(self._spec), [slices.relaxed_spec(one) for one in tf.nest.flatten(batch)]
-        return len(own) == len(given) and all(
-            one.is_compatible_with(other) for one, other in zip(own, given, strict=True)
-        )
-
     def run(
         self,
         batch: Any,
@@ -273,7 +274,9 @@ class Rehearsal:
         return self._run.other_scalars()
 
     def _note_question(self) -> None:
-        self.asks_for_replicas = self.asks_for_replicas or not _is_of_library(sys._getframe(2))
+        asker = _asker(sys._getframe(2))
+        self.asks_for_replicas = self.asks_for_replicas or asker not in _LIBRARIES
+        self.depends_on_replicas = self.depends_on_replicas or asker != "raydist"
 
     def _note_reduction(self) -> None:
         frame = sys._getframe(2)
@@ -317,12 +320,17 @@ def _tolerance_of(value: Any) -> float:
 
 def _is_of_library(frame: FrameType | None) -> bool:
     """Whether it is Keras or raydist that called TensorFlow from here, and not the user's code."""
+    return _asker(frame) in _LIBRARIES
+
+
+def _asker(frame: FrameType | None) -> str:
+    """Returns the package that called TensorFlow from here; raydist where nothing else did."""
     while frame is not None:
         package = _package_of(frame)
         if package != "tensorflow":
-            return package in _LIBRARIES
+            return package
         frame = frame.f_back
-    return True
+    return "raydist"
 
 
 def _is_gradient(frame: FrameType) -> bool:

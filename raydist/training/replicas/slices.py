@@ -303,9 +303,13 @@ def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any
 def relaxed_spec(component: Any) -> Any:
     """Returns the type of a component, which may be a type already, with any number of rows."""
     spec = component if isinstance(component, tf.TypeSpec) else tf.type_spec_from_value(component)
-    if isinstance(spec, tf.TensorSpec):
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec
+    if getattr(spec, "shape", tf.TensorShape(None)).rank is None:
+        return spec
+    shape = tf.TensorShape([None, *spec.shape[1:]])
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    known = (tf.TensorSpec, tf.SparseTensorSpec)
+    return type(spec)(shape, spec.dtype) if type(spec) in known else spec
 
 
 def for_replicas(batch: Any, strategy: tf.distribute.Strategy) -> Any:

@@ -74,7 +74,7 @@ class StepCheck:
     ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
-        It is traced once more where it asks how many replicas there are: as it is on one device.
+        It is traced once more, as it is on one device, where it may depend on how many replicas there are.
 
         Args:
           model: Whose step it is; None for that of a loop.
@@ -86,8 +86,8 @@ class StepCheck:
         """
         self._strategy, self._spec, self._model, self._shown = strategy, spec, model, shown
         self.rehearsal = self._traced(variants.get(2, step), num_replicas=2)
-        # An optimizer that adds up gradients by itself may take their mean.
-        asks = self.rehearsal.asks_for_replicas or self.rehearsal.reduces_itself or bool(variants)
+        # Keras may multiply by the number, and an optimizer that adds up gradients by itself take their mean.
+        asks = self.rehearsal.depends_on_replicas or self.rehearsal.reduces_itself or bool(variants)
         self._of_whole = self._traced(variants.get(1, step), num_replicas=1) if asks else self.rehearsal
         self.errors = [UNKNOWN] * len(_WEIGHTS)
         self.tape_errors = [UNKNOWN] * len(_WEIGHTS)
@@ -118,21 +118,27 @@ class StepCheck:
         Raises:
           ValueError: There are effects, or the step does something else for a part of a batch.
         """
+        self._measure(batch)
+        if max(self.errors) < UNKNOWN and self._of_whole.has_other_scalars:
+            self._measure_with_other_scalars(batch)
+
+    def _measure(self, batch: Any) -> None:
         of_gradients, self.dependences = self._of_whole.dependences()
         self.is_additive = all(one.is_additive for one in of_gradients)
         whole = self._whole(batch)
         differences, errors = _Differences(whole), []
         self.takes_sums, self.shows_batch, self.returned = [], [], []
         of_given, of_weighted, of_returned = self._of_whole.tolerances
-        for (scale, weight), (first, second) in zip(_WEIGHTS, self._halves(batch, whole), strict=True):
-            given = _in_common(whole.given, first.given + second.given)
+        for (scale, weight), halves in zip(_WEIGHTS, self._halves(batch, whole), strict=True):
+            given = _in_common(whole.given, halves[0].given + halves[1].given)
             sums = _are_equal(*given, of_given) & (np.abs(given[0]) >= _LEAST_SHOWN)  # zero shows nothing
             means = _are_equal(given[0], given[1] / 2, of_given)
             # Keras weighs what it unscales, which makes a sum of it where losses are sums.
             weighted = _in_common(
-                whole.weighted, (first.weighted + second.weighted) * (1 if scale == weight else 0.5)
+                whole.weighted, (halves[0].weighted + halves[1].weighted) * (1 if scale == weight else 0.5)
             )
-            returned = _kinds_of(*_in_common(whole.returned, first.returned + second.returned), of_returned)
+            of_halves = halves[0].returned + halves[1].returned
+            returned = _kinds_of(*_in_common(whole.returned, of_halves), of_returned)
             others = (
                 _are_equal(*weighted, of_weighted),
                 # Those of a loop are told one by one.
@@ -141,10 +147,8 @@ class StepCheck:
             self.takes_sums.append([*sums])
             self.returned.append(returned)
             self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
-            errors.append(differences.of((first, second), weight))
+            errors.append(differences.of(halves, weight))
         self.errors, self.tape_errors = map(list, zip(*errors, strict=True))
-        if max(self.errors) < UNKNOWN and self._of_whole.has_other_scalars:
-            self._measure_with_other_scalars(batch)
 
     def _measure_with_other_scalars(self, batch: Any) -> None:
         """Takes the larger errors: a term may have a weight that is 0 before training, and not later."""
@@ -166,8 +170,8 @@ class StepCheck:
 
     def _halves(
         self, batch: Any, whole: Outcome, *, with_other_scalars: bool = False
-    ) -> Iterator[tuple[Outcome, Outcome]]:
-        """Yields, rule by rule, what the step makes of the two halves of a batch.
+    ) -> Iterator[list[Outcome]]:
+        """Yields, rule by rule, what the step makes of the two halves of a batch: always one list.
 
         Of one size: a loss that divides by the number of replicas is right for them.
         """
@@ -177,17 +181,18 @@ class StepCheck:
         for scale, _ in _WEIGHTS:
             scale = scale if self.rehearsal.is_scaled else 1.0
             if scale != before:
-                found.clear()  # gradients are large
+                found.clear()  # before others are computed: gradients are large
                 for start in (0, size):
-                    outcome = self.rehearsal.run(
-                        slices.rows(batch, start, size),
-                        scale=scale,
-                        statistics=whole.statistics,
-                        with_other_scalars=with_other_scalars,
+                    found.append(
+                        self.rehearsal.run(
+                            slices.rows(batch, start, size),
+                            scale=scale,
+                            statistics=whole.statistics,
+                            with_other_scalars=with_other_scalars,
+                        )
                     )
-                    found.append(outcome)
             before = scale
-            yield found[0], found[1]
+            yield found
 
     def divides_by(self, steps: Sequence[Callable[[Any], Any]], batch: Any) -> Division:
         """Returns what a number does to the gradients, by steps that have it once, twice and four times.
