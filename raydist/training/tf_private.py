@@ -1279,9 +1279,9 @@ class WithoutEffects:
             raise ValueError(f"what is computed needs {', '.join(self.effects)}, which have effects")
 
     def given(self, tensors: Sequence[tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
-        """Returns a function that gets values of some tensors of the graph, in a list, before the arguments.
+        """Returns a function of a list of values, which take the place of `tensors`, and of the arguments.
 
-        It computes the outputs from these, and not what the tensors are computed from.
+        It computes the outputs from these values, and not what is ahead of the tensors in the graph.
         """
         if not tensors:
             return lambda values, *args: self(*args)

@@ -61,7 +61,7 @@ class Rehearsal:
       normalising: The layers that normalise by statistics of the batch.
       asks_for_replicas: Whether the user's code asks how many replicas there are, itself or by TensorFlow's
         functions such as `tf.nn.compute_average_loss`.
-      depends_on_replicas: Whether anything but raydist asks, also Keras.
+      depends_on_replicas: Whether anything but raydist asks: tf_keras's compiled losses do, for example.
       reduces_twice: Whether it reduces something over replicas, outside of layers, and an optimizer adds up
         its gradients again.
       drawing: The layers and metrics of the model that draw random numbers.
@@ -101,10 +101,11 @@ class Rehearsal:
             owners = (*model._flatten_layers(include_self=False), *model.metrics, *operations)
             self._owners = {id(one) for one in owners}
         self._probe = Probe(strategy)
+        self.updates: list[Update] = []
         self._returned: list[tf.Tensor] = []
 
         def outputs(scale: tf.Tensor, batch: Any) -> list[tf.Tensor]:
-            self._probe.statistics = Statistics()
+            self._statistics = self._probe.statistics = Statistics()
             with (
                 tf_private.as_one_of(
                     num_replicas, on_question=self._note_question, on_reduction=self._note_reduction
@@ -112,7 +113,7 @@ class Rehearsal:
                 use_share(scale if num_replicas > 1 else None, is_model_step=model is not None),
                 tf_private.constant_draws(self._note_draw),
             ):
-                self._probe.collect(lambda: self._run_step(step, batch))
+                self.updates = self._probe.collect(lambda: self._run_step(step, batch))
             self._structure = self._outcome_in_graph()
             flat = tf.nest.flatten(self._structure, expand_composites=True)
             return [tf.identity(one) for one in flat if one is not None]
@@ -120,9 +121,8 @@ class Rehearsal:
         self._run = tf_private.WithoutEffects(outputs, tf.TensorSpec([], tf.float32), spec)
         self._runs: dict[tuple[int, ...], Callable[..., list[tf.Tensor]]] = {}
         self.graph = self._run.graph
-        self.updates: list[Update] = self._probe.updates
         self.means = [metric for metric, _ in self._probe.means[:MOST_MEANS]]
-        self.normalising = self._probe.statistics.layers if self._probe.statistics is not None else []
+        self.normalising = self._statistics.layers
 
     def _run_step(self, step: Callable[[Any], Any], batch: Any) -> None:
         outputs = step(batch)
@@ -133,15 +133,14 @@ class Rehearsal:
         return given, [value for _, value in self._probe.weighted_means], self._returned
 
     def _outcome_in_graph(self) -> Outcome:
-        gradients = [[_as_tensor(one) for one in update.gradients] for update in self._probe.updates]
+        gradients = [[_as_tensor(one) for one in update.gradients] for update in self.updates]
         of_tapes = [
             [
                 given if unprocessed is None else unprocessed
                 for given, unprocessed in zip(of_update, update.unprocessed, strict=True)
             ]
-            for of_update, update in zip(gradients, self._probe.updates, strict=True)
+            for of_update, update in zip(gradients, self.updates, strict=True)
         ]
-        assert self._probe.statistics is not None
         given, weighted, returned = map(_vector_of, self._scalars())
         return Outcome(
             gradients=gradients,
@@ -149,7 +148,7 @@ class Rehearsal:
             given=given,
             weighted=weighted,
             returned=returned,
-            statistics=list(self._probe.statistics.of_batch),
+            statistics=list(self._statistics.of_batch),
         )
 
     @functools.cached_property
@@ -165,12 +164,12 @@ class Rehearsal:
     @property
     def processes_gradients(self) -> bool:
         """Whether the step clips its gradients, or does something else to them that is not linear."""
-        return any(update.is_processed for update in self._probe.updates)
+        return any(update.is_processed for update in self.updates)
 
     @property
     def processes_sums(self) -> bool:
         """Whether those are the sums over its batch that tapes give, and not each example's."""
-        return any(one is not None for update in self._probe.updates for one in update.unprocessed)
+        return any(one is not None for update in self.updates for one in update.unprocessed)
 
     @property
     def reduces_itself(self) -> bool:
@@ -232,15 +231,14 @@ class Rehearsal:
         """Returns what the step makes of a batch.
 
         Args:
-          scale: What losses are scaled by; 1 for all examples of an update.
+          scale: What losses are multiplied by: this replica's share of a batch's examples.
           statistics: By which layers normalise, where the batch is a part of the one that has them.
           with_other_scalars: Whether scalar variables that are 0 are others, see `has_other_scalars`.
 
         Raises:
           ValueError: There are `effects`.
         """
-        assert self._probe.statistics is not None
-        feeds = self._probe.statistics.of_batch[: len(statistics)]
+        feeds = self._statistics.of_batch[: len(statistics)]
         values = list(statistics[: len(feeds)])
         if with_other_scalars:
             others, of_others = self._others

@@ -11,6 +11,7 @@ parts of it, both ways.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -74,7 +75,8 @@ class StepCheck:
     ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
-        It is traced once more, as it is on one device, where it may depend on how many replicas there are.
+        `measure` traces it once more, as it is on one device, where it may depend on how many replicas there
+        are.
 
         Args:
           model: Whose step it is; None for that of a loop.
@@ -84,11 +86,11 @@ class StepCheck:
         Raises:
           Exception: What the step raises.
         """
-        self._strategy, self._spec, self._model, self._shown = strategy, spec, model, shown
-        self.rehearsal = self._traced(variants.get(2, step), num_replicas=2)
-        # Keras may multiply by the number, and an optimizer that adds up gradients by itself take their mean.
-        asks = self.rehearsal.depends_on_replicas or self.rehearsal.reduces_itself or bool(variants)
-        self._of_whole = self._traced(variants.get(1, step), num_replicas=1) if asks else self.rehearsal
+        self._model = model
+        self._trace = functools.partial(Rehearsal, strategy=strategy, spec=spec, model=model)
+        self._on_one_device = variants.get(1, step)
+        self._has_variants, self._shown = bool(variants), shown
+        self.rehearsal = self._trace(variants.get(2, step), num_replicas=2, shown=shown)
         self.errors = [UNKNOWN] * len(_WEIGHTS)
         self.tape_errors = [UNKNOWN] * len(_WEIGHTS)
         self.takes_sums: list[list[bool]] = []
@@ -97,15 +99,15 @@ class StepCheck:
         self.is_additive = True
         self.dependences: list[linearity.Dependence] = []
 
-    def _traced(self, step: Callable[[Any], Any], *, num_replicas: int) -> Rehearsal:
-        return Rehearsal(
-            step,
-            strategy=self._strategy,
-            spec=self._spec,
-            num_replicas=num_replicas,
-            model=self._model,
-            shown=self._shown,
-        )
+    @functools.cached_property
+    def _of_whole(self) -> Rehearsal:
+        """The step as it is on one device."""
+        # Keras may multiply by the number of replicas, and an optimizer that adds up gradients by itself may
+        # take their mean.
+        of_part = self.rehearsal
+        if of_part.depends_on_replicas or of_part.reduces_itself or self._has_variants:
+            return self._trace(self._on_one_device, num_replicas=1, shown=self._shown)
+        return of_part
 
     @property
     def has_compared(self) -> bool:
@@ -200,8 +202,7 @@ class StepCheck:
         Raises:
           Exception: What the steps raise. Most numbers are none that could be any other.
         """
-        self._shown = None
-        found = [self._traced(step, num_replicas=1).run(batch).gradients for step in steps]
+        found = [self._trace(step, num_replicas=1).run(batch).gradients for step in steps]
         weights = ((1.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, -3.0, 2.0), (1.0, -2.0, 0.0))
         whole, moved, bent, halved = (_squared_norm_of(found, one) ** 0.5 for one in weights)
         tolerance = self._of_whole.tolerance

@@ -91,7 +91,7 @@ class InputClock:
         return element
 
     def give_back(self, element: Any) -> None:
-        """Counts an element no longer that was taken outside of a graph, because it will be taken again."""
+        """Uncounts an element that was taken outside of a graph, and will be taken again."""
         self._num_examples -= float(_num_examples(element))
 
     def read(self) -> Reading:
@@ -147,7 +147,7 @@ def next_element(iterator: Any) -> Any:
 
 
 def give_back(element: Any) -> None:
-    """Has an element that `next_element` gave count once it is taken from another iterator."""
+    """Uncounts an element of `next_element` that will be taken again, from another iterator."""
     if _clock is not None:
         _clock.give_back(element)
 

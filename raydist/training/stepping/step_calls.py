@@ -175,9 +175,11 @@ def call_of_steps(
 
 
 def _is_plain(iterator: Any) -> bool:
-    """Whether it is one of a dataset of dense tensors that no strategy distributes."""
+    """Whether it is one that `_iterator_of_one` makes: of dense tensors that no strategy distributes."""
     specs = tf.nest.flatten(getattr(iterator, "element_spec", None))
-    return isinstance(iterator, tf.data.Iterator) and all(isinstance(one, tf.TensorSpec) for one in specs)
+    return isinstance(iterator, tf.data.Iterator) and all(
+        isinstance(one, tf.TensorSpec) and one.name is None for one in specs
+    )
 
 
 def _iterator_of_one(element: Any, spec: Any) -> Any:
