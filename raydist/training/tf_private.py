@@ -1263,7 +1263,7 @@ class WithoutEffects:
         self._traced = traced
         self._run = traced.prune(self.inputs, traced.outputs)
         self.needed: tf.Graph = self._run.graph
-        self.effects = sorted(_effects_in(self.needed.get_operations(), set()))
+        self.effects = _effects_of(self.needed)
 
     def __call__(self, *args: Any) -> list[tf.Tensor]:
         """Returns the outputs.
@@ -1271,24 +1271,27 @@ class WithoutEffects:
         Raises:
           ValueError: There are `effects`.
         """
-        self._check_effects()
+        _check_effects(self.effects)
         return list(self._run(*tf.nest.flatten(args, expand_composites=True)))
 
-    def _check_effects(self) -> None:
-        if self.effects:
-            raise ValueError(f"what is computed needs {', '.join(self.effects)}, which have effects")
-
-    def given(self, tensors: Sequence[tf.Tensor]) -> Callable[..., list[tf.Tensor]]:
+    def given(
+        self, tensors: Sequence[tf.Tensor], *, outputs: Sequence[tf.Tensor] | None = None
+    ) -> Callable[..., list[tf.Tensor]]:
         """Returns a function of a list of values, which take the place of `tensors`, and of the arguments.
 
         It computes the outputs from these values, and not what is ahead of the tensors in the graph.
+
+        Args:
+          outputs: Other tensors of `graph` that it computes in place of the outputs.
+
+        Raises:
+          ValueError: What is computed has effects.
         """
-        if not tensors:
-            return lambda values, *args: self(*args)
-        run = self._traced.prune([*self.inputs, *tensors], self._traced.outputs)
+        fetched = self._traced.outputs if outputs is None else list(outputs)
+        run = self._traced.prune([*self.inputs, *tensors], fetched)
+        _check_effects(_effects_of(run.graph))
 
         def call(values: Sequence[Any], *args: Any) -> list[tf.Tensor]:
-            self._check_effects()
             return list(run(*tf.nest.flatten(args, expand_composites=True), *values))
 
         return call
@@ -1310,6 +1313,15 @@ class WithoutEffects:
 
 
 _COUNTED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+
+def _check_effects(effects: Collection[str]) -> None:
+    if effects:
+        raise ValueError(f"what is computed needs {', '.join(effects)}, which have effects")
+
+
+def _effects_of(graph: tf.Graph) -> list[str]:
+    return sorted(_effects_in(graph.get_operations(), set()))
 
 
 def _effects_in(operations: Iterable[tf.Operation], seen: set[int]) -> set[str]:

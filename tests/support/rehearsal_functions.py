@@ -14,7 +14,6 @@ def errors(ctx: Any) -> dict[str, list[float]]:
     """Returns the errors of a step with a mean loss, by the kind of its inputs and the rows of a batch."""
     import tensorflow as tf
 
-    from raydist.training.replicas import slices
     from raydist.training.replicas.step_check import StepCheck
 
     rng = np.random.default_rng(0)
@@ -46,9 +45,8 @@ def errors(ctx: Any) -> dict[str, list[float]]:
         }
         for kind, x in inputs.items():
             batch = x, tf.constant(rng.normal(size=(rows, 1)).astype("float32"))
-            spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-            check = StepCheck(step, strategy=ctx.strategy, spec=spec)
-            check.measure(batch)
+            check = StepCheck(step, batch, strategy=ctx.strategy)
+            check.measure()
             found[f"{kind}, {rows} rows"] = check.errors
     return found
 

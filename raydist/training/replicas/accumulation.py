@@ -16,7 +16,7 @@ from raydist.training.replicas import side_effects, slices
 from raydist.training.replicas.code_names import is_keras
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import added, comes_from_half, overflowed_halves
-from raydist.training.replicas.loss_verdict import described
+from raydist.training.replicas.loss_notes import described
 from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, use_share, weighted_gradient
 
 

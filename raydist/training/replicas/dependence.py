@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from raydist.training import tf_private
 from raydist.training.replicas import slices
-from raydist.training.replicas.loss_verdict import TOLERANCE
+from raydist.training.replicas.findings import TOLERANCE
 from raydist.training.tf_private import ASSIGNMENTS, REDUCED
 
 # Each replica draws other numbers by these, other than by a seed that all of them count alike.
@@ -95,80 +92,43 @@ _CLEAR = 1e-2
 _OTHER_SHAPE = 1e9
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What a layer was given, and what it made of that: flat tensors of the trace."""
+def mixing_layers(rehearsal: Any, batch: Any, *, model: Any) -> tuple[list[Any], bool]:
+    """Returns the layers that give other values to the halves of a batch than to the whole of it.
 
-    layer: Any
-    inputs: Sequence[tf.Tensor]
-    outputs: Sequence[tf.Tensor]
-
-
-def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -> tuple[list[Any], bool]:
-    """Returns those of `suspects` that give other values to the halves of a batch than to the whole of it.
-
-    The innermost ones, and `model` itself if none of them can be told; nothing if the model's own outputs are
-    the same. And whether that is sure: a mask may leave out what some outputs have more of.
+    Of those that were watched in a rehearsal the innermost ones, and the model itself if none of them can be
+    told; nothing if the model's own outputs are the same. And whether that is sure: a mask may leave out what
+    some outputs have more of.
 
     Args:
-      inputs: The model's, for a batch.
-      spec: Their structure, with any number of rows.
+      rehearsal: That of a step which calls `model`, a watched layer too.
 
     Raises:
-      Exception: What the model raises on a part of a batch.
+      Exception: What the step raises on a part of a batch.
     """
-    calls: list[_Call] = []
-    num_outputs = 0
-
-    def forward(given: Any) -> list[tf.Tensor]:
-        nonlocal num_outputs
-        others = [one for one in suspects if one is not model]
-        with (
-            tf_private.as_one_of(1),
-            tf_private.constant_draws(lambda: None),
-            tf_private.own_attributes((one, "call", _observed_call(one, calls.append)) for one in others),
-        ):
-            outputs = _tensors(model(given, training=True))
-        num_outputs = len(outputs)
-        recorded = [tensor for call in calls for tensor in (*call.inputs, *call.outputs)]
-        return [tf.identity(one) for one in (*outputs, *recorded)]
-
-    run = tf_private.WithoutEffects(forward, spec)
-    size = int(slices.num_rows(inputs)) // 2
-    whole, first, second = (
-        run(slices.rows(inputs, start, count)) for start, count in ((0, 2 * size), (0, size), (size, size))
+    calls = rehearsal.layer_calls
+    tensors = [tensor for call in calls for tensor in (*call.inputs, *call.outputs)]
+    size = int(slices.num_rows(batch)) // 2
+    whole = rehearsal.computed(tensors, slices.rows(batch, 0, 2 * size))
+    halves = [
+        rehearsal.computed(tensors, slices.rows(batch, start, size), statistics=whole[len(tensors) :])
+        for start in (0, size)
+    ]
+    left = iter(
+        _change(*values) for values in itertools.islice(zip(whole, *halves, strict=False), len(tensors))
     )
-    changes = [_change(*(one.numpy() for one in values)) for values in zip(whole, first, second, strict=True)]
-    own = changes[:num_outputs]
-    if max(own, default=0.0) <= TOLERANCE:
-        return [], True
-    left = iter(one > TOLERANCE for one in changes[num_outputs:])
-    found = []
+    own: list[float] = []
+    found: list[Any] = []
     for call in calls:
         of_inputs = list(itertools.islice(left, len(call.inputs)))
         of_outputs = list(itertools.islice(left, len(call.outputs)))
-        if any(of_outputs) and not any(of_inputs):
-            found.append(call.layer)
-    found = [one for index, one in enumerate(found) if all(one is not other for other in found[:index])]
+        if call.layer is model:
+            own += of_outputs
+        elif max(of_outputs, default=0.0) > TOLERANCE >= max(of_inputs, default=0.0):
+            found += [call.layer] if all(one is not call.layer for one in found) else []
+    if max(own, default=0.0) <= TOLERANCE:
+        return [], True
     innermost = [one for one in found if not _holds_any(one, found)]
     return innermost or [model], any(_CLEAR < one < _OTHER_SHAPE for one in own)
-
-
-def _observed_call(layer: Any, record: Callable[[_Call], None]) -> Callable[..., Any]:
-    call, graph = layer.call, tf.compat.v1.get_default_graph()
-
-    def observed(*args: Any, **kwargs: Any) -> Any:
-        outputs = call(*args, **kwargs)
-        # Not those inside of a loop or a condition, which nothing outside of it can read.
-        if tf.compat.v1.get_default_graph() is graph:
-            record(_Call(layer, _tensors((args, kwargs)), _tensors(outputs)))
-        return outputs
-
-    return observed
-
-
-def _tensors(structure: Any) -> list[tf.Tensor]:
-    return [one for one in tf.nest.flatten(structure, expand_composites=True) if tf.is_tensor(one)]
 
 
 def _change(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
@@ -19,9 +16,10 @@ from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import (
     code_names,
     dependence,
+    findings,
     layer_notes,
     loop_scalars,
-    loss_verdict,
+    loss_notes,
     outside_numbers,
     own_logs,
     replica_share,
@@ -29,9 +27,9 @@ from raydist.training.replicas import (
     step_check,
 )
 from raydist.training.replicas.code_names import is_keras
-from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
-from raydist.training.replicas.rehearsal import MOST_MEANS, Shown
-from raydist.training.replicas.step_check import MOST_RETURNED, Division
+from raydist.training.replicas.findings import UNKNOWN, Division, LossRule, LossVerdict, StepFindings
+from raydist.training.replicas.model_states import state_of
+from raydist.training.replicas.rehearsal import Watched
 from raydist.training.reporting import reporter
 
 logger = logging.getLogger(__name__)
@@ -41,11 +39,6 @@ class _CheckSettings:
     checks = True
 
 
-_rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
-# Of models whose test step was looked at.
-_evaluation_rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
-
-
 def enable_check(is_enabled: bool) -> None:
     """Whether models are checked. Otherwise all train by `LossRule.SCALED`, as in TensorFlow."""
     _CheckSettings.checks = is_enabled
@@ -53,7 +46,7 @@ def enable_check(is_enabled: bool) -> None:
 
 def rule_of(model: Any) -> LossRule:
     """Returns the rule that a model trains by."""
-    return _rules.get(model) or _rule_without_check(model)
+    return state_of(model).rule or _rule_without_check(model)
 
 
 def _rule_without_check(model: Any) -> LossRule:
@@ -67,8 +60,8 @@ def _rule_without_check(model: Any) -> LossRule:
 
 def evaluation_rule_of(model: Any) -> LossRule:
     """Returns the rule by which a test step's losses are shown."""
-    is_own = not is_keras(type(model).test_step)
-    found = _evaluation_rules.get(model) if is_own or model not in _rules else None
+    is_own, state = not is_keras(type(model).test_step), state_of(model)
+    found = state.evaluation_rule if is_own or state.rule is None else None
     return rule_of(model) if found is None else found
 
 
@@ -78,9 +71,9 @@ def forget(model: Any, *, is_training: bool) -> None:
     Both Kerases drop the functions of both steps when a model is compiled, maybe with other losses.
     """
     if is_training or model.train_function is None:
-        _rules.pop(model, None)
+        state_of(model).rule = None
     if not is_training or model.test_function is None:
-        _evaluation_rules.pop(model, None)
+        state_of(model).evaluation_rule = None
 
 
 def is_enabled() -> bool:
@@ -90,7 +83,7 @@ def is_enabled() -> bool:
 
 def is_decided(model: Any) -> bool:
     """Whether `decide` has looked at a step of the model."""
-    return model in _rules
+    return state_of(model).rule is not None
 
 
 def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool = False) -> bool:
@@ -101,7 +94,7 @@ def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool
     Args:
       is_group: Whether several batches make an update.
     """
-    if not _CheckSettings.checks or model in _rules:
+    if not _CheckSettings.checks or is_decided(model):
         return False
     has_replicas = strategy.num_replicas_in_sync > 1
     has_losses = (is_group or has_replicas) and code_names.has_own_losses(model)
@@ -111,17 +104,21 @@ def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool
 
 def is_evaluation_undecided(model: Any, strategy: tf.distribute.Strategy) -> bool:
     """Whether it is not known yet by which rule a model's test step shows losses of the user's own."""
-    if not _CheckSettings.checks or strategy.num_replicas_in_sync == 1 or model in _evaluation_rules:
+    if (
+        not _CheckSettings.checks
+        or strategy.num_replicas_in_sync == 1
+        or state_of(model).evaluation_rule is not None
+    ):
         return False
     is_own = not is_keras(type(model).test_step)
-    return is_own or (model not in _rules and code_names.has_own_losses(model))
+    return is_own or (not is_decided(model) and code_names.has_own_losses(model))
 
 
 def check_rule(model: Any) -> None:
     """Raises UnsupportedError for losses of a model's own that no batch's share can weight."""
     if rule_of(model) is not LossRule.SCALED or not code_names.has_own_losses(model):
         return
-    source = loss_verdict.described(next(code_names.own_sources(model)))
+    source = loss_notes.described(next(code_names.own_sources(model)))
     raise UnsupportedError(
         f"ctx.fit got accumulate, and the losses in {source} are "
         "scaled for several replicas, or could not be checked, so raydist cannot weight each batch by its "
@@ -129,41 +126,58 @@ def check_rule(model: Any) -> None:
     )
 
 
-def decide(
+def check_step(
     model: Any,
     step: Callable[[Any], Any],
     element: Any,
     *,
-    shown: own_logs.Results | None = None,
-    num_batches: int = 1,
-) -> None:
-    """Finds the model's rule by its first batch, and reports that and what else its step does.
+    shown: own_logs.Results | None,
+    is_training: bool,
+    is_decided: bool,
+    metrics: Sequence[Any],
+) -> step_check.StepCheck | None:
+    """Returns what a check of a model's step finds of its first batch; None if it could not be traced.
 
-    A collective, before the first step is traced.
+    Before the step is traced.
 
     Args:
-      step: The model's `train_step` as its Keras traces it, for one replica's batch.
+      step: The model's `train_step` or `test_step` as its Keras traces it, for one replica's batch.
       element: The first element of the distributed data.
       shown: What of metrics the step shows in its logs; None for Keras's own.
-      num_batches: Batches of an update.
+      is_decided: Whether only the metrics are still to be looked at.
+      metrics: Whose updates are kept.
     """
     strategy = model.distribute_strategy
-    given = slices.own_rows_of(strategy.experimental_local_results(element)[0])
     step, batch = slices.on_own_rows(strategy, step, element)
-    has_losses = code_names.has_own_losses(model)
-    check = _checked(
-        step, batch, name=model.name, strategy=strategy, model=model, shown=shown, compares=has_losses
+    layers = _may_mix(model) if is_training and not is_decided else []
+    return _checked(
+        step,
+        batch,
+        name=model.name if is_training else f"the test step of {model.name}",
+        strategy=strategy,
+        model=model,
+        shown=shown,
+        compares=not is_decided and (not is_training or code_names.has_own_losses(model)),
+        watched=Watched(layers=[model, *layers] if layers else [], metrics=metrics),
     )
-    if check is not None or has_losses:  # else what the traced step shows is all that is known
-        _rules[model] = _rule_without_check(model)
-    if has_losses:
-        source = next(code_names.own_sources(model))
+
+
+def decide(model: Any, check: step_check.StepCheck | None, element: Any, *, num_batches: int = 1) -> None:
+    """Finds the model's rule, and reports that and what else its step does. A collective.
+
+    Args:
+      check: Of its training step, by the first element.
+      num_batches: Batches of an update.
+    """
+    strategy, source = model.distribute_strategy, next(code_names.own_sources(model), None)
+    if check is not None or source is not None:  # else what the traced step shows is all that is known
+        state_of(model).rule = _rule_without_check(model)
+    if source is not None:
         numbers = outside_numbers.found_in(model.train_step, _sizes(strategy))
-        number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0], batch)
-        _rules[model], _ = _find_rule(
+        number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0])
+        state_of(model).rule, _ = _find_rule(
             source,
             check,
-            batch,
             strategy=strategy,
             num_batches=num_batches,
             number=number,
@@ -171,41 +185,31 @@ def decide(
             has_own_losses=code_names.are_losses_own(model),
             sums_itself=code_names.sums_by_itself(model.optimizer),
         )
-    source = next(code_names.own_sources(model), None)
     _refuse_drifting(source, [] if check is None else _drifting(model, check.rehearsal.fed), strategy)
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
-    if strategy.num_replicas_in_sync > 1 and (layers := _comparing_layers(model, check, given, batch)):
+    if layers := _comparing_layers(model, check):
         reporter.note(layer_notes.describe_comparing(layers))
 
 
-def decide_evaluation(
-    model: Any, step: Callable[[Any], Any], element: Any, *, shown: own_logs.Results | None = None
-) -> None:
+def decide_evaluation(model: Any, check: step_check.StepCheck | None) -> None:
     """Finds the rule by which a model's `test_step` shows its losses, as `decide` does that of training.
 
-    It compares what the step gives to `Mean` metrics for a batch and for the two halves of it. A collective,
-    before the first step is traced.
+    It compares what the step gives to `Mean` metrics for a batch and for the two halves of it. A collective.
     """
     strategy = model.distribute_strategy
-    step, batch = slices.on_own_rows(strategy, step, element)
-    name = f"the test step of {model.name}"
-    check = _checked(step, batch, name=name, strategy=strategy, model=model, shown=shown)
-    found = _Findings.of(check).of_workers(strategy)
-    # Of losses of Keras's own either of the first two is right; what else the step shows is then not scaled.
-    by_preference = (LossRule.LOCAL_MEAN, LossRule.SCALED, LossRule.SUM)
-    rule = next((one for one in by_preference if found.has_compared == 1 and found.shows(one)), None)
+    found = _of_workers(strategy, check)
+    rule = findings.rule_of_evaluation(found)
     if rule is None or check is None:
         # The rule that `decide` would most likely choose, so that evaluations before and after it agree.
         is_scaled = found.asks_for_replicas > 0
-        _evaluation_rules[model] = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
+        state_of(model).evaluation_rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
         source = type(model).test_step
         source = next(code_names.own_sources(model)) if is_keras(source) else source
         is_known, num_replicas = found.has_compared == 1, strategy.num_replicas_in_sync
-        sentence = loss_verdict.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known)
-        reporter.note(sentence)
+        reporter.note(loss_notes.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known))
         return
-    _evaluation_rules[model] = rule
+    state_of(model).evaluation_rule = rule
     _set_takers_of_sums(check.rehearsal.means, found, rule, is_evaluation=True)
 
 
@@ -215,31 +219,26 @@ def _checked(
     *,
     name: object,
     strategy: tf.distribute.Strategy,
-    model: Any = None,
-    shown: Shown | None = None,
     compares: bool = True,
     **options: Any,
 ) -> step_check.StepCheck | None:
-    """Returns what a check of a step finds, as far as it gets; None if the batch is empty or the step fails.
+    """Returns what a check of a step finds, as far as it gets; None if the step fails.
 
     A single row is doubled: this tells sums from means, but says nothing about gradients.
 
     Args:
       name: Of the step, for the log.
-      model, shown, options: As of `StepCheck`.
       compares: Whether the gradients are wanted.
+      options: Of `StepCheck`.
     """
     check: step_check.StepCheck | None = None
     try:
-        num_rows = int(slices.num_rows(batch)) if compares else 2
-        if num_rows == 0:
-            return None
-        if num_rows == 1:
+        num_rows = int(slices.num_rows(batch))
+        if num_rows == 1 and compares:
             batch = slices.doubled(batch)
-        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-        check = step_check.StepCheck(step, strategy=strategy, spec=spec, model=model, shown=shown, **options)
-        if compares:
-            check.measure(batch)
+        check = step_check.StepCheck(step, batch, strategy=strategy, **options)
+        if compares and num_rows:
+            check.measure()
         if num_rows == 1:
             check.errors = [UNKNOWN] * len(LossRule)  # two examples alike hide a comparison
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
@@ -247,25 +246,24 @@ def _checked(
     return check
 
 
-def _comparing_layers(model: Any, check: step_check.StepCheck | None, given: Any, batch: Any) -> list[Any]:
-    """Returns the layers by which the gradients of an example depend on the others of its batch.
-
-    Args:
-      given: A replica's batch, as the step gets it.
-      batch: What of it is there, as `check` takes it.
-    """
-    noted = [id(one) for one in layer_notes.with_own_state(model)]
-    suspects = [one for one in layer_notes.may_compare(model) if id(one) not in noted]
-    if check is None or not suspects or not is_keras(type(model).train_step):
+def _may_mix(model: Any) -> list[Any]:
+    """Returns the layers whose results for an example may depend on others, and that have no other note."""
+    if model.distribute_strategy.num_replicas_in_sync == 1 or not is_keras(type(model).train_step):
         return []
-    inputs = given[0] if isinstance(given, tuple) else given
+    noted = [id(one) for one in layer_notes.with_own_state(model)]
+    return [one for one in layer_notes.may_compare(model) if id(one) not in noted]
+
+
+def _comparing_layers(model: Any, check: step_check.StepCheck | None) -> list[Any]:
+    """Returns the layers by which the gradients of an example depend on the others of its batch."""
+    if check is None or not check.rehearsal.layer_calls:
+        return []
     try:
-        spec = tf.nest.map_structure(slices.relaxed_spec, inputs)
-        found, is_sure = dependence.mixing_layers(model, inputs, spec, suspects)
-        return found if is_sure or _compares_examples(check, batch) else []
+        found, is_sure = dependence.mixing_layers(check.of_whole, check.batch, model=model)
     except Exception as error:  # the user's code, on a part of a batch
         logger.info("the layers of %s could not be checked: %s", model.name, error, exc_info=True)
         return []
+    return found if is_sure or _compares_examples(check) else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,9 +299,9 @@ def rule_of_loop(
         if asked
     }
     check = _checked(step, batch, name=step_fn, strategy=strategy, shown=returned, variants=variants)
-    number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0], batch)
+    number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0])
     rule, found = _find_rule(
-        step_fn, check, batch, strategy=strategy, is_loop=True, number=number, division=division
+        step_fn, check, strategy=strategy, is_loop=True, number=number, division=division
     )
     parts = _described_parts(num_replicas, 1)
     drifting = [] if check is None else _drifting_in_loop(check)
@@ -311,13 +309,13 @@ def rule_of_loop(
     _refuse_drifting(step_fn, [one for one in drifting if one.trainable], strategy)
     if check is not None:
         if check.rehearsal.draws_elsewhere:
-            reporter.note(loss_verdict.describe_draws(step_fn))
+            reporter.note(loss_notes.describe_draws(step_fn))
         if layers := layer_notes.normed_by_replica(check.rehearsal.normalising, strategy):
             reporter.note(layer_notes.describe_norms(layers))
         if drifting:
-            reporter.note(loss_verdict.describe_assignments(step_fn, drifting, is_note=True))
+            reporter.note(loss_notes.describe_assignments(step_fn, drifting, is_note=True))
         if summed := _summed_in_loop(check):
-            reporter.note(loss_verdict.describe_summed_assignments(step_fn, summed))
+            reporter.note(loss_notes.describe_summed_assignments(step_fn, summed))
     sums = _sums_returned(step_fn, returned.names, found, rule, parts=parts)
     return LoopRule(rule=rule, sums=frozenset(sums))
 
@@ -350,7 +348,6 @@ def _divider(
     check: step_check.StepCheck | None,
     numbers: Sequence[outside_numbers.OutsideNumber],
     on_rows: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
-    batch: Any,
 ) -> tuple[str, Division]:
     """Returns the number by which the gradients are divided, of those that equal the number of replicas.
 
@@ -358,13 +355,13 @@ def _divider(
     divides its losses by: it is a size.
     """
     name, division = "", Division.NONE
-    if check is None or not check.has_compared or int(slices.num_rows(batch)) < 2:
+    if check is None or not check.has_compared or int(slices.num_rows(check.batch)) < 2:
         return name, division
     for number in numbers:
         # Twice and four times the number, or the half and the quarter of one that is a part of 1.
         factors = (1, 2, 4) if float(number.value) >= 1 else (1, 0.5, 0.25)
         try:
-            found = check.divides_by([on_rows(number.replaced(one)) for one in factors], batch)
+            found = check.divides_by([on_rows(number.replaced(one)) for one in factors])
         except Exception as error:  # the user's code, with another number
             logger.info("%s cannot be another number: %s", number.name, error)
             continue
@@ -374,27 +371,18 @@ def _divider(
 
 
 def _sums_returned(
-    step_fn: Any, names: Sequence[str], found: _Findings, rule: LossRule, *, parts: str
+    step_fn: Any, names: Sequence[str], found: StepFindings, rule: LossRule, *, parts: str
 ) -> list[str]:
     """Returns which of the numbers that a loop's step returns are sums; notes those that are shown wrong."""
     if found.has_compared == 0:
-        reporter.note(loss_verdict.describe_returned_unknown(step_fn, parts=parts))
+        reporter.note(loss_notes.describe_returned_unknown(step_fn, parts=parts))
         return []
-    is_sum, is_mean, is_neither = found.returned[list(LossRule).index(rule)] > 0
-    varies, is_fixed = found.returned_varies > 0, found.returned_fixed > 0
-    sums, unlike, zero = [], [], []
-    for index, name in enumerate(names):
-        if index >= MOST_RETURNED or is_neither[index] or varies[index] or (is_sum & is_mean)[index]:
-            unlike.append(name)
-        elif is_sum[index]:
-            sums.append(name)
-        elif not is_mean[index] and not is_fixed[index]:
-            zero.append(name)
-    if unlike and not found.is_random:
-        reporter.note(loss_verdict.describe_returned(step_fn, unlike, parts=parts))
-    if zero:
-        reporter.note(loss_verdict.describe_returned_zero(step_fn, zero, parts=parts))
-    return sums
+    kinds = findings.kinds_of_returned(found, names, rule)
+    if kinds.unlike and not found.is_random:
+        reporter.note(loss_notes.describe_returned(step_fn, kinds.unlike, parts=parts))
+    if kinds.zero:
+        reporter.note(loss_notes.describe_returned_zero(step_fn, kinds.zero, parts=parts))
+    return kinds.sums
 
 
 def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
@@ -431,121 +419,16 @@ def _assigned_in_loop(check: step_check.StepCheck) -> list[Any]:
     return [one for one in check.rehearsal.fed if not one.trainable and id(one) not in moving]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Findings:
-    """What a worker has found out about a step; or the mean over the workers, the share that says yes.
-
-    Attributes:
-      errors: Under each rule those of the gradients, and of the gradients that tapes gave, `[2, rules]`; 0
-        where it is not known.
-      is_known: `[2, rules]`.
-      takes_sums, shows_batch: See `StepCheck`; `[rules, MOST_MEANS]` and `[rules]`.
-      has_compared: Whether those two are known.
-      tolerance: See `StepCheck`; 0 where there is none. `is_checked`: whether there is one.
-      returned: Of the numbers that a loop's step returns, by rule, whether each is a sum, a mean, or neither,
-        `[rules, 3, MOST_RETURNED]`. None of them where it is 0, which may be both.
-      returned_varies: Whether it may be something else for other batches. `returned_fixed`: whether it does
-        not depend on the batch.
-    """
-
-    errors: np.ndarray
-    is_known: np.ndarray
-    takes_sums: np.ndarray
-    shows_batch: np.ndarray
-    returned: np.ndarray
-    returned_varies: np.ndarray
-    returned_fixed: np.ndarray
-    has_compared: float = 0.0
-    asks_for_replicas: float = 0.0
-    is_random: float = 0.0
-    reduces_itself: float = 0.0
-    reduces_twice: float = 0.0
-    is_without_updates: float = 0.0
-    trains_by_hand: float = 0.0
-    processes_gradients: float = 0.0
-    processes_sums: float = 0.0
-    tolerance: float = 0.0
-    is_checked: float = 0.0
-    is_for_this_batch: float = 0.0
-    has_effects: float = 0.0
-    may_divide: float = 0.0
-    may_divide_part: float = 0.0
-
-    @classmethod
-    def of(cls, check: step_check.StepCheck | None, division: Division = Division.NONE) -> _Findings:
-        none, unknown = np.zeros(len(LossRule)), np.zeros([2, len(LossRule)])
-        takes_sums, shows_batch = np.zeros([len(LossRule), MOST_MEANS]), none.copy()
-        returned = np.zeros([len(LossRule), 3, MOST_RETURNED])
-        varies, fixed = np.zeros([2, MOST_RETURNED])
-        if check is None:
-            return cls(
-                errors=unknown,
-                is_known=unknown,
-                takes_sums=takes_sums,
-                shows_batch=shows_batch,
-                returned=returned,
-                returned_varies=varies,
-                returned_fixed=fixed,
-            )
-        errors = np.array([check.errors, check.tape_errors])
-        is_known = errors < UNKNOWN
-        if check.has_compared:
-            # None of them where the step gives metrics something else on one device.
-            takes_sums[:, : len(check.takes_sums[0])] = check.takes_sums
-            shows_batch[:] = check.shows_batch
-            kinds = np.asarray(check.returned)[:, :MOST_RETURNED]
-            for index, kind in enumerate((1, 0, -1)):
-                returned[:, index, : kinds.shape[1]] = kinds == kind
-            dependences = check.dependences[:MOST_RETURNED]
-            varies[: len(dependences)] = [not one.is_additive for one in dependences]
-            fixed[: len(dependences)] = [one.is_fixed for one in dependences]
-        return cls(
-            errors=np.where(is_known, errors, 0.0),
-            is_known=is_known,
-            takes_sums=takes_sums,
-            shows_batch=shows_batch,
-            returned=returned,
-            returned_varies=varies,
-            returned_fixed=fixed,
-            has_compared=check.has_compared,
-            asks_for_replicas=check.rehearsal.asks_for_replicas,
-            is_random=check.rehearsal.is_random,
-            reduces_itself=check.rehearsal.reduces_itself,
-            reduces_twice=check.rehearsal.reduces_twice,
-            is_without_updates=not check.rehearsal.updates,
-            trains_by_hand=any(one.trainable for one in check.rehearsal.fed),
-            processes_gradients=check.rehearsal.processes_gradients,
-            processes_sums=check.rehearsal.processes_sums,
-            tolerance=check.rehearsal.tolerance,
-            is_checked=True,
-            is_for_this_batch=not check.is_additive,
-            has_effects=bool(check.rehearsal.effects),
-            may_divide=division is Division.WHOLE,
-            may_divide_part=division is Division.PART,
-        )
-
-    def of_workers(self, strategy: tf.distribute.Strategy) -> _Findings:
-        """Returns the mean over the workers. A collective."""
-        own = [np.asarray(getattr(self, one.name), np.float64) for one in dataclasses.fields(self)]
-        flat = np.concatenate([np.ravel(one) for one in own])
-        means = np.asarray(findings_of_workers(strategy, flat.tolist()))
-        parts = np.split(means, np.cumsum([one.size for one in own])[:-1])
-        names = [one.name for one in dataclasses.fields(self)]
-        shaped: list[Any] = [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
-        return _Findings(**dict(zip(names, shaped, strict=True)))
-
-    def shows(self, rule: LossRule) -> bool:
-        """Whether the workers that could compare have all found that a rule shows one device's values."""
-        index = list(LossRule).index(rule)
-        # What takes sums is known only if all workers could.
-        is_known = self.has_compared == 1 or not self.takes_sums[index].any()
-        return is_known and bool(np.isclose(self.shows_batch[index], self.has_compared))
+def _of_workers(
+    strategy: tf.distribute.Strategy, check: step_check.StepCheck | None, division: Division = Division.NONE
+) -> StepFindings:
+    """Returns the mean of what all workers have found. A collective."""
+    return StepFindings.of(check, division).joined(lambda numbers: findings_of_workers(strategy, numbers))
 
 
 def _find_rule(
     source: Any,
     check: step_check.StepCheck | None,
-    batch: Any,
     *,
     strategy: tf.distribute.Strategy,
     num_batches: int = 1,
@@ -554,7 +437,7 @@ def _find_rule(
     division: Division = Division.NONE,
     has_own_losses: bool = True,
     sums_itself: bool = False,
-) -> tuple[LossRule, _Findings]:
+) -> tuple[LossRule, StepFindings]:
     """Decides by what all workers have found, and reports the rule. A collective.
 
     Args:
@@ -563,7 +446,7 @@ def _find_rule(
       sums_itself: Whether the user's optimizer adds up gradients over replicas, which the check may not see.
     """
     # One decision for all: each worker has looked at other examples, or had too few.
-    found = _Findings.of(check, division).of_workers(strategy)
+    found = _of_workers(strategy, check, division)
 
     def set_takers_of_sums(rule: LossRule) -> None:
         # A worker that could not look does not know the metrics, and all have to treat them alike.
@@ -575,64 +458,35 @@ def _find_rule(
     def is_shown(rule: LossRule) -> bool:
         return found.has_compared == 0 or found.shows(rule)
 
-    def decide_by(errors: Sequence[float]) -> loss_verdict.LossFinding:
-        return loss_verdict.decide(
-            errors,
-            tolerance=found.tolerance / max(found.is_checked, 1e-9),
-            is_random=bool(found.is_random),
-            asks_for_replicas=bool(found.asks_for_replicas),
-            reduces_itself=sums_itself or bool(found.reduces_itself),
-            reduces_twice=bool(found.reduces_twice),
-            may_divide=bool(found.may_divide),
-            may_divide_part=bool(found.may_divide_part),
-        )
-
     if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
         set_takers_of_sums(LossRule.SCALED)
         if found.trains_by_hand:
-            reporter.note(loss_verdict.describe_training_by_hand(source))
+            reporter.note(loss_notes.describe_training_by_hand(source))
         return LossRule.SCALED, found
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     if not has_own_losses:
         set_takers_of_sums(LossRule.SCALED)
         if not is_shown(LossRule.SCALED) and not found.is_random:
-            reporter.note(loss_verdict.describe_shown(source, parts=parts))
+            reporter.note(loss_notes.describe_shown(source, parts=parts))
         return LossRule.SCALED, found
-    means, of_tapes = np.divide(
-        found.errors, found.is_known, out=np.full_like(found.errors, UNKNOWN), where=found.is_known > 0
-    ).tolist()
-    finding = decide_by(means)
-    if found.processes_gradients:
-        if finding.verdict is LossVerdict.UNEQUAL:
-            # Clipping hides how the losses are written, which the gradients before it show.
-            before = decide_by(of_tapes)
-            is_clear = before.verdict is not LossVerdict.UNEQUAL and not found.asks_for_replicas
-            finding = dataclasses.replace(finding, rule=before.rule if is_clear else finding.rule)
-        is_of_sums = found.processes_sums > 0 or finding.verdict is LossVerdict.UNEQUAL
-        finding = dataclasses.replace(finding, processes=is_of_sums)
-    finding = dataclasses.replace(
-        finding,
-        number=number or "a number",
-        has_effects=bool(found.has_effects) and finding.verdict is LossVerdict.UNKNOWN,
+
+    def compares_examples() -> bool:
+        return findings_of_workers(strategy, [float(_compares_examples(check))])[0] > 0
+
+    finding = findings.of_gradients(
+        found, number=number, sums_itself=sums_itself, compares_examples=compares_examples
     )
-    is_found = finding.verdict not in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN, LossVerdict.DIVIDED)
-    if is_found and found.is_for_this_batch:
-        finding = dataclasses.replace(finding, is_for_this_batch=True)
-    is_open = not (finding.is_random or finding.reduces_itself or finding.processes)
-    if finding.verdict is LossVerdict.UNEQUAL and is_open:
-        [num_comparing] = findings_of_workers(strategy, [float(_compares_examples(check, batch))])
-        finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
-    logger.info("%s: %s, errors %s", source, finding, means)
+    logger.info("%s: %s, errors %s", source, finding, found.errors)
     set_takers_of_sums(finding.rule)
-    reporter.note(loss_verdict.describe(finding, function=source, parts=parts))
+    reporter.note(loss_notes.describe(finding, function=source, parts=parts))
     is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
     if not is_shown(finding.rule) and not is_noted and not finding.is_random:
-        reporter.note(loss_verdict.describe_shown(source, parts=parts))
+        reporter.note(loss_notes.describe_shown(source, parts=parts))
     return finding.rule, found
 
 
 def _set_takers_of_sums(
-    metrics: Sequence[Any], found: _Findings, rule: LossRule, *, is_evaluation: bool = False
+    metrics: Sequence[Any], found: StepFindings, rule: LossRule, *, is_evaluation: bool = False
 ) -> None:
     """Takes a metric for one of sums if each of its scalars is one, for some of the workers.
 
@@ -644,9 +498,9 @@ def _set_takers_of_sums(
     replica_share.set_takers_of_sums(takers, rule, among=metrics, is_evaluation=is_evaluation)
 
 
-def _compares_examples(check: step_check.StepCheck | None, batch: Any) -> bool:
+def _compares_examples(check: step_check.StepCheck | None) -> bool:
     try:
-        return check is not None and check.compares_examples(batch)
+        return check is not None and check.compares_examples()
     except Exception as error:  # the user's code, on a part of a batch
         logger.info("it could not be looked at whether losses compare examples: %s", error)
         return False
@@ -670,7 +524,7 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
         yield from _notes_on_draws(model, check)
     source = next(code_names.own_sources(model), None)
     if source is not None and (drifting := _drifting(model, fed)):
-        yield loss_verdict.describe_assignments(source, drifting, is_note=True)
+        yield loss_notes.describe_assignments(source, drifting, is_note=True)
 
 
 def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
@@ -683,7 +537,7 @@ def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
     functions = [check.rehearsal.drawing_function]
     if check.rehearsal.draws_elsewhere:
         functions.append(next(code_names.own_sources(model), None))
-    yield from (loss_verdict.describe_draws(one) for one in functions if one is not None)
+    yield from (loss_notes.describe_draws(one) for one in functions if one is not None)
 
 
 def _is_noted_to_draw(operation: Any) -> bool:
@@ -706,7 +560,7 @@ def _refuse_drifting(source: Any, drifting: Sequence[Any], strategy: tf.distribu
         return
     [share] = findings_of_workers(strategy, [float(bool(drifting))])
     if share > 0:
-        raise UnsupportedError(loss_verdict.describe_assignments(source, drifting, is_note=False))
+        raise UnsupportedError(loss_notes.describe_assignments(source, drifting, is_note=False))
 
 
 def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:

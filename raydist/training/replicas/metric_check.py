@@ -5,10 +5,10 @@ A metric's variables are swapped for tensors, so that updating a metric is a fun
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,8 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import findings_of_workers
-from raydist.training.replicas import code_names, gradient_probe, loss_rules, loss_verdict, own_logs, slices
+from raydist.training.replicas import code_names, loss_notes, loss_rules, own_logs, slices, step_check
+from raydist.training.replicas.rehearsal import MetricCall
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.reporting import reporter
 
@@ -122,32 +123,30 @@ _TOLERANCE = 1e-3
 
 _looked_at: weakref.WeakSet[Any] = weakref.WeakSet()
 
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
-
 
 def is_wanted(model: Any, strategy: tf.distribute.Strategy) -> bool:
     """Whether several replicas have metrics still to be checked: the user's, or by Keras's Dice."""
-    return loss_rules.is_enabled() and strategy.num_replicas_in_sync > 1 and bool(_unknown(model))
+    return loss_rules.is_enabled() and strategy.num_replicas_in_sync > 1 and bool(unknown(model))
 
 
-def check(model: Any, step: Callable[[Any], Any], element: Any) -> None:
+def check(model: Any, checked: step_check.StepCheck | None) -> None:
     """Notes the metrics whose results on several replicas are not those of one device. A collective.
 
     Args:
-      step: The model's `train_step` or `test_step` as its Keras traces it, for one replica's batch.
-      element: The first element of the distributed data.
+      checked: A step of the model's, in which the metrics that are `unknown` were watched; None where it
+        could not be traced.
     """
     strategy = model.distribute_strategy
-    metrics = _unknown(model)
+    metrics = unknown(model)
     _looked_at.update(metrics)
-    step, batch = slices.on_own_rows(strategy, step, element)
-    found: Sequence[tuple[float, float]] = [(0.0, 0.0)] * len(metrics)
-    if int(slices.num_rows(batch)) > 1:
-        found = _differences(metrics, model, step, batch)
+    found = [(0.0, 1.0)] * len(metrics)
+    if checked is not None:
+        has_parts = int(slices.num_rows(checked.batch)) > 1
+        found = _differences(metrics, checked) if has_parts else [(0.0, 0.0)] * len(metrics)
     # One decision for all: each worker has looked at other examples.
     flat = findings_of_workers(strategy, [value for one in found for value in one])
     for metric, is_wrong, is_unknown in zip(metrics, flat[::2], flat[1::2], strict=True):
-        where = loss_verdict.described(_source(metric))
+        where = loss_notes.described(_source(metric))
         if is_wrong:
             reporter.note(
                 f"metric {metric.name} from {where} is not a sum or mean over examples: several replicas' "
@@ -163,16 +162,17 @@ def check(model: Any, step: Callable[[Any], Any], element: Any) -> None:
 
 def note_sums(model: Any) -> None:
     """Notes what the metrics of the user's own have to be where no batch is at hand to try them on."""
-    if metrics := _unknown(model):
+    if metrics := unknown(model):
         _looked_at.update(metrics)
-        named = ", ".join(f"{one.name} from {loss_verdict.described(_source(one))}" for one in metrics)
+        named = ", ".join(f"{one.name} from {loss_notes.described(_source(one))}" for one in metrics)
         reporter.note(
             f"what the workers have of the metrics {named} is added up, which is right for sums and means "
             "over examples alone"
         )
 
 
-def _unknown(model: Any) -> list[Any]:
+def unknown(model: Any) -> list[Any]:
+    """Returns the metrics of a model that were not looked at, of those that may be no sums over examples."""
     inner = own_logs.inner_metrics(model)
     own = [one for one in inner if _may_compare(_source(one)) and one not in _looked_at]
     return list({id(one): one for one in own}.values())
@@ -188,54 +188,31 @@ def _source(metric: Any) -> Any:
     return type(metric) if function is None or not code_names.is_keras(type(metric)) else function
 
 
-def _differences(
-    metrics: Sequence[Any], model: Any, step: Callable[[Any], Any], batch: Any
-) -> list[tuple[float, float]]:
+def _differences(metrics: Sequence[Any], checked: step_check.StepCheck) -> list[tuple[float, float]]:
     """Returns of each metric whether it is wrong, and whether that is unknown, as 0.0 or 1.0."""
-    spec = tf.nest.map_structure(slices.relaxed_spec, batch)
-    probe = gradient_probe.Probe(model.distribute_strategy)
+    rehearsal = checked.of_whole
+    tensors: list[tf.Tensor] = []
     failed: set[int] = set()
-
     # A metric that draws, to break ties for example, would differ from itself.
-    @tf_private.constant_draws(lambda: None)
-    def results(whole: Any) -> list[tf.Tensor]:
-        with tf_private.as_one_of(1), use_share(None, is_model_step=True), _recorded(metrics) as calls:
-            probe.collect(lambda: step(whole))
-        found: list[tf.Tensor] = []
-        for index, metric in enumerate(metrics):
+    with rehearsal.graph.as_default(), tf_private.constant_draws(lambda: None):
+        for index, (metric, calls) in enumerate(zip(metrics, rehearsal.metric_calls, strict=True)):
             try:
-                found += _results(metric, calls[index])
+                tensors += _results(metric, calls)
             except Exception as error:  # the user's code
                 logger.info("metric %s could not be checked: %s", metric.name, error, exc_info=True)
                 failed.add(index)
-                found += [tf.zeros([1]), tf.zeros([1])]
-        return found
-
+                tensors += [tf.zeros([1]), tf.zeros([1])]
     try:
-        run = tf_private.WithoutEffects(results, spec)
-        values = [one.numpy() for one in run(batch)]
+        values = rehearsal.computed(tensors, checked.batch)
     except Exception as error:  # the user's code
-        logger.info("the metrics of %s could not be checked: %s", model.name, error, exc_info=True)
+        logger.info("metrics could not be checked: %s", error, exc_info=True)
         return [(0.0, 1.0)] * len(metrics)
-    pairs = zip(values[::2], values[1::2], strict=True)
+    pairs = itertools.islice(zip(values[::2], values[1::2], strict=False), len(metrics))
     is_equal = [np.allclose(one, other, rtol=_TOLERANCE, atol=1e-6, equal_nan=True) for one, other in pairs]
     return [(float(not equal), float(index in failed)) for index, equal in enumerate(is_equal)]
 
 
-@contextlib.contextmanager
-def _recorded(metrics: Sequence[Any]) -> Iterator[list[list[_Call]]]:
-    """Keeps what the metrics are updated with inside the block, which changes nothing."""
-    calls: list[list[_Call]] = [[] for _ in metrics]
-
-    def recorder(kept: list[_Call]) -> Callable[..., None]:
-        return lambda *args, **kwargs: kept.append((args, kwargs))
-
-    pairs = zip(metrics, calls, strict=True)
-    with tf_private.own_attributes((metric, "update_state", recorder(kept)) for metric, kept in pairs):
-        yield calls
-
-
-def _results(metric: Any, calls: Sequence[_Call]) -> tuple[tf.Tensor, tf.Tensor]:
+def _results(metric: Any, calls: Sequence[MetricCall]) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a metric's results, as vectors: after the calls, and of what two parts of them add up to."""
     slots = slots_of(metric)
     with tf_private.as_one_of(1):
@@ -256,7 +233,7 @@ def _after(
     metric: Any,
     slots: Sequence[Slot],
     state: Sequence[tf.Tensor],
-    calls: Sequence[_Call],
+    calls: Sequence[MetricCall],
     *,
     part: int | None,
 ) -> list[tf.Tensor]:
@@ -282,7 +259,7 @@ def _has_rows(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and value.shape.rank not in (None, 0) and value.shape[0] is None
 
 
-def _share_of(call: _Call, part: int) -> tf.Tensor:
+def _share_of(call: MetricCall, part: int) -> tf.Tensor:
     rows = next((one for one in tf.nest.flatten(call) if _has_rows(one)), None)
     first = tf.constant(1 / 3, tf.float64) if rows is None else _cut(rows) / tf.shape(rows)[0]
     return first if part == 0 else 1 - first

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from raydist.training.replicas.findings import LossRule
+
 
 @dataclass
 class ModelState:
     """What raydist knows of a model, on which it puts no attribute: Keras tracks, pickles and copies those.
 
     Attributes:
+      rule: What it trains by; None where that is not decided. `evaluation_rule`: by which its test step shows
+        losses, where that was looked at.
       shown: `own_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
       has_shown: Whether a step has run; else a function of the user's own runs them.
       returned: What each virtual replica has returned, by name, in the last training step (True), and in the
@@ -20,6 +24,8 @@ class ModelState:
       equalize: Makes moving statistics equal on all replicas: traced once.
     """
 
+    rule: LossRule | None = None
+    evaluation_rule: LossRule | None = None
     shown: Any = None
     has_shown: bool = False
     returned: dict[bool, dict[str, Any]] = field(default_factory=dict)

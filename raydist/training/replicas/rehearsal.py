@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.replicas import dependence, linearity
+from raydist.training.replicas.findings import (
+    MOST_MEANS,
+    TOLERANCE,
+    TOLERANCE_OF_DOUBLES,
+    TOLERANCE_OF_HALVES,
+)
 from raydist.training.replicas.gradient_probe import Probe, Statistics, Update
-from raydist.training.replicas.loss_verdict import TOLERANCE, TOLERANCE_OF_DOUBLES, TOLERANCE_OF_HALVES
 from raydist.training.replicas.replica_share import use_share
 
-# Metrics of a step whose scalars are compared.
-MOST_MEANS = 16
 # What calls the user's code, and TensorFlow on its behalf.
 _LIBRARIES = ("keras", "tf_keras", "raydist")
 
@@ -51,10 +56,34 @@ class Outcome(NamedTuple):
     statistics: list[Any]
 
 
+class Watched(NamedTuple):
+    """The layers and metrics of a step whose calls are kept."""
+
+    layers: Sequence[Any] = ()
+    metrics: Sequence[Any] = ()
+
+
+NOTHING = Watched()
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """What a layer was given, and what it made of that: flat tensors of the trace."""
+
+    layer: Any
+    inputs: Sequence[tf.Tensor]
+    outputs: Sequence[tf.Tensor]
+
+
+MetricCall = tuple[tuple[Any, ...], dict[str, Any]]
+
+
 class Rehearsal:
     """A training step, traced once for batches of any size, as one of some replicas.
 
     Attributes:
+      layer_calls: The calls of the layers that are watched, in order.
+      metric_calls: Of each metric that is watched, the arguments of each call of its `update_state`.
       updates: What the step gives to its optimizers: tensors of the trace.
       graph: All that it was traced to.
       means: The `Mean` metrics that it gives scalars, in order, MOST_MEANS at most.
@@ -78,6 +107,7 @@ class Rehearsal:
         num_replicas: int,
         model: Any = None,
         shown: Shown | None = None,
+        watched: Watched = NOTHING,
     ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
@@ -86,10 +116,13 @@ class Rehearsal:
             that `run` gets.
           model: Whose step it is; None for that of a loop.
           shown: What its logs show of metrics, which the step itself notes.
+          watched: Whose calls are kept.
 
         Raises:
           Exception: What the step raises.
         """
+        self.layer_calls: list[LayerCall] = []
+        self.metric_calls: list[list[MetricCall]] = [[] for _ in watched.metrics]
         self.asks_for_replicas = self.depends_on_replicas = False
         self.reduces_twice = self.draws_elsewhere = False
         self.drawing: list[Any] = []
@@ -112,6 +145,7 @@ class Rehearsal:
                 ),
                 use_share(scale if num_replicas > 1 else None, is_model_step=model is not None),
                 tf_private.constant_draws(self._note_draw),
+                tf_private.own_attributes(self._observers(watched)),
             ):
                 self.updates = self._probe.collect(lambda: self._run_step(step, batch))
             self._structure = self._outcome_in_graph()
@@ -123,6 +157,13 @@ class Rehearsal:
         self.graph = self._run.graph
         self.means = [metric for metric, _ in self._probe.means[:MOST_MEANS]]
         self.normalising = self._statistics.layers
+
+    def _observers(self, watched: Watched) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Yields what takes the place of methods: it calls them, and keeps what they are called with."""
+        for layer in watched.layers:
+            yield layer, "call", _observed_call(layer, self.layer_calls.append)
+        for metric, calls in zip(watched.metrics, self.metric_calls, strict=True):
+            yield metric, "update_state", _observed_update(metric, calls.append)
 
     def _run_step(self, step: Callable[[Any], Any], batch: Any) -> None:
         outputs = step(batch)
@@ -258,6 +299,24 @@ class Rehearsal:
             returned=outcome.returned.numpy(),
         )
 
+    def computed(
+        self, tensors: Sequence[tf.Tensor], batch: Any, *, statistics: Sequence[Any] = ()
+    ) -> list[np.ndarray]:
+        """Returns the values that tensors of `graph` have for a batch, and behind them its `statistics`.
+
+        None of those where some are given.
+
+        Args:
+          statistics: As of `run`.
+
+        Raises:
+          ValueError: They need effects.
+        """
+        of_batch = self._statistics.of_batch
+        outputs = [*tensors, *([] if statistics else of_batch)]
+        run = self._run.given(of_batch[: len(statistics)], outputs=outputs)
+        return [one.numpy() for one in run(statistics, tf.constant(1.0), batch)]
+
     @property
     def has_other_scalars(self) -> bool:
         """Whether it reads scalar variables that are 0 now, and may be others later in training.
@@ -298,6 +357,33 @@ class Rehearsal:
         else:
             return False
         return True
+
+
+def _observed_call(layer: Any, record: Callable[[LayerCall], None]) -> Callable[..., Any]:
+    call, graph = layer.call, tf.compat.v1.get_default_graph()
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        outputs = call(*args, **kwargs)
+        # Not those inside of a loop or a condition, which nothing outside of it can read.
+        if tf.compat.v1.get_default_graph() is graph:
+            record(LayerCall(layer, _tensors((args, kwargs)), _tensors(outputs)))
+        return outputs
+
+    return observed
+
+
+def _observed_update(metric: Any, record: Callable[[MetricCall], None]) -> Callable[..., Any]:
+    update = metric.update_state
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        record((args, kwargs))
+        return update(*args, **kwargs)
+
+    return observed
+
+
+def _tensors(structure: Any) -> list[tf.Tensor]:
+    return [one for one in tf.nest.flatten(structure, expand_composites=True) if tf.is_tensor(one)]
 
 
 def _as_tensor(gradient: Any) -> Any:

@@ -10,7 +10,6 @@ parts of it, both ways.
 
 from __future__ import annotations
 
-import enum
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -20,14 +19,12 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training.replicas import linearity, slices
+from raydist.training.replicas.findings import TOLERANCE, UNKNOWN, Division
 from raydist.training.replicas.gradients import with_unique_rows
-from raydist.training.replicas.loss_verdict import TOLERANCE, UNKNOWN
-from raydist.training.replicas.rehearsal import Outcome, Rehearsal, Shown
+from raydist.training.replicas.rehearsal import NOTHING, Outcome, Rehearsal, Shown, Watched
 
 # By rule, scaled, local mean and sum: what losses are scaled by on each of two parts, and their gradients.
 _WEIGHTS = ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0))
-# Numbers that a loop's step returns, which are compared.
-MOST_RETURNED = 64
 # A variable's gradient counts as at least this part of its update's.
 _LEAST_PART = 1e-2
 # Scalars that are smaller may be zero but for rounding.
@@ -36,18 +33,11 @@ _LEAST_SHOWN = 1e-6
 _MISSED_PART = 1e-2
 
 
-class Division(enum.Enum):
-    """What of the gradients is divided by a number: all, a part, or nothing."""
-
-    WHOLE = "whole"
-    PART = "part"
-    NONE = "none"
-
-
 class StepCheck:
     """Compares the gradients of a training step on a batch with those on two parts of it.
 
     Attributes:
+      batch: What one replica has of a batch.
       rehearsal: The step as it is on one of several replicas.
       errors: The relative difference to one device under each rule: scaled, local mean, sum; `UNKNOWN` before
         `measure`.
@@ -66,14 +56,15 @@ class StepCheck:
     def __init__(
         self,
         step: Callable[[Any], Any],
+        batch: Any,
         *,
         strategy: tf.distribute.Strategy,
-        spec: Any,
         model: Any = None,
         shown: Shown | None = None,
+        watched: Watched = NOTHING,
         variants: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
     ) -> None:
-        """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
+        """Traces `step(batch)` for batches of any number of rows.
 
         `measure` traces it once more, as it is on one device, where it may depend on how many replicas there
         are.
@@ -81,16 +72,19 @@ class StepCheck:
         Args:
           model: Whose step it is; None for that of a loop.
           shown: What its logs show of metrics, which the step itself notes.
+          watched: Whose calls are kept.
           variants: By the number of replicas, what `step` is where it has that number from outside.
 
         Raises:
           Exception: What the step raises.
         """
-        self._model = model
+        self.batch, self._model = batch, model
+        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         self._trace = functools.partial(Rehearsal, strategy=strategy, spec=spec, model=model)
         self._on_one_device = variants.get(1, step)
-        self._has_variants, self._shown = bool(variants), shown
-        self.rehearsal = self._trace(variants.get(2, step), num_replicas=2, shown=shown)
+        self._has_variants = bool(variants)
+        self._of_step = functools.partial(self._trace, shown=shown, watched=watched)
+        self.rehearsal = self._of_step(variants.get(2, step), num_replicas=2)
         self.errors = [UNKNOWN] * len(_WEIGHTS)
         self.tape_errors = [UNKNOWN] * len(_WEIGHTS)
         self.takes_sums: list[list[bool]] = []
@@ -100,13 +94,13 @@ class StepCheck:
         self.dependences: list[linearity.Dependence] = []
 
     @functools.cached_property
-    def _of_whole(self) -> Rehearsal:
+    def of_whole(self) -> Rehearsal:
         """The step as it is on one device."""
         # Keras may multiply by the number of replicas, and an optimizer that adds up gradients by itself may
         # take their mean.
         of_part = self.rehearsal
         if of_part.depends_on_replicas or of_part.reduces_itself or self._has_variants:
-            return self._trace(self._on_one_device, num_replicas=1, shown=self._shown)
+            return self._of_step(self._on_one_device, num_replicas=1)
         return of_part
 
     @property
@@ -114,24 +108,24 @@ class StepCheck:
         """Whether `measure` has found `takes_sums` and `shows_batch`."""
         return len(self.takes_sums) == len(_WEIGHTS)
 
-    def measure(self, batch: Any) -> None:
-        """Finds `errors`, `takes_sums`, `shows_batch` and `returned` for a batch.
+    def measure(self) -> None:
+        """Finds `errors`, `takes_sums`, `shows_batch` and `returned` for the batch.
 
         Raises:
           ValueError: There are effects, or the step does something else for a part of a batch.
         """
-        self._measure(batch)
-        if max(self.errors) < UNKNOWN and self._of_whole.has_other_scalars:
-            self._measure_with_other_scalars(batch)
+        self._measure()
+        if max(self.errors) < UNKNOWN and self.of_whole.has_other_scalars:
+            self._measure_with_other_scalars()
 
-    def _measure(self, batch: Any) -> None:
-        of_gradients, self.dependences = self._of_whole.dependences()
+    def _measure(self) -> None:
+        of_gradients, self.dependences = self.of_whole.dependences()
         self.is_additive = all(one.is_additive for one in of_gradients)
-        whole = self._whole(batch)
+        whole = self._whole()
         differences, errors = _Differences(whole), []
         self.takes_sums, self.shows_batch, self.returned = [], [], []
-        of_given, of_weighted, of_returned = self._of_whole.tolerances
-        for (scale, weight), halves in zip(_WEIGHTS, self._halves(batch, whole), strict=True):
+        of_given, of_weighted, of_returned = self.of_whole.tolerances
+        for (scale, weight), halves in zip(_WEIGHTS, self._halves(whole), strict=True):
             given = _in_common(whole.given, halves[0].given + halves[1].given)
             sums = _are_equal(*given, of_given) & (np.abs(given[0]) >= _LEAST_SHOWN)  # zero shows nothing
             means = _are_equal(given[0], given[1] / 2, of_given)
@@ -152,11 +146,11 @@ class StepCheck:
             errors.append(differences.of(halves, weight))
         self.errors, self.tape_errors = map(list, zip(*errors, strict=True))
 
-    def _measure_with_other_scalars(self, batch: Any) -> None:
+    def _measure_with_other_scalars(self) -> None:
         """Takes the larger errors: a term may have a weight that is 0 before training, and not later."""
         try:
-            whole = self._whole(batch, with_other_scalars=True)
-            differences, halves = _Differences(whole), self._halves(batch, whole, with_other_scalars=True)
+            whole = self._whole(with_other_scalars=True)
+            differences, halves = _Differences(whole), self._halves(whole, with_other_scalars=True)
             found = [differences.of(one, weight) for (_, weight), one in zip(_WEIGHTS, halves, strict=True)]
         except tf.errors.OpError:  # another number of steps may be out of range
             return
@@ -165,19 +159,17 @@ class StepCheck:
             self.errors = [max(pair) for pair in zip(self.errors, errors, strict=True)]
             self.tape_errors = [max(pair) for pair in zip(self.tape_errors, tape_errors, strict=True)]
 
-    def _whole(self, batch: Any, *, with_other_scalars: bool = False) -> Outcome:
-        """Returns what the step makes of a batch, but for its last row if their number is odd."""
-        size = int(slices.num_rows(batch)) // 2
-        return self._of_whole.run(slices.rows(batch, 0, 2 * size), with_other_scalars=with_other_scalars)
+    def _whole(self, *, with_other_scalars: bool = False) -> Outcome:
+        """Returns what the step makes of the batch, but for its last row if their number is odd."""
+        size = int(slices.num_rows(self.batch)) // 2
+        return self.of_whole.run(slices.rows(self.batch, 0, 2 * size), with_other_scalars=with_other_scalars)
 
-    def _halves(
-        self, batch: Any, whole: Outcome, *, with_other_scalars: bool = False
-    ) -> Iterator[list[Outcome]]:
-        """Yields, rule by rule, what the step makes of the two halves of a batch: always one list.
+    def _halves(self, whole: Outcome, *, with_other_scalars: bool = False) -> Iterator[list[Outcome]]:
+        """Yields, rule by rule, what the step makes of the two halves of the batch: always one list.
 
         Of one size: a loss that divides by the number of replicas is right for them.
         """
-        size = int(slices.num_rows(batch)) // 2
+        size = int(slices.num_rows(self.batch)) // 2
         found: list[Outcome] = []
         before = None
         for scale, _ in _WEIGHTS:
@@ -187,7 +179,7 @@ class StepCheck:
                 for start in (0, size):
                     found.append(
                         self.rehearsal.run(
-                            slices.rows(batch, start, size),
+                            slices.rows(self.batch, start, size),
                             scale=scale,
                             statistics=whole.statistics,
                             with_other_scalars=with_other_scalars,
@@ -196,30 +188,30 @@ class StepCheck:
             before = scale
             yield found
 
-    def divides_by(self, steps: Sequence[Callable[[Any], Any]], batch: Any) -> Division:
+    def divides_by(self, steps: Sequence[Callable[[Any], Any]]) -> Division:
         """Returns what a number does to the gradients, by steps that have it once, twice and four times.
 
         Raises:
           Exception: What the steps raise. Most numbers are none that could be any other.
         """
-        found = [self._trace(step, num_replicas=1).run(batch).gradients for step in steps]
+        found = [self._trace(step, num_replicas=1).run(self.batch).gradients for step in steps]
         weights = ((1.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, -3.0, 2.0), (1.0, -2.0, 0.0))
         whole, moved, bent, halved = (_squared_norm_of(found, one) ** 0.5 for one in weights)
-        tolerance = self._of_whole.tolerance
+        tolerance = self.of_whole.tolerance
         if not moved > tolerance * whole or bent > tolerance * moved:
             return Division.NONE
         return Division.WHOLE if halved <= tolerance * whole else Division.PART
 
-    def compares_examples(self, batch: Any) -> bool:
-        """Returns whether it matters which examples of a batch are together, and no weights make up for it.
+    def compares_examples(self) -> bool:
+        """Returns whether it matters which examples of the batch are together, and no weights make up for it.
 
         A mean over the valid entries of a mask depends on how a batch is divided, too, but its gradients are
         a weighted sum of those of the parts.
         """
-        size = int(slices.num_rows(batch)) // 2
+        batch, size = self.batch, int(slices.num_rows(self.batch)) // 2
         if size < 2:
             return False
-        whole = self._of_whole.run(slices.rows(batch, 0, 2 * size))
+        whole = self.of_whole.run(slices.rows(batch, 0, 2 * size))
         parts = [
             *(slices.rows(batch, start, size) for start in (0, size)),
             *(
@@ -227,7 +219,7 @@ class StepCheck:
                 for first in (0, 1)
             ),
         ]
-        of_parts = [self._of_whole.run(part, statistics=whole.statistics).gradients for part in parts]
+        of_parts = [self.of_whole.run(part, statistics=whole.statistics).gradients for part in parts]
         gradients = [whole.gradients, *of_parts]
 
         def norm(*weights: float) -> float:

@@ -22,7 +22,7 @@ from raydist.training.replicas import (
     slices,
 )
 from raydist.training.replicas.accumulation import Group, UpdateCheck
-from raydist.training.replicas.loss_verdict import LossRule
+from raydist.training.replicas.findings import LossRule
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
 from raydist.training.reporting import reporter
 from raydist.training.stepping import fit_session, step_calls
@@ -215,15 +215,27 @@ def make_step_function(
             rehearse(element)
 
     def rehearse(element: Any) -> None:
-        batches = element.batches if isinstance(element, Group) else (element,)
-        if not is_training and is_undecided(False):
-            loss_rules.decide_evaluation(model, step, batches[0], shown=shown)
-        elif is_undecided(isinstance(element, Group)):
-            loss_rules.decide(model, step, batches[0], shown=shown, num_batches=len(batches))
-            if isinstance(element, Group):
+        is_group = isinstance(element, Group)
+        first, num_batches = (element.batches[0], len(element.batches)) if is_group else (element, 1)
+        undecided = is_undecided(is_group)
+        metrics = metric_check.unknown(model) if metric_check.is_wanted(model, strategy) else []
+        check = loss_rules.check_step(
+            model,
+            step,
+            first,
+            shown=shown,
+            is_training=is_training,
+            is_decided=not undecided,
+            metrics=metrics,
+        )
+        if undecided and not is_training:
+            loss_rules.decide_evaluation(model, check)
+        elif undecided:
+            loss_rules.decide(model, check, first, num_batches=num_batches)
+            if is_group:
                 loss_rules.check_rule(model)
-        if metric_check.is_wanted(model, strategy):
-            metric_check.check(model, step, batches[0])
+        if metrics:
+            metric_check.check(model, check)
 
     def look_at_groups(element_spec: Any) -> None:
         nonlocal update_check

@@ -1,135 +1,13 @@
-"""What the errors of a step's gradients say about how its losses are written, and the notes about it.
-
-step_check.py measures the errors.
-"""
+"""The sentences about the losses, returned numbers and variables of a step: notes on a run, and refusals."""
 
 from __future__ import annotations
 
-import enum
 import functools
 import inspect
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-# Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
-TOLERANCE = 1e-3
-# In float64, where Keras's epsilons are what is left.
-TOLERANCE_OF_DOUBLES = 1e-5
-# In types with few digits, in which a batch and its parts are rounded differently.
-TOLERANCE_OF_HALVES = {"float16": 4e-3, "bfloat16": 3e-2}
-# Below it the nearer one of two rules is surely right: the other one's error is about 1.
-_CLEAR = 0.3
-# Stands for "could not be computed" where workers exchange their errors as numbers.
-UNKNOWN = 1e9
-
-
-class LossRule(enum.Enum):
-    """How the losses of a training step are written.
-
-    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
-      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
-    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
-      themselves, and the optimizer weights each replica's gradients by its share.
-    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
-    """
-
-    SCALED = "scaled"
-    LOCAL_MEAN = "local mean"
-    SUM = "sum"
-
-
-class LossVerdict(enum.Enum):
-    """What the check found.
-
-    EITHER: Under the rules scaled and local mean the gradients equal one device's.
-    SCALED, LOCAL_MEAN, SUM: Under that rule they do.
-    DIVIDED: Under the rule local mean they do, but they are divided by a number that may be that of replicas.
-    UNEQUAL: Under none; the losses compare examples, depend on how a batch is divided, or on random numbers.
-    UNKNOWN: The step could not be run on a part of a batch.
-    """
-
-    EITHER = "either"
-    SCALED = "scaled"
-    LOCAL_MEAN = "local mean"
-    SUM = "sum"
-    DIVIDED = "divided"
-    UNEQUAL = "unequal"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossFinding:
-    """The verdict, and the rule to train by.
-
-    Attributes:
-      is_random: Whether the step draws random numbers, so that gradients differ by them.
-      reduces_itself: Whether the step adds up its gradients over replicas by itself.
-      compares_examples: Whether what it makes of an example depends on the others of the batch.
-      is_for_this_batch: Whether the verdict may be another one for other batches, as of a mean over a mask.
-      number: Of the verdict DIVIDED, what it may be divided by.
-      has_effects: Whether the step calls Python, for example, so that it was not run.
-      processes: Whether the step clips its gradients, for example, before they are summed.
-    """
-
-    verdict: LossVerdict
-    rule: LossRule
-    is_random: bool = False
-    reduces_itself: bool = False
-    compares_examples: bool = False
-    is_for_this_batch: bool = False
-    number: str = ""
-    has_effects: bool = False
-    processes: bool = False
-
-
-def decide(
-    errors: Sequence[float],
-    *,
-    tolerance: float = TOLERANCE,
-    is_random: bool = False,
-    asks_for_replicas: bool = False,
-    reduces_itself: bool = False,
-    reduces_twice: bool = False,
-    may_divide: bool = False,
-    may_divide_part: bool = False,
-) -> LossFinding:
-    """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
-
-    Where no rule is right, the nearest one is taken. If much noise leaves it open, losses are taken for
-    means. Those of a step that asks for the number of replicas, or has it from outside, are taken for scaled.
-
-    Args:
-      may_divide: Whether the gradients are divided by a number from outside that equals that of replicas.
-      may_divide_part: Whether a part of them is.
-    """
-    scaled, local, summed = errors
-    if reduces_itself or reduces_twice:
-        # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
-        is_right = reduces_itself and scaled <= tolerance
-        verdict = LossVerdict.SCALED if is_right else LossVerdict.UNEQUAL
-        return LossFinding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
-    if local <= tolerance and (may_divide or may_divide_part) and not asks_for_replicas:
-        rule = LossRule.SCALED if may_divide else LossRule.LOCAL_MEAN
-        return LossFinding(verdict=LossVerdict.DIVIDED, rule=rule, is_random=is_random)
-    if max(scaled, local) <= tolerance and not asks_for_replicas:
-        # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
-        # the number of replicas may have a term whose weight is 0 as yet.
-        return LossFinding(verdict=LossVerdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
-    if scaled <= tolerance:
-        return LossFinding(verdict=LossVerdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
-    if local <= tolerance:
-        return LossFinding(verdict=LossVerdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
-    if summed <= tolerance:
-        return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
-    verdict = LossVerdict.UNKNOWN if max(scaled, local) >= UNKNOWN else LossVerdict.UNEQUAL
-    may_divide = may_divide or asks_for_replicas
-    is_scaled = may_divide if min(scaled, local) > _CLEAR else scaled < local
-    if not is_scaled and not may_divide and summed < min(scaled, local):
-        rule = LossRule.SUM
-    else:
-        rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
-    return LossFinding(verdict=verdict, rule=rule, is_random=is_random)
+from raydist.training.replicas.findings import LossFinding, LossRule, LossVerdict
 
 
 def described(function: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict, decide
+from raydist.training.replicas.findings import UNKNOWN, LossRule, LossVerdict, decide
 
 
 @pytest.mark.parametrize(

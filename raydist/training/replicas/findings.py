@@ -1,0 +1,331 @@
+"""What the numbers that a step was measured by say about how its losses are written: pure functions.
+
+step_check.py measures one worker's; `StepFindings` are what it found, as numbers, of which loss_rules.py
+takes the mean over the workers. From that follow the rule to train by and what is noted, see loss_notes.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from raydist.training.replicas.step_check import StepCheck
+
+# Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
+TOLERANCE = 1e-3
+# In float64, where Keras's epsilons are what is left.
+TOLERANCE_OF_DOUBLES = 1e-5
+# In types with few digits, in which a batch and its parts are rounded differently.
+TOLERANCE_OF_HALVES = {"float16": 4e-3, "bfloat16": 3e-2}
+# Below it the nearer one of two rules is surely right: the other one's error is about 1.
+_CLEAR = 0.3
+# Stands for "could not be computed" where workers exchange their errors as numbers.
+UNKNOWN = 1e9
+# Metrics of a step whose scalars are compared, and numbers that a loop's step returns.
+MOST_MEANS, MOST_RETURNED = 16, 64
+
+
+class LossRule(enum.Enum):
+    """How the losses of a training step are written.
+
+    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
+      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
+    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
+      themselves, and the optimizer weights each replica's gradients by its share.
+    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
+    """
+
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+    SUM = "sum"
+
+
+class LossVerdict(enum.Enum):
+    """What the check found.
+
+    EITHER: Under the rules scaled and local mean the gradients equal one device's.
+    SCALED, LOCAL_MEAN, SUM: Under that rule they do.
+    DIVIDED: Under the rule local mean they do, but they are divided by a number that may be that of replicas.
+    UNEQUAL: Under none; the losses compare examples, depend on how a batch is divided, or on random numbers.
+    UNKNOWN: The step could not be run on a part of a batch.
+    """
+
+    EITHER = "either"
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+    SUM = "sum"
+    DIVIDED = "divided"
+    UNEQUAL = "unequal"
+    UNKNOWN = "unknown"
+
+
+class Division(enum.Enum):
+    """What of the gradients is divided by a number: all, a part, or nothing."""
+
+    WHOLE = "whole"
+    PART = "part"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFinding:
+    """The verdict, and the rule to train by.
+
+    Attributes:
+      is_random: Whether the step draws random numbers, so that gradients differ by them.
+      reduces_itself: Whether the step adds up its gradients over replicas by itself.
+      compares_examples: Whether what it makes of an example depends on the others of the batch.
+      is_for_this_batch: Whether the verdict may be another one for other batches, as of a mean over a mask.
+      number: Of the verdict DIVIDED, what it may be divided by.
+      has_effects: Whether the step calls Python, for example, so that it was not run.
+      processes: Whether the step clips its gradients, for example, before they are summed.
+    """
+
+    verdict: LossVerdict
+    rule: LossRule
+    is_random: bool = False
+    reduces_itself: bool = False
+    compares_examples: bool = False
+    is_for_this_batch: bool = False
+    number: str = ""
+    has_effects: bool = False
+    processes: bool = False
+
+
+def decide(
+    errors: Sequence[float],
+    *,
+    tolerance: float = TOLERANCE,
+    is_random: bool = False,
+    asks_for_replicas: bool = False,
+    reduces_itself: bool = False,
+    reduces_twice: bool = False,
+    may_divide: bool = False,
+    may_divide_part: bool = False,
+) -> LossFinding:
+    """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
+
+    Where no rule is right, the nearest one is taken. If much noise leaves it open, losses are taken for
+    means. Those of a step that asks for the number of replicas, or has it from outside, are taken for scaled.
+
+    Args:
+      may_divide: Whether the gradients are divided by a number from outside that equals that of replicas.
+      may_divide_part: Whether a part of them is.
+    """
+    scaled, local, summed = errors
+    if reduces_itself or reduces_twice:
+        # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
+        is_right = reduces_itself and scaled <= tolerance
+        verdict = LossVerdict.SCALED if is_right else LossVerdict.UNEQUAL
+        return LossFinding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
+    if local <= tolerance and (may_divide or may_divide_part) and not asks_for_replicas:
+        rule = LossRule.SCALED if may_divide else LossRule.LOCAL_MEAN
+        return LossFinding(verdict=LossVerdict.DIVIDED, rule=rule, is_random=is_random)
+    if max(scaled, local) <= tolerance and not asks_for_replicas:
+        # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
+        # the number of replicas may have a term whose weight is 0 as yet.
+        return LossFinding(verdict=LossVerdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+    if scaled <= tolerance:
+        return LossFinding(verdict=LossVerdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
+    if local <= tolerance:
+        return LossFinding(verdict=LossVerdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+    if summed <= tolerance:
+        return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
+    verdict = LossVerdict.UNKNOWN if max(scaled, local) >= UNKNOWN else LossVerdict.UNEQUAL
+    may_divide = may_divide or asks_for_replicas
+    is_scaled = may_divide if min(scaled, local) > _CLEAR else scaled < local
+    if not is_scaled and not may_divide and summed < min(scaled, local):
+        rule = LossRule.SUM
+    else:
+        rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
+    return LossFinding(verdict=verdict, rule=rule, is_random=is_random)
+
+
+_NUM_RULES = len(LossRule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFindings:
+    """What a worker has found out about a step; or the mean over the workers, the share that says yes.
+
+    Attributes:
+      errors: Under each rule those of the gradients, and of the gradients that tapes gave, `[2, rules]`; 0
+        where it is not known.
+      is_known: `[2, rules]`.
+      takes_sums, shows_batch: See `StepCheck`; `[rules, MOST_MEANS]` and `[rules]`.
+      has_compared: Whether those two are known.
+      tolerance: See `Rehearsal`; 0 where there is none. `is_checked`: whether there is one.
+      returned: Of the numbers that a loop's step returns, by rule, whether each is a sum, a mean, or neither,
+        `[rules, 3, MOST_RETURNED]`. None of them where it is 0, which may be both.
+      returned_varies: Whether it may be something else for other batches. `returned_fixed`: whether it does
+        not depend on the batch.
+    """
+
+    errors: np.ndarray = field(default_factory=lambda: np.zeros([2, _NUM_RULES]))
+    is_known: np.ndarray = field(default_factory=lambda: np.zeros([2, _NUM_RULES]))
+    takes_sums: np.ndarray = field(default_factory=lambda: np.zeros([_NUM_RULES, MOST_MEANS]))
+    shows_batch: np.ndarray = field(default_factory=lambda: np.zeros([_NUM_RULES]))
+    returned: np.ndarray = field(default_factory=lambda: np.zeros([_NUM_RULES, 3, MOST_RETURNED]))
+    returned_varies: np.ndarray = field(default_factory=lambda: np.zeros([MOST_RETURNED]))
+    returned_fixed: np.ndarray = field(default_factory=lambda: np.zeros([MOST_RETURNED]))
+    has_compared: float = 0.0
+    asks_for_replicas: float = 0.0
+    is_random: float = 0.0
+    reduces_itself: float = 0.0
+    reduces_twice: float = 0.0
+    is_without_updates: float = 0.0
+    trains_by_hand: float = 0.0
+    processes_gradients: float = 0.0
+    processes_sums: float = 0.0
+    tolerance: float = 0.0
+    is_checked: float = 0.0
+    is_for_this_batch: float = 0.0
+    has_effects: float = 0.0
+    may_divide: float = 0.0
+    may_divide_part: float = 0.0
+
+    @classmethod
+    def of(cls, check: StepCheck | None, division: Division = Division.NONE) -> StepFindings:
+        if check is None:
+            return cls()
+        step, errors = check.rehearsal, np.array([check.errors, check.tape_errors])
+        found = cls(
+            errors=np.where(errors < UNKNOWN, errors, 0.0),
+            is_known=errors < UNKNOWN,
+            has_compared=check.has_compared,
+            asks_for_replicas=step.asks_for_replicas,
+            is_random=step.is_random,
+            reduces_itself=step.reduces_itself,
+            reduces_twice=step.reduces_twice,
+            is_without_updates=not step.updates,
+            trains_by_hand=any(one.trainable for one in step.fed),
+            processes_gradients=step.processes_gradients,
+            processes_sums=step.processes_sums,
+            tolerance=step.tolerance,
+            is_checked=True,
+            is_for_this_batch=not check.is_additive,
+            has_effects=bool(step.effects),
+            may_divide=division is Division.WHOLE,
+            may_divide_part=division is Division.PART,
+        )
+        if check.has_compared:
+            found.takes_sums[:, : len(check.takes_sums[0])] = check.takes_sums
+            found.shows_batch[:] = check.shows_batch
+            kinds = np.asarray(check.returned)[:, :MOST_RETURNED]
+            for index, kind in enumerate((1, 0, -1)):
+                found.returned[:, index, : kinds.shape[1]] = kinds == kind
+            for index, one in enumerate(check.dependences[:MOST_RETURNED]):
+                found.returned_varies[index], found.returned_fixed[index] = not one.is_additive, one.is_fixed
+        return found
+
+    def joined(self, mean_of: Callable[[list[float]], Sequence[float]]) -> StepFindings:
+        """Returns the mean over the workers.
+
+        Args:
+          mean_of: Takes a worker's numbers, and returns the means of all workers'.
+        """
+        own = {one.name: np.asarray(getattr(self, one.name), float) for one in dataclasses.fields(self)}
+        means = np.asarray(mean_of(np.concatenate([*map(np.ravel, own.values())]).tolist()))
+        parts = np.split(means, np.cumsum([one.size for one in own.values()])[:-1])
+        shaped: dict[str, Any] = {
+            name: part.reshape(one.shape) for (name, one), part in zip(own.items(), parts, strict=True)
+        }
+        return StepFindings(**shaped)
+
+    def shows(self, rule: LossRule) -> bool:
+        """Whether the workers that could compare have all found that a rule shows one device's values."""
+        index = list(LossRule).index(rule)
+        # What takes sums is known only if all workers could.
+        is_known = self.has_compared == 1 or not self.takes_sums[index].any()
+        return is_known and bool(np.isclose(self.shows_batch[index], self.has_compared))
+
+
+def of_gradients(
+    found: StepFindings, *, number: str, sums_itself: bool, compares_examples: Callable[[], bool]
+) -> LossFinding:
+    """Returns what the gradients of all workers say.
+
+    Args:
+      number: What they may be divided by; empty where nothing is known.
+      sums_itself: Whether the user's optimizer adds up gradients over replicas, which the check may not see.
+      compares_examples: Whether the losses do; asked where nothing else says why gradients differ.
+    """
+    means, of_tapes = np.divide(
+        found.errors, found.is_known, out=np.full_like(found.errors, UNKNOWN), where=found.is_known > 0
+    ).tolist()
+
+    def decide_by(errors: Sequence[float]) -> LossFinding:
+        return decide(
+            errors,
+            tolerance=found.tolerance / max(found.is_checked, 1e-9),
+            is_random=bool(found.is_random),
+            asks_for_replicas=bool(found.asks_for_replicas),
+            reduces_itself=sums_itself or bool(found.reduces_itself),
+            reduces_twice=bool(found.reduces_twice),
+            may_divide=bool(found.may_divide),
+            may_divide_part=bool(found.may_divide_part),
+        )
+
+    finding = decide_by(means)
+    if found.processes_gradients:
+        if finding.verdict is LossVerdict.UNEQUAL:
+            # Clipping hides how the losses are written, which the gradients before it show.
+            before = decide_by(of_tapes)
+            is_clear = before.verdict is not LossVerdict.UNEQUAL and not found.asks_for_replicas
+            finding = dataclasses.replace(finding, rule=before.rule if is_clear else finding.rule)
+        is_of_sums = found.processes_sums > 0 or finding.verdict is LossVerdict.UNEQUAL
+        finding = dataclasses.replace(finding, processes=is_of_sums)
+    is_found = finding.verdict not in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN, LossVerdict.DIVIDED)
+    is_open = finding.verdict is LossVerdict.UNEQUAL and not (
+        finding.is_random or finding.reduces_itself or finding.processes
+    )
+    return dataclasses.replace(
+        finding,
+        number=number or "a number",
+        has_effects=bool(found.has_effects) and finding.verdict is LossVerdict.UNKNOWN,
+        is_for_this_batch=is_found and bool(found.is_for_this_batch),
+        compares_examples=is_open and compares_examples(),
+    )
+
+
+def rule_of_evaluation(found: StepFindings) -> LossRule | None:
+    """Returns the rule by which a test step shows one device's losses; None where none is known to."""
+    # Of losses of Keras's own either of the first two is right; what else the step shows is then not scaled.
+    by_preference = (LossRule.LOCAL_MEAN, LossRule.SCALED, LossRule.SUM)
+    return next((one for one in by_preference if found.has_compared == 1 and found.shows(one)), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returned:
+    """The names of numbers that a loop's step returns, by what they are; means are in none of the lists.
+
+    Attributes:
+      sums: Sums over the examples of a batch.
+      unlike: Neither sums nor means for every batch.
+      zero: 0 for the first batch, so that it is not known.
+    """
+
+    sums: list[str]
+    unlike: list[str]
+    zero: list[str]
+
+
+def kinds_of_returned(found: StepFindings, names: Sequence[str], rule: LossRule) -> Returned:
+    """Returns what the numbers that a loop's step returns are, if it runs by a rule."""
+    is_sum, is_mean, is_neither = found.returned[list(LossRule).index(rule)] > 0
+    varies, is_fixed = found.returned_varies > 0, found.returned_fixed > 0
+    kinds = Returned(sums=[], unlike=[], zero=[])
+    for index, name in enumerate(names):
+        if index >= MOST_RETURNED or is_neither[index] or varies[index] or (is_sum & is_mean)[index]:
+            kinds.unlike.append(name)
+        elif is_sum[index]:
+            kinds.sums.append(name)
+        elif not is_mean[index] and not is_fixed[index]:
+            kinds.zero.append(name)
+    return kinds
