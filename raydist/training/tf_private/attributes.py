@@ -1,10 +1,38 @@
-"""Gives objects, classes and modules other attributes for a while."""
+"""Gives objects, classes and modules other attributes, for a while or for good."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+
+def around(owner: Any, *names: str) -> Callable[[Callable[..., Any]], None]:
+    """Has the decorated function called in place of attributes of TensorFlow, with the original first.
+
+    Once for each attribute: what an earlier task of this process has put there stays.
+    """
+
+    def put(new: Callable[..., Any]) -> None:
+        for name in names:
+            original = getattr(owner, name)
+            # functools.wraps copies it from what is wrapped to what wraps that.
+            known: frozenset[str] = getattr(original, "put_around", frozenset())
+            if new.__qualname__ not in known:
+                function = _calls(new, original)
+                function.put_around = known | {new.__qualname__}  # type: ignore[attr-defined]
+                setattr(owner, name, function)
+
+    return put
+
+
+def _calls(new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return new(original, *args, **kwargs)
+
+    return function
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from tensorflow.python.distribute import cross_device_utils
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.ops import collective_ops, control_flow_v2_func_graphs
 
-from raydist.training.tf_private.attributes import own_attributes
+from raydist.training.tf_private.attributes import around, own_attributes
 from raydist.training.tf_private.graphs import bodies_of
 
 # Of what is gathered in a loop: powers of two, up to 2 ** 30 elements.
@@ -28,12 +28,9 @@ def gather_sizes_in_loops() -> None:
     had (collective_param_resolver_local.cc, `Shape mismatch in the collective instance`). Here tensors are
     padded to one of a few sizes, each of which has a key of its own.
     """
-    launcher = cross_device_utils.CollectiveReplicaLauncher
-    original = launcher._all_gather
-    if getattr(original, "takes_sizes", False):
-        return
 
-    def gather(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+    @around(cross_device_utils.CollectiveReplicaLauncher, "_all_gather")
+    def gather(original: Any, self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         tensor = tf.convert_to_tensor(input_tensor)
         if tensor.shape.is_fully_defined() or not _is_in_loop():
             return original(self, tensor, *args, **kwargs)
@@ -50,9 +47,6 @@ def gather_sizes_in_loops() -> None:
             result = tf.reshape(parts, tf.concat([[self._group_size * shape[0]], shape[1:]], axis=0))
             result.set_shape([None, *tensor.shape[1:]])
             return result
-
-    gather.takes_sizes = True  # type: ignore[attr-defined]
-    launcher._all_gather = gather
 
 
 def _is_in_loop() -> bool:
@@ -120,34 +114,24 @@ def all_to_all(launcher: Any, tensor: tf.Tensor, options: Any) -> tf.Tensor:
         )
 
 
+# All of the launcher's methods end in these two, for dense and for gathered tensors.
+_LAUNCHING = ("all_reduce", "_all_gather")
+
+
 def observe_collectives(begin: Callable[[Any, str], Any], end: Callable[[Any, tf.Tensor, str], None]) -> None:
-    """Observes each collective of this process, when it is traced or runs eagerly, for the last caller.
+    """Observes each collective of this process, when it is traced or runs eagerly.
 
     Args:
       begin: Called with the collective's input and device, before it.
       end: Called with what `begin` returned, the collective's result and device.
     """
-    launcher = cross_device_utils.CollectiveReplicaLauncher
-    # All of the launcher's methods end in these two, for dense and for gathered tensors.
-    for name in ("all_reduce", "_all_gather"):
-        original = getattr(launcher, name)
-        setattr(launcher, name, _observed(getattr(original, "original", original), begin, end))
 
-
-def _observed(
-    original: Callable[..., tf.Tensor],
-    begin: Callable[[Any, str], Any],
-    end: Callable[[Any, tf.Tensor, str], None],
-) -> Callable[..., tf.Tensor]:
-    @functools.wraps(original)
-    def launch(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+    @around(cross_device_utils.CollectiveReplicaLauncher, *_LAUNCHING)
+    def launch(original: Any, self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         begun = begin(input_tensor, self._device)
         result = original(self, input_tensor, *args, **kwargs)
         end(begun, result, self._device)
         return result
-
-    launch.original = original  # type: ignore[attr-defined]
-    return launch
 
 
 class CollectiveCalls:
@@ -166,13 +150,9 @@ class CollectiveCalls:
         """Tells of those of `strategy` from now on: with True as a call begins, with False as it ends."""
         extended = strategy.extended
         cls._keys, cls._device, cls._tell = extended._collective_keys, extended.worker_devices[0], tell
-        owner, launcher = concrete_function.ConcreteFunction, cross_device_utils.CollectiveReplicaLauncher
-        if not getattr(owner._call_flat, "tells_of_collectives", False):
-            owner._call_flat = cls._told_call(owner._call_flat)
-            for name in ("all_reduce", "_all_gather"):  # all of the launcher's methods end in these two
-                setattr(launcher, name, cls._told_collective(getattr(launcher, name)))
-            for name in ("broadcast_send", "broadcast_recv"):  # of a variable's first value
-                setattr(collective_ops, name, cls._told_broadcast(getattr(collective_ops, name)))
+        around(concrete_function.ConcreteFunction, "_call_flat")(cls._call)
+        around(cross_device_utils.CollectiveReplicaLauncher, *_LAUNCHING)(cls._launch)
+        around(collective_ops, "broadcast_send", "broadcast_recv")(cls._exchange)
 
     @classmethod
     def end(cls) -> None:
@@ -180,34 +160,21 @@ class CollectiveCalls:
         cls._keys, cls._tell = None, staticmethod(lambda begins: None)
 
     @classmethod
-    def _told_call(cls, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def _call_flat(self: Any, *args: Any, **kwargs: Any) -> Any:
-            is_own = cls._keys is not None and threading.get_ident() == threading.main_thread().ident
-            with cls.told() if is_own and _has_collectives(self) else contextlib.nullcontext():
-                return original(self, *args, **kwargs)
-
-        _call_flat.tells_of_collectives = True  # type: ignore[attr-defined]
-        return _call_flat
+    def _call(cls, original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        is_own = cls._keys is not None and threading.get_ident() == threading.main_thread().ident
+        with cls.told() if is_own and _has_collectives(function) else contextlib.nullcontext():
+            return original(function, *args, **kwargs)
 
     @classmethod
-    def _told_collective(cls, original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-        @functools.wraps(original)
-        def launch(self: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-            is_told = self._collective_keys is cls._keys and self._device == cls._device
-            with cls.told() if is_told else contextlib.nullcontext():
-                return original(self, *args, **kwargs)
-
-        return launch
+    def _launch(cls, original: Any, launcher: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        is_told = launcher._collective_keys is cls._keys and launcher._device == cls._device
+        with cls.told() if is_told else contextlib.nullcontext():
+            return original(launcher, *args, **kwargs)
 
     @classmethod
-    def _told_broadcast(cls, original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-        @functools.wraps(original)
-        def exchange(*args: Any, **kwargs: Any) -> tf.Tensor:
-            with cls.told():
-                return original(*args, **kwargs)
-
-        return exchange
+    def _exchange(cls, original: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        with cls.told():
+            return original(*args, **kwargs)
 
     @classmethod
     @contextlib.contextmanager
@@ -263,25 +230,31 @@ def exchange_each_type(
     Args:
       known_spec, as_known, from_known: How a tensor is sent, see collectives.py.
     """
-    send, receive = collective_ops.broadcast_send, collective_ops.broadcast_recv
     launcher = cross_device_utils.CollectiveReplicaLauncher
-    all_reduce, batch_all_reduce = launcher.all_reduce, launcher.batch_all_reduce
 
-    def sent_by_chief(t: tf.Tensor, shape: Any, dtype: tf.DType, *args: Any, **kwargs: Any) -> tf.Tensor:
+    @around(collective_ops, "broadcast_send")
+    def sent_by_chief(
+        send: Any, t: tf.Tensor, shape: Any, dtype: tf.DType, *args: Any, **kwargs: Any
+    ) -> tf.Tensor:
         spec = known_spec(tf.TensorSpec(shape, dtype))
         return from_known(send(as_known(t), spec.shape, spec.dtype, *args, **kwargs), dtype)
 
-    def received(shape: Any, dtype: tf.DType, *args: Any, **kwargs: Any) -> tf.Tensor:
+    @around(collective_ops, "broadcast_recv")
+    def received(receive: Any, shape: Any, dtype: tf.DType, *args: Any, **kwargs: Any) -> tf.Tensor:
         spec = known_spec(tf.TensorSpec(shape, dtype))
         return from_known(receive(spec.shape, spec.dtype, *args, **kwargs), dtype)
 
-    def reduced(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+    @around(launcher, "all_reduce")
+    def reduced(all_reduce: Any, self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         dtype = tf.as_dtype(input_tensor.dtype)
         if dtype in _REDUCED:
             return all_reduce(self, input_tensor, *args, **kwargs)
         return from_known(all_reduce(self, as_known(input_tensor), *args, **kwargs), dtype)
 
-    def reduced_by_type(self: Any, input_tensor_packs: Any, options: Any = None) -> list[Any]:
+    @around(launcher, "batch_all_reduce")
+    def reduced_by_type(
+        batch_all_reduce: Any, self: Any, input_tensor_packs: Any, options: Any = None
+    ) -> list[Any]:
         tensors = [one for pack in input_tensor_packs for one in pack]
         if all(len({one.dtype for one in pack}) == 1 for pack in input_tensor_packs):
             return list(batch_all_reduce(self, input_tensor_packs, options))
@@ -291,7 +264,3 @@ def exchange_each_type(
         packs = [[tensors[place] for place in of_type] for of_type in places.values()]
         found = zip(itertools.chain(*places.values()), batch_all_reduce(self, packs, options), strict=True)
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
-
-    if send.__module__ == collective_ops.__name__:
-        collective_ops.broadcast_send, collective_ops.broadcast_recv = sent_by_chief, received
-        launcher.all_reduce, launcher.batch_all_reduce = reduced, reduced_by_type

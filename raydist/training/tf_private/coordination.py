@@ -6,12 +6,13 @@ import contextlib
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import mirrored_run, mirrored_strategy
+from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.eager import context
 
 from raydist.errors import UnsupportedError
 from raydist.known_versions import KNOWN
 from raydist.spec.tasks import ClusterSpec, TaskId
+from raydist.training.tf_private.attributes import around
 
 HEARTBEAT_TIMEOUT_S = 20
 # More keys than one strategy uses; TensorFlow's own tests of several strategies take as many.
@@ -41,10 +42,7 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
     current = context.context()
     if current.coordination_service is not None:
         return  # by an earlier strategy of this process, for the same cluster
-    # As TensorFlow imports it: the module has moved between 2.18 and 2.19.
-    protos = getattr(context, "coordination_config_pb2", None)
-    if protos is None or not hasattr(current, "configure_coordination_service"):
-        return  # see missing_parts
+    protos = context.coordination_config_pb2  # as TensorFlow imports it: it has moved between 2.18 and 2.19
     jobs = [
         protos.CoordinatedJob(name=task_type.value, num_tasks=len(addresses))
         for task_type, addresses in cluster_spec.jobs
@@ -58,12 +56,13 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
     )
     # A public field of the proto, for which configure_coordination_service has no argument; without
     # it the time-out does not bound the leader. TensorFlow 2.18 has no such field.
-    if _has_barrier(protos):
+    if _has_barrier():
         current._coordination_service_config.cluster_register_with_barrier = True
 
 
-def _has_barrier(protos: Any) -> bool:
-    return "cluster_register_with_barrier" in protos.CoordinationServiceConfig.DESCRIPTOR.fields_by_name
+def _has_barrier() -> bool:
+    config = context.coordination_config_pb2.CoordinationServiceConfig
+    return "cluster_register_with_barrier" in config.DESCRIPTOR.fields_by_name
 
 
 def newer_than_known() -> tuple[str, str] | None:
@@ -77,26 +76,10 @@ def newer_than_known() -> tuple[str, str] | None:
 
 def missing_parts() -> list[str]:
     """Returns what raydist does without because this TensorFlow has no such part, one sentence for each."""
-    current, protos = context.context(), getattr(context, "coordination_config_pb2", None)
-    has_service = protos is not None and hasattr(current, "configure_coordination_service")
-    parts = {
-        "a barrier at registration": has_service and _has_barrier(protos),
-        "report_error_to_cluster": hasattr(current, "report_error_to_cluster"),
-        "mirrored_strategy.all_local_devices": hasattr(mirrored_strategy, "all_local_devices"),
-        "thread-local callables of replicas": hasattr(
-            mirrored_run, "_get_thread_local_configuration_callable"
-        ),
-    }
-    missing = [name for name, is_there in parts.items() if not is_there]
-    return [f"TensorFlow {tf.__version__} has no {name}: {_LOST[name]}" for name in missing]
-
-
-_LOST = {
-    "a barrier at registration": "a task that does not start is named at --start-timeout, by raydist alone",
-    "report_error_to_cluster": "tasks whose peer raised are ended by raydist, not by TensorFlow",
-    "thread-local callables of replicas": "keras.random without a seed draws other numbers in each replica",
-    "mirrored_strategy.all_local_devices": "do not make a MirroredStrategy() in a task of several workers",
-}
+    if _has_barrier():
+        return []
+    lost = "a task that does not start is named at --start-timeout, by raydist alone"
+    return [f"TensorFlow {tf.__version__} has no a barrier at registration: {lost}"]
 
 
 def report_error_to_peers(message: str) -> None:
@@ -106,7 +89,7 @@ def report_error_to_peers(message: str) -> None:
     (tensorflow-notes.md#a-worker-that-fails).
     """
     current = context.context()
-    if current.coordination_service is not None and hasattr(current, "report_error_to_cluster"):
+    if current.coordination_service is not None:
         # Where a peer's failure came first the service is gone, and TensorFlow raises.
         with contextlib.suppress(tf.errors.FailedPreconditionError):
             current.report_error_to_cluster(2, message[:1000])
@@ -120,19 +103,13 @@ def keep_mirrored_local(task: TaskId) -> None:
     (mirrored_strategy.py, `all_local_devices`). The collectives of all workers share one table of group
     keys, in which groups of different strategies must not have the same key.
     """
-    all_local_devices = getattr(mirrored_strategy, "all_local_devices", None)
-    if all_local_devices is None:
-        return  # see missing_parts
     prefix = f"/job:{task.task_type.value}/replica:0/task:{task.index}/"
 
-    def own_devices(num_gpus: int | None = None) -> list[Any]:
+    @around(mirrored_strategy, "all_local_devices")
+    def own_devices(all_local_devices: Any, num_gpus: int | None = None) -> list[Any]:
         gpus = [device for device in tf.config.list_logical_devices("GPU") if device.name.startswith(prefix)]
         cpus = [device for device in tf.config.list_logical_devices("CPU") if device.name.startswith(prefix)]
         # Under other names there would be none: then it is TensorFlow's to choose.
         return gpus[:num_gpus] or cpus or all_local_devices(num_gpus)
 
-    if getattr(all_local_devices, "is_own", False):
-        return  # an earlier strategy of this process has done so
-    own_devices.is_own = True  # type: ignore[attr-defined]
-    mirrored_strategy.all_local_devices = own_devices
     tf.distribute.MirroredStrategy._collective_key_base = (1 + task.index) * _KEYS_PER_TASK

@@ -21,6 +21,8 @@ from tensorflow.python.framework import config, ops, tensor as tensor_lib
 from tensorflow.python.ops import control_flow_util, gen_array_ops
 from tensorflow.python.util import tf_decorator
 
+from raydist.training.tf_private.attributes import around
+
 
 class inlined_functions:
     """Has each `tf.function` that is called inside run as a part of its caller, without a trace of its own.
@@ -76,21 +78,14 @@ def inline_functions(*, on_compiled: Callable[[str], None]) -> None:
       on_compiled: Called with the name of a function that XLA would have compiled, and that several replicas
         call.
     """
-    owner = polymorphic_function.Function
-    original = owner.__call__
-    if getattr(original, "inlines", False):
-        return
 
-    @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @around(polymorphic_function.Function, "__call__")
+    def call(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if not inlined_functions.holds_for(self):
             return original(self, *args, **kwargs)
         if self._jit_compile and _is_one_of_several():
             on_compiled(self.name)
         return _inlined(self, args, kwargs)
-
-    __call__.inlines = True  # type: ignore[attr-defined]
-    owner.__call__ = __call__
 
 
 def check_constant_rows() -> None:
@@ -100,13 +95,10 @@ def check_constant_rows() -> None:
     size that is asked for (arithmetic_optimizer.cc and constant_folding.cc). `set_shape` checks nothing.
     With a part of the batch the model would go on without a word. EnsureShape is never dropped.
     """
-    stock_reshape, stock_set = gen_array_ops.reshape, tensor_lib.Tensor.set_shape
-    if getattr(stock_reshape, "checks_rows", False):
-        return
 
-    @functools.wraps(stock_reshape)
-    def reshape(tensor: Any, shape: Any, name: str | None = None) -> tf.Tensor:
-        made = stock_reshape(tensor, shape, name)
+    @around(gen_array_ops, "reshape")
+    def reshape(original: Any, tensor: Any, shape: Any, name: str | None = None) -> tf.Tensor:
+        made = original(tensor, shape, name)
         is_traced = isinstance(made, tf.Tensor) and not context.executing_eagerly()
         if not is_traced or not made.shape.is_fully_defined() or not _is_one_of_several():
             return made
@@ -117,19 +109,15 @@ def check_constant_rows() -> None:
         # Behind a reshape of another rank stands none that Grappler can join with it.
         return tf.ensure_shape(given if may_be_same else made, made.shape)
 
-    @functools.wraps(stock_set)
-    def set_shape(self: tf.Tensor, shape: Any) -> None:
+    @around(tensor_lib.Tensor, "set_shape")
+    def set_shape(original: Any, self: tf.Tensor, shape: Any) -> None:
         wanted = tf.TensorShape(shape)
         fixes_rows = bool(self.shape.rank and wanted.rank) and self.shape[0] is None and wanted[0] is not None
         is_traced_here = fixes_rows and self.graph is ops.get_default_graph() and _is_one_of_several()
         rows = tf.shape(self)[0] if is_traced_here else None
-        stock_set(self, shape)
+        original(self, shape)
         if rows is not None:
             tf.debugging.assert_equal(rows, wanted[0], "set_shape")
-
-    reshape.checks_rows = True  # type: ignore[attr-defined]
-    gen_array_ops.reshape = reshape
-    tensor_lib.Tensor.set_shape = set_shape
 
 
 def key_traces_by_replica() -> None:
@@ -138,12 +126,9 @@ def key_traces_by_replica() -> None:
     TensorFlow has the replica's device in the key of a trace, but only if the process has several
     (function_context.py). Losses are scaled by the number of replicas, and a replica may ask for its number.
     """
-    original = function_context.make_function_context
-    if getattr(original, "has_replica", False):
-        return
 
-    @functools.wraps(original)
-    def make_function_context(*args: Any, **kwargs: Any) -> Any:
+    @around(function_context, "make_function_context")
+    def make_function_context(original: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
         if not tf.executing_eagerly() or not _is_one_of_several():
             return made
@@ -152,9 +137,6 @@ def key_traces_by_replica() -> None:
         # Any field that is compared; this one is otherwise for functions that are being saved.
         policy = made.context.variable_policy, replica.num_replicas_in_sync, int(number)
         return made._replace(context=made.context._replace(variable_policy=policy))
-
-    make_function_context.has_replica = True  # type: ignore[attr-defined]
-    function_context.make_function_context = make_function_context
 
 
 def _is_one_of_several() -> bool:

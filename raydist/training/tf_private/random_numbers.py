@@ -15,7 +15,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, random_seed
 from tensorflow.python.ops import control_flow_v2_func_graphs, gen_random_ops, stateful_random_ops
 
-from raydist.training.tf_private.attributes import changed
+from raydist.training.tf_private.attributes import around, changed
 
 
 def global_random_variables() -> list[tf.Variable]:
@@ -140,12 +140,9 @@ def draw_anew_in_each_pass() -> None:
     epoch. Loops in a map function, each `tf.function` that it calls, and rarer operations draw as they do in
     TensorFlow.
     """
-    if hasattr(dataset_ops.DatasetV2.map, "__wrapped__"):
-        return
-    stock_map, stock_seed = dataset_ops.DatasetV2.map, random_seed.get_seed
 
-    @functools.wraps(stock_seed)
-    def get_seed(op_seed: Any) -> Any:
+    @around(random_seed, "get_seed")
+    def get_seed(stock_seed: Any, op_seed: Any) -> Any:
         seeds = stock_seed(op_seed)
         is_in_map = _Maps.has_drawn is not None or _Maps.graph is not None
         if op_seed is not None or context.executing_eagerly() or not is_in_map:
@@ -154,8 +151,8 @@ def draw_anew_in_each_pass() -> None:
             _Maps.has_drawn = True
         return seeds[0], _OpSeed(seeds[1])
 
-    @functools.wraps(stock_map)
-    def map_anew(self: Any, map_func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    @around(dataset_ops.DatasetV2, "map")
+    def map_anew(stock_map: Any, self: Any, map_func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         is_eager = context.executing_eagerly()
         seed = context.global_seed() if is_eager else tf.compat.v1.get_default_graph().seed
         if not isinstance(seed, RunSeed) or _Maps.has_drawn is not None or _Maps.graph is not None:
@@ -177,15 +174,12 @@ def draw_anew_in_each_pass() -> None:
 
         return stock_map(dataset_ops.DatasetV2.zip((self, seeds)), seeded, *args, **kwargs)
 
-    random_seed.get_seed = get_seed
-    dataset_ops.DatasetV2.map = map_anew
     for name, stateless in _STATELESS.items():
-        setattr(gen_random_ops, name, _drawn_by_element(getattr(gen_random_ops, name), stateless))
+        around(gen_random_ops, name)(_drawn_by_element(stateless))
 
 
-def _drawn_by_element(stock: Callable[..., Any], stateless: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(stock)
-    def draw(*args: Any, seed: int = 0, seed2: int = 0, **kwargs: Any) -> Any:
+def _drawn_by_element(stateless: Callable[..., Any]) -> Callable[..., Any]:
+    def draw(stock: Any, *args: Any, seed: int = 0, seed2: int = 0, **kwargs: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
         while isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph):
             graph = graph.outer_graph

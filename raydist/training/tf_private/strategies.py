@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.eager import context
 
-from raydist.training.tf_private.attributes import changed
+from raydist.training.tf_private.attributes import around, changed
 from raydist.training.tf_private.functions import inlined_functions
 
 # Of what a strategy of raydist's own is made of (cluster/virtual_strategy.py).
@@ -72,18 +71,11 @@ def prepare_replica_threads(prepare: Callable[[], Callable[[], None]]) -> None:
     What that returns is called first in the thread of each replica. TensorFlow makes new threads each time
     (mirrored_run.py, `_call_for_each_replica`), and hands over its own thread-local state alone.
     """
-    name = "_get_thread_local_configuration_callable"
-    original = getattr(mirrored_run, name, None)
-    if original is None:
-        return  # see missing_parts
     _prepares[prepare.__module__] = prepare
-    original = getattr(original, "__wrapped__", original)  # not what this has put there before
 
-    @functools.wraps(original)
-    def callables() -> set[Callable[[], None]]:
+    @around(mirrored_run, "_get_thread_local_configuration_callable")
+    def callables(original: Callable[[], set[Any]]) -> set[Callable[[], None]]:
         return {*original(), *(one() for one in _prepares.values())}
-
-    setattr(mirrored_run, name, callables)
 
 
 def default_strategy() -> tf.distribute.Strategy:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from tensorflow.python.eager import forwardprop_util, record
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
 
-from raydist.training.tf_private.attributes import changed
+from raydist.training.tf_private.attributes import around, changed
 
 
 def follow_synchronized(
@@ -31,31 +30,22 @@ def follow_synchronized(
       assigned: Called with the variable and the value that was assigned; None where it is added to, or where
         a checkpoint is read into it.
     """
-    owner, util = distributed_values.SyncOnReadVariable, distributed_values.values_util
-    reduce_, restore = owner._get_cross_replica, util.get_on_read_restore_ops
-    if getattr(reduce_, "is_followed", False):
-        return
+    owner = distributed_values.SyncOnReadVariable
 
-    def _get_cross_replica(self: Any) -> Any:
-        return read(self, reduce_)
+    @around(owner, "_get_cross_replica")
+    def reduced(original: Any, variable: Any) -> Any:
+        return read(variable, original)
 
-    def restored(variable: Any, *args: Any, **kwargs: Any) -> Any:
+    @around(distributed_values.values_util, "get_on_read_restore_ops")
+    def restored(original: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
         assigned(variable, None)
-        return restore(variable, *args, **kwargs)
+        return original(variable, *args, **kwargs)
 
-    def followed(original: Callable[..., Any], *, is_whole: bool) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, value, *args, **kwargs)
-            assigned(self, value if is_whole else None)
-            return result
-
-        return assign
-
-    _get_cross_replica.is_followed = True  # type: ignore[attr-defined]
-    owner._get_cross_replica, util.get_on_read_restore_ops = _get_cross_replica, restored
-    for name in ("assign", "assign_add", "assign_sub"):
-        setattr(owner, name, followed(getattr(owner, name), is_whole=name == "assign"))
+    @around(owner, "assign", "assign_add", "assign_sub")
+    def assign(original: Any, variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(variable, value, *args, **kwargs)
+        assigned(variable, value if original.__name__ == "assign" else None)
+        return result
 
 
 def is_synchronized_on_read(variable: object) -> bool:
@@ -150,17 +140,12 @@ def replace_reads(read: Callable[[Any, Read], tf.Tensor]) -> None:
 
     All reads of a whole variable end in the method that this replaces.
     """
-    original = resource_variable_ops.BaseResourceVariable._read_variable_op
-    if hasattr(original, "__wrapped__"):
-        return  # of an earlier closure
 
-    @functools.wraps(original)
-    def _read_variable_op(self: Any, no_copy: bool = False) -> tf.Tensor:
+    @around(resource_variable_ops.BaseResourceVariable, "_read_variable_op")
+    def read_variable(original: Any, self: Any, no_copy: bool = False) -> tf.Tensor:
         if tf.executing_eagerly():
             return original(self, no_copy)
         return read(self, lambda: original(self, no_copy))
-
-    resource_variable_ops.BaseResourceVariable._read_variable_op = _read_variable_op
 
 
 def read_unseen(variable: Any) -> tf.Tensor:
@@ -212,14 +197,8 @@ def count_saves_alone() -> None:
 
     A variable of the strategy would get its value from the chief, so that all workers would have to save.
     """
-    original = checkpoint.add_variable
-    if getattr(original, "is_alone", False):
-        return
 
-    @functools.wraps(original)
-    def add_variable(*args: Any, **kwargs: Any) -> Any:
+    @around(checkpoint, "add_variable")
+    def add_variable(original: Any, *args: Any, **kwargs: Any) -> Any:
         with changed(ops.get_default_graph(), _variable_creator_stack=[]):
             return original(*args, **kwargs)
-
-    add_variable.is_alone = True  # type: ignore[attr-defined]
-    checkpoint.add_variable = add_variable
