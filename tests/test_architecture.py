@@ -409,6 +409,55 @@ def test_arrows_go_down() -> None:
         below.add(room)
 
 
+PRIVATE = re.compile(r"_[a-z]\w*")
+# Overrides methods of a strategy of TensorFlow's, which are private, and asks its own ones.
+OWN_STRATEGY = "training.cluster.virtual_strategy"
+# Names that a named tuple, and a layer of tf_keras, have too.
+AMBIGUOUS = {"_replace", "_generator"}
+
+
+def private_names_of(module: str) -> Iterator[str]:
+    """Yields the private names of others that a module has: attributes, and strings that name one."""
+    tree = list(ast.walk(ast.parse(MODULES[module].read_text())))
+    own = {node.name for node in tree if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.id for node in tree if isinstance(node, ast.Name)}
+    own |= {node.attr for node in tree if isinstance(node, ast.Attribute) and is_of_self(node)}
+    for node in tree:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
+        if isinstance(name, str) and PRIVATE.fullmatch(name) and name not in own:
+            yield name
+
+
+def is_of_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+def test_private_parts_of_tensorflow_stand_in_one_room() -> None:
+    def is_inside(module: str) -> bool:
+        return room_of(module) == "training.tf_private"
+
+    private = ("tensorflow.python", "tensorflow.core", "tensorflow.compiler")
+    imported = [
+        f"{module}:{one.line} imports {one.target}"
+        for module in MODULES
+        for one in imports()[module]
+        if one.target.startswith(private) and not is_inside(module)
+    ]
+    assert imported == []
+    inside = {
+        name for module in MODULES if is_inside(module) for name in private_names_of(module)
+    } - AMBIGUOUS
+    assert "_aggregation" in inside
+    used = {
+        f"{module} uses {name}"
+        for module in MODULES
+        if module.startswith("training.") and not is_inside(module) and module != OWN_STRATEGY
+        for name in private_names_of(module)
+        if name in inside
+    }
+    assert used == set()
+
+
 def test_only_what_came_through_ray_is_unpickled() -> None:
     found = {
         module

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # Each takes a state of Python, and returns what brings it back.
 _takers: list[Callable[[], Callable[[], None]]] = []
-_CONTAINERS = (list, dict, set, collections.deque)
+_CONTAINERS = tf_private.CONTAINERS
 _NUMBERS = (int, float, complex, str)
 # More is a program's data, which no step changes.
 _MOST_OBJECTS, _MOST_ELEMENTS = 20_000, 1000
@@ -220,14 +220,7 @@ def _restore_content(container: Any, before: Any) -> None:
     held = content.values() if isinstance(content, dict) else content
     if not all(id(one) in known or _is_data(one) for one in held):
         return
-    # Keras and TensorFlow wrap the lists and dicts of a model to follow what changes in them.
-    for one in (getattr(container, "_storage", None), getattr(container, "__wrapped__", None), container):
-        kind: Any = next((kind for kind in _CONTAINERS if isinstance(one, kind)), None)
-        if kind is not None and not (one is container and hasattr(container, "_update_snapshot")):
-            kind.clear(one)
-            (kind.extend if hasattr(kind, "extend") else kind.update)(one, before)
-    if hasattr(container, "_update_snapshot"):
-        container._update_snapshot()
+    tf_private.set_content(container, before)
 
 
 def _is_same(content: Any, before: Any) -> bool:

@@ -3,7 +3,12 @@
 Checked with TensorFlow 2.18 to 2.21; tests/training/test_tf_private.py fails when one is gone.
 """
 
-from raydist.training.tf_private.attributes import changed as changed, own_attributes as own_attributes
+from raydist.training.tf_private.attributes import (
+    CONTAINERS as CONTAINERS,
+    changed as changed,
+    own_attributes as own_attributes,
+    set_content as set_content,
+)
 from raydist.training.tf_private.collectives import (
     CollectiveCalls as CollectiveCalls,
     all_gather as all_gather,
@@ -100,6 +105,7 @@ from raydist.training.tf_private.strategies import (
     prepare_replica_threads as prepare_replica_threads,
     regroup as regroup,
     select_replica as select_replica,
+    spec_of_replica as spec_of_replica,
     update_context as update_context,
     update_regroup as update_regroup,
     updated_device as updated_device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -69,3 +70,19 @@ def own_attributes(attributes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]
                 del vars(owner)[name]
             else:
                 vars(owner)[name] = value
+
+
+CONTAINERS = (list, dict, set, collections.deque)
+
+
+def set_content(container: Any, content: Any) -> None:
+    """Gives a container another content, also one that Keras or TensorFlow follows by a wrapper."""
+    is_followed = hasattr(container, "_update_snapshot")
+    wrapped = getattr(container, "_storage", None), getattr(container, "__wrapped__", None)
+    for one in wrapped if is_followed else (*wrapped, container):
+        kind: Any = next((kind for kind in CONTAINERS if isinstance(one, kind)), None)
+        if kind is not None:
+            kind.clear(one)
+            (kind.extend if hasattr(kind, "extend") else kind.update)(one, content)
+    if is_followed:
+        container._update_snapshot()

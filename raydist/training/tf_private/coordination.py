@@ -79,7 +79,7 @@ def missing_parts() -> list[str]:
     if _has_barrier():
         return []
     lost = "a task that does not start is named at --start-timeout, by raydist alone"
-    return [f"TensorFlow {tf.__version__} has no a barrier at registration: {lost}"]
+    return [f"TensorFlow {tf.__version__} has no barrier at registration: {lost}"]
 
 
 def report_error_to_peers(message: str) -> None:

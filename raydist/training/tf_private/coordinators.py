@@ -13,6 +13,7 @@ from tensorflow.python.ops import gen_script_ops, script_ops
 
 from raydist.training.tf_private.attributes import changed
 from raydist.training.tf_private.functions import inlined_functions
+from raydist.training.tf_private.strategies import spec_of_replica
 
 
 def per_worker_iterators(
@@ -55,8 +56,7 @@ def per_worker_iterators(
         # As in coordinator/values.py, PerWorkerDatasetFromDatasetFunction.__iter__.
         remote_value._type_spec = input_lib.get_iterator_spec_from_dataset(strategy, dataset)
         remote_values.append(remote_value)
-    spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
-    return values.PerWorkerDistributedIterator(tuple(remote_values)), spec
+    return values.PerWorkerDistributedIterator(tuple(remote_values)), spec_of_replica(dataset.element_spec)
 
 
 def worker_numbers(coordinator: Any) -> Any:

@@ -148,8 +148,8 @@ def name_of_transformation(dataset: tf.data.Dataset) -> str:
 
 
 def parameter(dataset: tf.data.Dataset, name: str) -> Any:
-    """Returns one of the values in `TRANSFORMATIONS`; None where the dataset has no such."""
-    found = getattr(dataset, name, None)
+    """Returns what a dataset was made with, such as `batch_size`; None where it has no such."""
+    found = getattr(dataset, f"_{name}", None)
     return found.numpy().item() if isinstance(found, tf.Tensor) and found.shape.rank == 0 else found
 
 
@@ -192,7 +192,7 @@ def moved(dataset: tf.data.Dataset, onto: tf.data.Dataset) -> tf.data.Dataset:
         case Transformation.REPEAT | Transformation.TAKE | Transformation.SKIP as kind:
             return getattr(onto, kind.value)(dataset._count)
         case Transformation.PREFETCH:
-            return onto.prefetch(parameter(dataset, "_buffer_size"))
+            return onto.prefetch(parameter(dataset, "buffer_size"))
         case Transformation.CARDINALITY:
             return onto.apply(tf.data.experimental.assert_cardinality(dataset._expected_cardinality))
         case Transformation.OPTIONS:

@@ -78,6 +78,11 @@ def prepare_replica_threads(prepare: Callable[[], Callable[[], None]]) -> None:
         return {*original(), *(one() for one in _prepares.values())}
 
 
+def spec_of_replica(spec: Any) -> Any:
+    """Returns the structure of one replica's batch, of that of a dataset or a distributed dataset."""
+    return tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], spec)
+
+
 def default_strategy() -> tf.distribute.Strategy:
     """Returns the strategy outside of every scope."""
     return distribute_lib._get_default_strategy()
