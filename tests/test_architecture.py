@@ -48,7 +48,7 @@ ROOMS: dict[str, set[str]] = {
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
-    "training.tf_private": {"errors", "known_versions", "spec"},
+    "training.tf_private": {"errors", "spec"},
     "training.reporting": {"errors", "spec", "outcome", "planning", "storage", "metrics"},
     "training.cluster": {
         *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private"),
@@ -68,7 +68,6 @@ ROOMS: dict[str, set[str]] = {
         "training.replicas",
     },
     "training.keras_patches.replacement": {"errors", "known_versions"},
-    "training.self_check.verdicts": {"private_folders", "known_versions"},
     "training.keras_patches.keras3": {
         *("errors", "known_versions", "training.tf_private", "training.cluster", "training.replicas"),
         *("training.input", "training.stepping", "training.checkpointing"),
@@ -81,10 +80,6 @@ ROOMS: dict[str, set[str]] = {
     "training.keras_patches": {
         *("errors", "training.input", "training.stepping", "training.keras_patches.keras3"),
         "training.keras_patches.tf_keras",
-    },
-    # A process of its own.
-    "training.self_check": {
-        *("training.tf_private", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
     },
     "training.trainers": {
         *("errors", "outcome", "planning", "storage", "data", "training.tf_private", "training.reporting"),
@@ -109,7 +104,7 @@ ROOMS: dict[str, set[str]] = {
     "training.session": {
         *("errors", "spec", "outcome", "planning", "storage", "metrics", "data", "train_context"),
         *("training.tf_private", "training.reporting", "training.cluster", "training.replicas"),
-        *("training.stepping", "training.checkpointing", "training.self_check.verdicts"),
+        *("training.stepping", "training.checkpointing"),
         *("training.keras_patches.keras3", "training.keras_patches.tf_keras", "training.trainers"),
         *("training.parameter_server", "training.context"),
     },

@@ -277,7 +277,7 @@ def patch_of_changed_source(ctx: Any) -> dict[str, Any]:
 
     trainer.TensorFlowTrainer.fit = lambda self: None
     try:
-        patches.patch(sync_batchnorm=False, check=None)
+        patches.patch(sync_batchnorm=False)
     except Exception as error:
         return {"error": str(error)}
     return {"error": ""}

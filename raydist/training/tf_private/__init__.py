@@ -25,7 +25,6 @@ from raydist.training.tf_private.coordination import (
     configure_coordination as configure_coordination,
     keep_mirrored_local as keep_mirrored_local,
     missing_parts as missing_parts,
-    newer_than_known as newer_than_known,
     report_error_to_peers as report_error_to_peers,
 )
 from raydist.training.tf_private.coordinators import (

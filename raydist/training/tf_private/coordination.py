@@ -1,4 +1,4 @@
-"""The start of a task: versions, the coordination service, and the devices that are its own."""
+"""The start of a task: the coordination service, and the devices that are its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.eager import context
 
 from raydist.errors import UnsupportedError
-from raydist.known_versions import KNOWN
 from raydist.spec.tasks import ClusterSpec, TaskId
 from raydist.training.tf_private.attributes import around
 
@@ -63,15 +62,6 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
 def _has_barrier() -> bool:
     config = context.coordination_config_pb2.CoordinationServiceConfig
     return "cluster_register_with_barrier" in config.DESCRIPTOR.fields_by_name
-
-
-def newer_than_known() -> tuple[str, str] | None:
-    """Returns a sentence, and what pip would install instead, if TensorFlow is newer than raydist knows."""
-    known = KNOWN["tensorflow"]
-    if not known.is_newer(tf.__version__):
-        return None
-    last = f"{known.newest}, the last version that raydist knows"
-    return f"TensorFlow {tf.__version__} is newer than {last}", f"tensorflow{known.requirement}"
 
 
 def missing_parts() -> list[str]:
