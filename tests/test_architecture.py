@@ -48,15 +48,18 @@ ROOMS: dict[str, set[str]] = {
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
-    "training.tf_private": {"errors", "spec"},
+    "training.op_types": set(),
+    "training.tf_private": {"errors", "spec", "training.op_types"},
     "training.reporting": {"errors", "spec", "outcome", "planning", "storage", "metrics"},
     "training.cluster": {
         *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private"),
     },
-    "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
+    "training.replicas": {
+        *("errors", "training.op_types", "training.tf_private", "training.reporting", "training.cluster"),
+    },
     "training.input": {
-        *("errors", "data", "data.sources", "training.tf_private", "training.reporting", "training.cluster"),
-        "training.replicas",
+        *("errors", "data", "data.sources", "training.op_types", "training.tf_private"),
+        *("training.reporting", "training.cluster", "training.replicas"),
     },
     "training.stepping": {
         *("errors", "spec", "outcome", "training.tf_private", "training.reporting", "training.cluster"),

@@ -762,6 +762,20 @@ def internals(ctx: Any) -> dict[str, Any]:
     }
 
 
+def unknown_op_types(ctx: Any) -> dict[str, Any]:
+    """Returns the names in raydist.training.op_types that TensorFlow has no operation of."""
+    from tensorflow.python.framework import op_def_registry
+
+    from raydist.training import op_types
+
+    tables = {name: value for name, value in vars(op_types).items() if name.strip("_").isupper()}
+    names = {name: {value} if isinstance(value, str) else set(value) for name, value in tables.items()}
+    unknown = {
+        name: sorted(one for one in of if op_def_registry.get(one) is None) for name, of in names.items()
+    }
+    return {"unknown": {name: of for name, of in unknown.items() if of}, "count": len(names)}
+
+
 def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
     """Trains embeddings, whose gradients are sparse, on batches that look up different numbers of rows."""
     import tensorflow as tf

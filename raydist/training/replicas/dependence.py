@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist.training import op_types, tf_private
 from raydist.training.replicas import slices
 from raydist.training.replicas.loss_verdict import TOLERANCE
-from raydist.training.tf_private import ASSIGNMENTS, REDUCED
+from raydist.training.tf_private import REDUCED
 
-# Each replica draws other numbers by these, other than by a seed that all of them count alike.
-_UNEQUAL_DRAWS = ("Multinomial", "RandomStandardNormal", "RandomUniform", "TruncatedNormal", "RngReadAndSkip")
+# Words in the names of operations that draw.
 _RANDOM = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
 
 
@@ -59,11 +58,11 @@ class _Spread:
                 inputs = [name.partition(":")[0] for name in node.input if not name.startswith("^")]
                 depends = is_all or any(name in reached for name in inputs)
                 depends &= not node.name.rpartition("/")[2].startswith(REDUCED)
-                if node.op in ASSIGNMENTS:
+                if node.op in op_types.ASSIGNMENTS:
                     found = {inputs[0]} if is_all or any(name in reached for name in inputs[1:]) else set()
                 else:
                     found = self._assigned_by_call(node, inputs, reached, is_all=is_all)
-                    if depends or node.op in _UNEQUAL_DRAWS:
+                    if depends or node.op in op_types.UNEQUAL_DRAWS:
                         reached.add(node.name)
                 assigned |= found
                 reached |= found  # who reads the variable later, reads that value

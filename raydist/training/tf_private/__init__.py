@@ -64,7 +64,6 @@ from raydist.training.tf_private.functions import (
     without_retracing_warnings as without_retracing_warnings,
 )
 from raydist.training.tf_private.graphs import (
-    ASSIGNMENTS as ASSIGNMENTS,
     Writes as Writes,
     added_number as added_number,
     assigned_variables as assigned_variables,

@@ -14,6 +14,7 @@ from tensorflow.python.distribute import cross_device_utils
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.ops import collective_ops, control_flow_v2_func_graphs
 
+from raydist.training import op_types
 from raydist.training.tf_private.attributes import around, own_attributes
 from raydist.training.tf_private.graphs import bodies_of
 
@@ -190,10 +191,6 @@ class CollectiveCalls:
             cls._tell(False)
 
 
-# Operations that call traced functions.
-_CALLS = frozenset("PartitionedCall StatefulPartitionedCall While StatelessWhile If StatelessIf Case".split())
-
-
 def _has_collectives(function: Any) -> bool:
     """Whether a trace, or one that it calls, has collectives."""
     known = vars(function).get("_raydist_has_collectives")
@@ -209,7 +206,8 @@ def _graph_has_collectives(graph: Any, seen: set[int]) -> bool:
     operations = graph.get_operations()
     if any(op.type.startswith("Collective") for op in operations):
         return True
-    called = (body for op in operations if op.type in _CALLS for body in bodies_of(op))
+    calling = op_types.CALLS | op_types.CONDITIONS | op_types.LOOPS
+    called = (body for op in operations if op.type in calling for body in bodies_of(op))
     return any(_graph_has_collectives(body, seen) for body in called)
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
+from raydist.training import op_types
 from raydist.training.tf_private.variables import distributed, handles_of
 
 
@@ -25,16 +26,9 @@ def captured_variables(graph: Any) -> list[Any]:
     return list({id(one): one for one in found}.values())
 
 
-# The first input is the variable, one of the others its new value.
-ASSIGNMENTS = (
-    *("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterUpdate"),
-    *("ResourceScatterAdd", "ResourceScatterSub", "ResourceStridedSliceAssign"),
-)
-
-
 def assigned_variables(graph: Any) -> list[Any]:
     """Returns the variables outside of a traced function that it assigns to, whole ones if distributed."""
-    assigned = {op.inputs[0].op.name for op in graph.get_operations() if op.type in ASSIGNMENTS}
+    assigned = {op.inputs[0].op.name for op in graph.get_operations() if op.type in op_types.ASSIGNMENTS}
     return variables_named(graph, assigned)
 
 
@@ -153,7 +147,7 @@ def bodies_of(op: tf.Operation) -> list[Any]:
     """Returns the graphs of the functions that an operation of a traced function calls."""
     names = [one.func.name for _, one in sorted(op.node_def.attr.items()) if one.HasField("func")]
     names += [one.name for attr in op.node_def.attr.values() for one in attr.list.func]
-    if op.type in ("While", "StatelessWhile"):  # sorted: body, cond
+    if op.type in op_types.LOOPS:  # sorted: body, cond
         names.reverse()
     functions = [op.graph._get_function(name) for name in names]
     return [one.graph for one in functions if getattr(one, "graph", None) is not None]

@@ -15,6 +15,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, random_seed
 from tensorflow.python.ops import control_flow_v2_func_graphs, gen_random_ops, stateful_random_ops
 
+from raydist.training import op_types
 from raydist.training.tf_private.attributes import around, changed
 
 
@@ -25,17 +26,9 @@ def global_random_variables() -> list[tf.Variable]:
 
 
 # What stands for numbers that are drawn, by type of operation: dropouts then keep all, and noise is the same
-# for each example. Of whole numbers the position of the input that has the least.
-_DRAWS: Mapping[str, float] = {
-    **dict.fromkeys(("RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2"), 0.9375),
-    **dict.fromkeys(("RandomStandardNormal", "StatelessRandomNormal", "StatelessRandomNormalV2"), 0.5),
-    **dict.fromkeys(("TruncatedNormal", "StatelessTruncatedNormal", "StatelessTruncatedNormalV2"), 0.5),
-}
-_INTEGER_DRAWS: Mapping[str, int] = {
-    "RandomUniformInt": 1,
-    "StatelessRandomUniformInt": 2,
-    "StatelessRandomUniformIntV2": 4,
-}
+# for each example. Of whole numbers it is the least.
+_DRAWN = {**dict.fromkeys(op_types.UNIFORM_DRAWS, 0.9375), **dict.fromkeys(op_types.NORMAL_DRAWS, 0.5)}
+
 # Numbers in what a generator gives to a draw: a counter of two, and a key.
 _GENERATOR_STATE = 3
 
@@ -53,9 +46,9 @@ def constant_draws(on_draw: Callable[[], None]) -> Iterator[None]:
     original = owner._create_op_internal
 
     def create(self: Any, op_type: str, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        number, least = _DRAWS.get(op_type), _INTEGER_DRAWS.get(op_type)
+        number, least = _DRAWN.get(op_type), op_types.INTEGER_DRAWS.get(op_type)
         drawn = original(self, op_type, inputs, *args, **kwargs)
-        is_generator = op_type == "RngReadAndSkip"  # which moves a generator on
+        is_generator = op_type == op_types.GENERATES
         if number is None and least is None and not is_generator:
             return drawn
         if not is_generator:

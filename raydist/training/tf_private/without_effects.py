@@ -7,18 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import op_types
 from raydist.training.tf_private.graphs import bodies_of, draws_by_own_seed, has_state
-
-# Operations that have a state and only read it, or have one of their own that nothing else sees.
-_HARMLESS = frozenset(
-    "VarHandleOp ReadVariableOp _ReadVariablesOp ResourceGather ResourceGatherNd VarIsInitializedOp "
-    "VariableShape VariableV2 HashTableV2 LookupTableFindV2 LookupTableSizeV2 LookupTableExportV2 Assert "
-    "CheckNumericsV2 Placeholder StatefulPartitionedCall If While Case TensorArrayV3 TensorArrayReadV3 "
-    "TensorArrayWriteV3 TensorArrayGatherV3 TensorArrayScatterV3 TensorArraySizeV3 "
-    "ParameterizedTruncatedNormal".split()
-)
-# Of which TensorFlow knows no state, but which call Python.
-_PYTHON = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
 
 
 class WithoutEffects:
@@ -106,8 +96,10 @@ _COUNTED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 def _effects_in(operations: Iterable[tf.Operation], seen: set[int]) -> set[str]:
     found = set[str]()
     for op in operations:
-        is_harmless = op.type in _HARMLESS or op.type.startswith("Cudnn") or draws_by_own_seed(op.type)
-        if op.type in _PYTHON or (has_state(op.type) and not is_harmless):
+        is_harmless = (
+            op.type in op_types.WITHOUT_EFFECTS or op.type.startswith("Cudnn") or draws_by_own_seed(op.type)
+        )
+        if op.type in op_types.PYTHON or (has_state(op.type) and not is_harmless):
             found.add(op.type)
         for body in bodies_of(op):
             if id(body) not in seen:
