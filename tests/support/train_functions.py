@@ -770,10 +770,9 @@ def unknown_op_types(ctx: Any) -> dict[str, Any]:
 
     tables = {name: value for name, value in vars(op_types).items() if name.strip("_").isupper()}
     names = {name: {value} if isinstance(value, str) else set(value) for name, value in tables.items()}
-    unknown = {
-        name: sorted(one for one in of if op_def_registry.get(one) is None) for name, of in names.items()
-    }
-    return {"unknown": {name: of for name, of in unknown.items() if of}, "count": len(names)}
+    pairs = [(one, name) for name, of in names.items() for one in of]
+    unknown = [f"{one} in {name}" for one, name in pairs if op_def_registry.get(one) is None]
+    return {"unknown": unknown, "count": len(names)}
 
 
 def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
