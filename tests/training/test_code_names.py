@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from raydist.training.replicas.bytecode import may_read_after
 from raydist.training.replicas.code_names import (
     has_sum_beside,
-    may_read_after,
     names_called,
     takes_whole_batch,
 )

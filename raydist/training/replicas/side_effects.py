@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import code_names
+from raydist.training.replicas import bytecode, code_names
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class _Objects:
                 yield value, None
         if not is_users:
             return
-        names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+        names = {name: function.__globals__.get(name) for name in bytecode.names_in(function)}
         self._restores.append((None, lambda: _restore_numbers(function.__globals__, names)))
         yield from ((value, None) for value in names.values())
 
