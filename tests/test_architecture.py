@@ -457,11 +457,11 @@ def test_private_parts_of_tensorflow_stand_in_one_room() -> None:
 
 
 def test_one_module_reads_bytecode() -> None:
-    reading = re.compile(
-        r"^import dis$|\bco_(?!filename|firstlineno|name\b)[a-z]+|\bget_instructions\b", re.MULTILINE
-    )
+    reading = re.compile(r"^import dis$|\bco_(?!filename|name\b)[a-z]+|getclosurevars", re.MULTILINE)
     found = {module for module, path in MODULES.items() if reading.search(path.read_text())}
-    assert {one for one in found if one.startswith("training.")} == {"training.replicas.bytecode"}
+    own = "training.replicas.bytecode"
+    # Which looks into a function of TensorFlow's, not of the user's.
+    assert {one for one in found if one.startswith("training.")} == {own, "training.tf_private.datasets"}
 
 
 def test_only_what_came_through_ray_is_unpickled() -> None:

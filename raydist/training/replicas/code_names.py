@@ -1,4 +1,4 @@
-"""What the code of a user's layer, loss or callback does, as far as the names that it uses show."""
+"""What of a model is the user's and what Keras's, and what the user's layers and losses name."""
 
 from __future__ import annotations
 

@@ -59,9 +59,8 @@ def _held_by(value: Any) -> list[Any] | None:
 
 def _held_by_function(function: types.FunctionType) -> list[Any]:
     names, known = bytecode.names_in(function), function.__globals__
-    imported = [
-        sys.modules[one] for one in names - known.keys() - vars(builtins).keys() if one in sys.modules
-    ]
+    inside = names - known.keys() - vars(builtins).keys()
+    imported = [sys.modules[one] for one in inside if one in sys.modules]
     every = [known] if names & {"globals", "eval", "exec"} else []
     return [*(value for _, _, value in bytecode.held_by(function)), *imported, *every]
 
