@@ -14,9 +14,8 @@ from tensorflow.python.distribute import cross_device_utils
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.ops import collective_ops, control_flow_v2_func_graphs
 
-from raydist.training import op_types
 from raydist.training.tf_private.attributes import around, own_attributes
-from raydist.training.tf_private.graphs import bodies_of
+from raydist.training.tf_private.graphs import operations_in
 
 # Of what is gathered in a loop: powers of two, up to 2 ** 30 elements.
 _NUM_SIZES = 31
@@ -195,20 +194,9 @@ def _has_collectives(function: Any) -> bool:
     """Whether a trace, or one that it calls, has collectives."""
     known = vars(function).get("_raydist_has_collectives")
     if known is None:
-        known = vars(function)["_raydist_has_collectives"] = _graph_has_collectives(function.graph, set())
+        known = any(op.type.startswith("Collective") for op in operations_in(function.graph))
+        vars(function)["_raydist_has_collectives"] = known
     return bool(known)
-
-
-def _graph_has_collectives(graph: Any, seen: set[int]) -> bool:
-    if id(graph) in seen:
-        return False
-    seen.add(id(graph))
-    operations = graph.get_operations()
-    if any(op.type.startswith("Collective") for op in operations):
-        return True
-    calling = op_types.CALLS | op_types.CONDITIONS | op_types.LOOPS
-    called = (body for op in operations if op.type in calling for body in bodies_of(op))
-    return any(_graph_has_collectives(body, seen) for body in called)
 
 
 # What TensorFlow reduces over workers (ops/collective_ops.cc, `CollectiveReduceV2`).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -151,6 +152,25 @@ def bodies_of(op: tf.Operation) -> list[Any]:
         names.reverse()
     functions = [op.graph._get_function(name) for name in names]
     return [one.graph for one in functions if getattr(one, "graph", None) is not None]
+
+
+def operations_in(graph: Any) -> Iterator[tf.Operation]:
+    """Yields the operations of a traced function, and of those that it calls."""
+    ahead, seen = [graph], set[int]()
+    while ahead:
+        one = ahead.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            for op in one.get_operations():
+                yield op
+                ahead += bodies_of(op) if _may_call(op.type) else []
+
+
+@functools.cache
+def _may_call(op_type: str) -> bool:
+    """Whether an operation has functions among its attributes, which takes a copy of those to see."""
+    definition = op_def_registry.get(op_type)
+    return definition is None or any("func" in one.type for one in definition.attr)
 
 
 def draws_by_own_seed(op_type: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -148,6 +147,11 @@ def replace_reads(read: Callable[[Any, Read], tf.Tensor]) -> None:
         return read(self, lambda: original(self, no_copy))
 
 
+# Whether a gradient tape is active; a context in which none records.
+is_recording = record.could_possibly_record
+not_recording = record.stop_recording
+
+
 def read_unseen(variable: Any) -> tf.Tensor:
     """Returns a variable's value in a graph without telling those who watch what is read.
 
@@ -170,16 +174,6 @@ def recorded_read(variable: Any, value: tf.Tensor) -> tf.Tensor:
         forward_function=lambda tangent: [tangent],
     )
     return result
-
-
-def is_recording() -> bool:
-    """Whether a gradient tape is active."""
-    return bool(record.could_possibly_record())
-
-
-def not_recording() -> contextlib.AbstractContextManager[None]:
-    """No gradient tape records what is made inside."""
-    return record.stop_recording()
 
 
 def has_tangent(variable: Any, graph: Any) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.training import op_types
-from raydist.training.tf_private.graphs import bodies_of, draws_by_own_seed, has_state
+from raydist.training.tf_private.graphs import draws_by_own_seed, has_state, operations_in
 
 
 class WithoutEffects:
@@ -44,7 +44,7 @@ class WithoutEffects:
         self._traced = traced
         self._run = traced.prune(self.inputs, traced.outputs)
         self.needed: tf.Graph = self._run.graph
-        self.effects = sorted(_effects_in(self.needed.get_operations(), set()))
+        self.effects = sorted({op.type for op in operations_in(self.needed) if _has_effect(op.type)})
 
     def __call__(self, *args: Any) -> list[tf.Tensor]:
         """Returns the outputs.
@@ -93,16 +93,8 @@ class WithoutEffects:
 _COUNTED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
-def _effects_in(operations: Iterable[tf.Operation], seen: set[int]) -> set[str]:
-    found = set[str]()
-    for op in operations:
-        is_harmless = (
-            op.type in op_types.WITHOUT_EFFECTS or op.type.startswith("Cudnn") or draws_by_own_seed(op.type)
-        )
-        if op.type in op_types.PYTHON or (has_state(op.type) and not is_harmless):
-            found.add(op.type)
-        for body in bodies_of(op):
-            if id(body) not in seen:
-                seen.add(id(body))
-                found |= _effects_in(body.get_operations(), seen)
-    return found
+def _has_effect(op_type: str) -> bool:
+    if op_type in op_types.PYTHON:
+        return True
+    is_draw = op_type.startswith("Cudnn") or draws_by_own_seed(op_type)
+    return has_state(op_type) and not is_draw and op_type not in op_types.WITHOUT_EFFECTS
