@@ -120,3 +120,8 @@ ELEMENT_WISE = frozenset(
 REDUCTIONS = frozenset("All Any ArgMax ArgMin Max Mean Min Prod ReduceJoin Sum".split())
 # Makes images of another size, each by itself.
 RESIZES = frozenset(("ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"))
+
+
+def draws(op_type: str) -> bool:
+    """Whether an operation draws random numbers, from whatever seed."""
+    return any(word in op_type for word in ("Random", "Multinomial", "TruncatedNormal", GENERATES))

@@ -15,9 +15,6 @@ from raydist.training.replicas import slices
 from raydist.training.replicas.loss_verdict import TOLERANCE
 from raydist.training.tf_private import REDUCED
 
-# Words in the names of operations that draw.
-_RANDOM = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
-
 
 def fed_variables(graph_def: Any, sources: Collection[str]) -> set[str]:
     """Returns the nodes of the variables that get a value which depends on `sources`, names of nodes.
@@ -30,7 +27,7 @@ def fed_variables(graph_def: Any, sources: Collection[str]) -> set[str]:
 
 def draws(graph_def: Any) -> bool:
     """Whether random numbers are drawn in a graph, or in the functions that it has."""
-    return any(word in node.op for node in nodes_of(graph_def) for word in _RANDOM)
+    return any(op_types.draws(node.op) for node in nodes_of(graph_def))
 
 
 def nodes_of(graph_def: Any) -> list[Any]:

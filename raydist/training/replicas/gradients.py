@@ -166,7 +166,7 @@ def _may_be_of_batch(indices: tf.Tensor) -> bool:
         # Positions and unique words do not repeat, and what examples look up often does.
         values = indices.numpy().reshape(-1)
         return len(values) > 1 and len(set(values.tolist())) == len(values)
-    if any("PartitionedCall" in op.type for op in tf_private.ops_behind(indices)):
+    if any(op.type in op_types.CALLS for op in tf_private.ops_behind(indices)):
         return True
     return any(_rows(one) is _Rows.EACH and _comes_from_unique(one) for one in _uses(indices))
 
@@ -317,7 +317,7 @@ def _is_of_batch(indices: tf.Tensor) -> bool:
         elif op.type == "StridedSlice" and op.inputs[0].op.type == "Shape":
             if _is_of_examples(op):
                 return False
-        elif op.type in op_types.SIZES_OF_BATCHES or "Random" in op.type:
+        elif op.type in op_types.SIZES_OF_BATCHES or op_types.draws(op.type):
             return False
         elif op.type not in op_types.READS and tf_private.has_state(op.type):
             return False
