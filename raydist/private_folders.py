@@ -56,12 +56,6 @@ def state_folder(name: str) -> Path:
     return make([*([] if state is None else [state / "raydist" / name]), *host_places(f"-{name}")])
 
 
-def cache_folder(name: str) -> Path:
-    """Returns a folder for what can be computed again."""
-    cache = _of_user("XDG_CACHE_HOME", ".cache")
-    return make([*([] if cache is None else [cache / "raydist" / name]), *host_places(f"-{name}")])
-
-
 def make(places: Iterable[Path]) -> Path:
     """Makes the folder at the first of the places where that is possible; returns it.
 

@@ -48,15 +48,18 @@ ROOMS: dict[str, set[str]] = {
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
-    "training.tf_private": {"errors", "known_versions", "spec"},
+    "training.op_types": set(),
+    "training.tf_private": {"errors", "spec", "training.op_types"},
     "training.reporting": {"errors", "spec", "outcome", "planning", "storage", "metrics"},
     "training.cluster": {
         *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private"),
     },
-    "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
+    "training.replicas": {
+        *("errors", "training.op_types", "training.tf_private", "training.reporting", "training.cluster"),
+    },
     "training.input": {
-        *("errors", "data", "data.sources", "training.tf_private", "training.reporting", "training.cluster"),
-        "training.replicas",
+        *("errors", "data", "data.sources", "training.op_types", "training.tf_private"),
+        *("training.reporting", "training.cluster", "training.replicas"),
     },
     "training.stepping": {
         *("errors", "spec", "outcome", "training.tf_private", "training.reporting", "training.cluster"),
@@ -68,7 +71,6 @@ ROOMS: dict[str, set[str]] = {
         "training.replicas",
     },
     "training.keras_patches.replacement": {"errors", "known_versions"},
-    "training.self_check.verdicts": {"private_folders", "known_versions"},
     "training.keras_patches.keras3": {
         *("errors", "known_versions", "training.tf_private", "training.cluster", "training.replicas"),
         *("training.input", "training.stepping", "training.checkpointing"),
@@ -81,10 +83,6 @@ ROOMS: dict[str, set[str]] = {
     "training.keras_patches": {
         *("errors", "training.input", "training.stepping", "training.keras_patches.keras3"),
         "training.keras_patches.tf_keras",
-    },
-    # A process of its own.
-    "training.self_check": {
-        *("training.tf_private", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
     },
     "training.trainers": {
         *("errors", "outcome", "planning", "storage", "data", "training.tf_private", "training.reporting"),
@@ -109,7 +107,7 @@ ROOMS: dict[str, set[str]] = {
     "training.session": {
         *("errors", "spec", "outcome", "planning", "storage", "metrics", "data", "train_context"),
         *("training.tf_private", "training.reporting", "training.cluster", "training.replicas"),
-        *("training.stepping", "training.checkpointing", "training.self_check.verdicts"),
+        *("training.stepping", "training.checkpointing"),
         *("training.keras_patches.keras3", "training.keras_patches.tf_keras", "training.trainers"),
         *("training.parameter_server", "training.context"),
     },
@@ -407,6 +405,63 @@ def test_arrows_go_down() -> None:
     for room, allowed in ROOMS.items():
         assert allowed - below == set(), f"{room} may import what is not below it"
         below.add(room)
+
+
+PRIVATE = re.compile(r"_[a-z]\w*")
+# Overrides methods of a strategy of TensorFlow's, which are private, and asks its own ones.
+OWN_STRATEGY = "training.cluster.virtual_strategy"
+# Names that a named tuple, and a layer of tf_keras, have too.
+AMBIGUOUS = {"_replace", "_generator"}
+
+
+def private_names_of(module: str) -> Iterator[str]:
+    """Yields the private names of others that a module has: attributes, and strings that name one."""
+    tree = list(ast.walk(ast.parse(MODULES[module].read_text())))
+    own = {node.name for node in tree if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.id for node in tree if isinstance(node, ast.Name)}
+    own |= {node.attr for node in tree if isinstance(node, ast.Attribute) and is_of_self(node)}
+    for node in tree:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
+        if isinstance(name, str) and PRIVATE.fullmatch(name) and name not in own:
+            yield name
+
+
+def is_of_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+def test_private_parts_of_tensorflow_stand_in_one_room() -> None:
+    def is_inside(module: str) -> bool:
+        return room_of(module) == "training.tf_private"
+
+    private = ("tensorflow.python", "tensorflow.core", "tensorflow.compiler")
+    imported = [
+        f"{module}:{one.line} imports {one.target}"
+        for module in MODULES
+        for one in imports()[module]
+        if one.target.startswith(private) and not is_inside(module)
+    ]
+    assert imported == []
+    inside = {
+        name for module in MODULES if is_inside(module) for name in private_names_of(module)
+    } - AMBIGUOUS
+    assert "_aggregation" in inside
+    used = {
+        f"{module} uses {name}"
+        for module in MODULES
+        if module.startswith("training.") and not is_inside(module) and module != OWN_STRATEGY
+        for name in private_names_of(module)
+        if name in inside
+    }
+    assert used == set()
+
+
+def test_one_module_reads_bytecode() -> None:
+    reading = re.compile(r"^import dis$|\bco_(?!filename|name\b)[a-z]+|getclosurevars", re.MULTILINE)
+    found = {module for module, path in MODULES.items() if reading.search(path.read_text())}
+    own = "training.replicas.bytecode"
+    # Which looks into a function of TensorFlow's, not of the user's.
+    assert {one for one in found if one.startswith("training.")} == {own, "training.tf_private.datasets"}
 
 
 def test_only_what_came_through_ray_is_unpickled() -> None:

@@ -61,7 +61,6 @@ from raydist.training.reporting.profiler import Profiler, XlaDump
 from raydist.training.reporting.progress import Commands, TaskProgress
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tensorboard import TensorBoardWriter
-from raydist.training.self_check import verdicts
 from raydist.training.stepping import pace
 from raydist.training.trainers.base import Strategies, TaskRun, Trainer
 from raydist.training.trainers.evaluation import EvaluatorTrainer
@@ -330,11 +329,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     check_keras(assignment.keras)
     if job.patch_keras:
         tf_private.make_variables_convertible()
-        note = patches.patch(
-            sync_batchnorm=job.sync_batchnorm,
-            newer=tf_private.newer_than_known(),
-            check=functools.partial(verdicts.problem_of, keras),
-        )
+        note = patches.patch(sync_batchnorm=job.sync_batchnorm)
         # It takes 0.1 s to import, and most jobs never do; those that do shall find it patched.
         wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
     if not assignment.is_chief:
@@ -404,13 +399,7 @@ _for_good = ExitStack()  # what lasts as long as the process
 def _patch_tf_keras(sync_batchnorm: bool, module: ModuleType) -> None:
     from raydist.training.keras_patches.tf_keras import patches
 
-    reporting.note(
-        patches.patch(
-            sync_batchnorm=sync_batchnorm,
-            newer=tf_private.newer_than_known(),
-            check=functools.partial(verdicts.problem_of, module),
-        )
-    )
+    reporting.note(patches.patch(sync_batchnorm=sync_batchnorm))
 
 
 def _flush(

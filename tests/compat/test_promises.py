@@ -6,17 +6,12 @@ What is here and in test_jobs.py is a part of tests/programs and tests/e2e, in a
 from __future__ import annotations
 
 import functools
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.compat.environments import ROOT
 from tests.programs.catalog import PROGRAMS
 from tests.programs.in_turn import Done, cluster_of, killed, run_programs
 from tests.support.processes import PATIENCE
@@ -56,16 +51,3 @@ def test_killed_run_that_is_resumed_ends_as_one_device(
     for done in run_programs([name], cluster, storage=tmp_path, attempt=1, job_options=options)[name]:
         done.trained.check_variables(expected.trained, atol=program.atol)
         assert done.restored_step > 0
-
-
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_self_check_passes(library: str, tmp_path: Path) -> None:
-    environ = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "KERAS_BACKEND": "tensorflow",
-        "TF_USE_LEGACY_KERAS": "1" if library == "tf_keras" else "0",
-    }
-    command = [sys.executable, "-m", "raydist.training.self_check.behaviour", library, str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, env=environ, check=True)
-    assert json.loads((tmp_path / "failed.json").read_text()) == {}

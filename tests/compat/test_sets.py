@@ -23,7 +23,8 @@ from tests.compat.environments import (
 # What runs in each environment. It takes some 3 minutes on two cores, the installation not counted.
 TESTS = (
     *("tests/spec", "tests/planning", "tests/controller", "tests/storage"),
-    *("tests/training/test_tf_private.py", "tests/compat/test_promises.py", "tests/compat/test_jobs.py"),
+    *("tests/training/test_tf_private.py", "tests/training/test_seam.py"),
+    *("tests/compat/test_promises.py", "tests/compat/test_jobs.py"),
     "tests/training/test_keras_patches.py::test_every_replaced_function_is_the_one_it_was_written_for",
 )
 

@@ -407,11 +407,11 @@ def recognized(ctx: Any) -> dict[str, Any]:
     }
     kinds = {name: tf_private.transformation_of(one) for name, one in made.items()}
     values = {
-        "batch": [tf_private.parameter(made["batch"], name) for name in ("_batch_size", "_drop_remainder")],
-        "padded_batch": tf_private.parameter(made["padded_batch"], "_drop_remainder"),
-        "prefetch": tf_private.parameter(made["prefetch"], "_buffer_size"),
-        "parallel map": tf_private.parameter(made["parallel map"], "_num_parallel_calls"),
-        "map": tf_private.parameter(made["map"], "_num_parallel_calls"),
+        "batch": [tf_private.parameter(made["batch"], name) for name in ("batch_size", "drop_remainder")],
+        "padded_batch": tf_private.parameter(made["padded_batch"], "drop_remainder"),
+        "prefetch": tf_private.parameter(made["prefetch"], "buffer_size"),
+        "parallel map": tf_private.parameter(made["parallel map"], "num_parallel_calls"),
+        "map": tf_private.parameter(made["map"], "num_parallel_calls"),
     }
     again = {
         name: list(tf_private.moved(made[name], source).as_numpy_iterator())

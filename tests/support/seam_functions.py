@@ -31,7 +31,7 @@ def seam(ctx: Any, *, library: str) -> dict[str, Any]:
     early, facts = _early_class(keras), _facts(keras)
     for one in ("keras3", "tf_keras")[: 1 if library == "keras" else 2]:
         patches = importlib.import_module(f"raydist.training.keras_patches.{one}.patches")
-        patches.patch(sync_batchnorm=False, check=None)
+        patches.patch(sync_batchnorm=False)
     found = {f"{what} stays": _unlike(was, _facts(keras)[what]) for what, was in facts.items()}
     expected = _train(_dense(keras))
     tries: dict[str, Callable[[], Iterator[str]]] = {

@@ -277,7 +277,7 @@ def patch_of_changed_source(ctx: Any) -> dict[str, Any]:
 
     trainer.TensorFlowTrainer.fit = lambda self: None
     try:
-        patches.patch(sync_batchnorm=False, check=None)
+        patches.patch(sync_batchnorm=False)
     except Exception as error:
         return {"error": str(error)}
     return {"error": ""}
@@ -760,6 +760,19 @@ def internals(ctx: Any) -> dict[str, Any]:
         "needs_field": "cluster_register_with_barrier" in fields,
         "has_argument": "cluster_register_with_barrier" in arguments,
     }
+
+
+def unknown_op_types(ctx: Any) -> dict[str, Any]:
+    """Returns the names in raydist.training.op_types that TensorFlow has no operation of."""
+    from tensorflow.python.framework import op_def_registry
+
+    from raydist.training import op_types
+
+    tables = {name: value for name, value in vars(op_types).items() if name.strip("_").isupper()}
+    names = {name: {value} if isinstance(value, str) else set(value) for name, value in tables.items()}
+    pairs = [(one, name) for name, of in names.items() for one in of]
+    unknown = [f"{one} in {name}" for one, name in pairs if op_def_registry.get(one) is None]
+    return {"unknown": unknown, "count": len(names)}
 
 
 def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:

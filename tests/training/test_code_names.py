@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from raydist.training.replicas.code_names import (
     has_sum_beside,
-    may_read_after,
     names_called,
     takes_whole_batch,
 )
@@ -199,57 +197,3 @@ def test_losses_of_keras_that_compare_examples_are_known(loss: Any, expected: bo
 )
 def test_sums_beside_losses_that_compare_examples_are_known(losses: Any, expected: bool) -> None:
     assert has_sum_beside(SimpleNamespace(loss=losses)) is expected
-
-
-class Hooks:
-    """Hooks of batches, as callbacks have them."""
-
-    seen: Any = None
-
-    def reads(self, batch: int, logs: Any = None) -> None:
-        self.seen = logs["loss"]
-
-    def counts(self, batch: int, logs: Any = None) -> None:
-        self.seen = batch
-
-    def keeps(self, batch: int, logs: Any = None) -> None:
-        self.seen = lambda: logs
-
-    def takes_any(self, *args: Any) -> None:
-        self.seen = args
-
-    def passes_on(self, batch: int, logs: Any = None) -> None:
-        self.reads(batch, logs)
-
-    def takes_more(self, batch: int, logs: Any = None, is_shown: bool = False) -> None:
-        self.seen = logs
-
-    def by_name(self, batch: int, *, logs: Any = None) -> None:
-        self.seen = logs
-
-    @functools.wraps(counts)
-    def wraps(self, batch: int, logs: Any = None) -> None:
-        self.seen = logs
-
-
-@pytest.mark.parametrize(
-    ("hook", "num_others", "expected"),
-    [
-        (Hooks.reads, 2, True),
-        (Hooks.counts, 2, False),
-        (Hooks.keeps, 2, True),
-        (Hooks.takes_any, 2, True),
-        (Hooks.passes_on, 2, True),
-        (Hooks.takes_more, 2, True),
-        (Hooks.by_name, 2, True),
-        (Hooks.wraps, 2, True),
-        (lambda batch, logs: print(batch), 1, False),
-        (lambda batch, logs: print(batch, logs), 1, True),
-        (functools.partial(print, "end"), 1, True),
-        (print, 1, True),
-    ],
-)
-def test_only_functions_that_may_read_later_arguments_are_said_to(
-    hook: Any, num_others: int, expected: bool
-) -> None:
-    assert may_read_after(hook, num_others) is expected

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import types
 from typing import Any
 
 import pytest
 
+from raydist.errors import UnsupportedError
 from raydist.training.keras_patches.replacement import (
     Replacement,
+    apply,
+    around,
+    fingerprint_of,
     lowered,
     marked_in,
     overrides,
@@ -107,3 +113,55 @@ def test_function_with_other_parameters_does_not_fit(parameters: str, fits: bool
 
 def test_function_that_is_not_there_does_not_fit() -> None:
     assert not Replacement(owner=Adapter, name="third", parameters="self", make=None, reason="").fits
+
+
+KNOWN_SOURCE = fingerprint_of(Adapter.second)
+
+
+def applied(
+    keras: str, tensorflow: str = "2.21.0", *, name: str = "second", source: str = KNOWN_SOURCE
+) -> Any:
+    library = types.ModuleType("keras")
+    library.__version__ = keras  # type: ignore[attr-defined]
+    owner = type("Other", (), {"second": Adapter.second})
+    item = Replacement(
+        owner=owner, name=name, parameters="self x", fingerprints=(source,), make=around(one_more), reason=""
+    )
+    try:
+        return apply([item], library=library, tensorflow=tensorflow)
+    finally:
+        is_replaced = hasattr(vars(owner)["second"], "__wrapped__")
+        assert is_replaced is (source == KNOWN_SOURCE and name == "second" and keras != "3.9.2")
+
+
+def test_known_versions_are_patched_without_a_word() -> None:
+    assert applied("3.15.1") is None
+
+
+@pytest.mark.parametrize(
+    ("keras", "tensorflow", "newer"),
+    [
+        ("3.99.0", "2.21.0", "keras 3.99.0 is newer than 3.15, the last version that raydist knows"),
+        ("3.15.1", "2.99.0", "TensorFlow 2.99.0 is newer than 2.21, the last version that raydist knows"),
+    ],
+)
+def test_newer_version_with_known_sources_is_patched_and_noted(
+    keras: str, tensorflow: str, newer: str
+) -> None:
+    same = "every function of keras that raydist patches is one that it knows, so it patches them"
+    assert applied(keras, tensorflow) == f"{newer}; {same}"
+
+
+@pytest.mark.parametrize(
+    ("keras", "options", "told"),
+    [
+        ("3.99.0", {"source": "0123456789ab"}, 'in Other.second: install "keras>=3.10,<3.16", or go without'),
+        ("3.15.1", {"source": "0123456789ab"}, 'install another release of "keras>=3.10,<3.16", or go'),
+        ("3.99.0", {"name": "third"}, "differs from the versions that raydist patches in Other.third"),
+        ("3.9.2", {}, "keras is 3.9.2; raydist patches 3.10 or later"),
+    ],
+)
+def test_what_differs_is_refused_with_the_remedy(keras: str, options: dict[str, str], told: str) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(told)) as raised:
+        applied(keras, **options)
+    assert str(raised.value).endswith("or go without the patches with --no-patch-keras")

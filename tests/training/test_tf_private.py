@@ -16,6 +16,12 @@ def test_private_parts_are_what_they_were() -> None:
     assert not task.values["has_argument"]
 
 
+def test_each_name_of_an_operation_is_in_tensorflows_registry() -> None:
+    [task] = run_function("tests.support.train_functions:unknown_op_types", Cluster())
+    assert task.values["unknown"] == []
+    assert task.values["count"] > 20
+
+
 def test_data_sets_of_tf_data_are_recognized() -> None:
     [task] = run_function("tests.support.plain_pipelines:recognized", Cluster())
     own = (

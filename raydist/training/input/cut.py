@@ -29,8 +29,8 @@ _ElementOf = Callable[[Sequence[slices.Slice]], Any]
 def slices_of(place: Place, part: Part, element_of: _ElementOf) -> tf.data.Dataset:
     """Returns what `_elements` does."""
     batch = place.batch
-    size = tf_private.parameter(batch, "_batch_size")
-    drops = tf_private.parameter(batch, "_drop_remainder")
+    size = tf_private.parameter(batch, "batch_size")
+    drops = tf_private.parameter(batch, "drop_remainder")
     start, end, is_padded = _rows_of(part, size)
     dataset = place.source
     for node in place.before_batch:
@@ -110,14 +110,14 @@ def _batched(
         return dataset.batch(size, drop_remainder=drop_remainder, **_parallelism(node))
     return dataset.padded_batch(
         size,
-        padded_shapes=([], tf_private.parameter(node, "_padded_shapes")),
-        padding_values=(0, tf_private.parameter(node, "_padding_values")),
+        padded_shapes=([], tf_private.parameter(node, "padded_shapes")),
+        padding_values=(0, tf_private.parameter(node, "padding_values")),
         drop_remainder=drop_remainder,
     )
 
 
 def _parallelism(node: tf.data.Dataset) -> dict[str, Any]:
-    calls = tf_private.parameter(node, "_num_parallel_calls")
+    calls = tf_private.parameter(node, "num_parallel_calls")
     return {} if calls is None else {"num_parallel_calls": calls, "deterministic": True}
 
 

@@ -13,19 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
-
-# TensorFlow marks them as stateful, but they only read, check, print, or call other functions, whose
-# operations are looked at too.
-_HARMLESS = {
-    *("Assert", "CheckNumerics", "CheckNumericsV2", "Print", "PrintV2"),
-    *("StatefulPartitionedCall", "If", "While", "Case", "StatefulIf", "StatefulWhile", "StatefulCase"),
-    *("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"),
-    *("LookupTableFind", "LookupTableFindV2", "LookupTableSize", "LookupTableSizeV2"),
-    *("LookupTableExport", "LookupTableExportV2"),
-    *("ReadFile", "MatchingFiles", "Placeholder", "PlaceholderWithDefault"),
-}
-_PYTHON = {"PyFunc", "EagerPyFunc"}
+from raydist.training import op_types, tf_private
 
 
 def operation_with_state(function: tf_private.DataFunction) -> str | None:
@@ -36,14 +24,14 @@ def operation_with_state(function: tf_private.DataFunction) -> str | None:
     if function.graph is None:
         return "a function of TensorFlow 1"
     for op_type in _operations(function.graph):
-        if tf_private.has_state(op_type) and op_type not in _HARMLESS:
+        if tf_private.has_state(op_type) and op_type not in op_types.REPEATABLE:
             return op_type
     return None
 
 
 def describe(function: tf_private.DataFunction, op_type: str) -> str:
     """Returns why the function that has this operation runs in every worker."""
-    if op_type in _PYTHON:
+    if op_type in op_types.PYTHON:
         return (
             f"the map function {function.name} runs Python (by TensorFlow's operations it would not have to)"
         )
@@ -53,7 +41,7 @@ def describe(function: tf_private.DataFunction, op_type: str) -> str:
 def note_on_parallel_draws(function: tf_private.DataFunction) -> str | None:
     """Returns what comes of calling a function in parallel that draws or counts; None for others."""
     op_type = operation_with_state(function)
-    if op_type is None or function.graph is None or op_type in _PYTHON:
+    if op_type is None or function.graph is None or op_type in op_types.PYTHON:
         return None
     return (
         f"the map function {function.name} draws or counts ({op_type}) in parallel calls, in an order that "
@@ -234,25 +222,10 @@ def _has_own_last_axis(op: tf.Operation, is_rows: list[bool]) -> bool:
 
 Rule = Callable[[tf.Operation, list[bool]], bool]
 
-_ELEMENT_WISE = (
-    *("Abs", "Acos", "Add", "AddV2", "Asin", "AsString", "Atan", "Atan2", "BitwiseAnd", "BitwiseOr"),
-    *("BitwiseXor", "Cast", "Ceil", "ClipByValue", "Cos", "Div", "DivNoNan", "Elu", "Equal", "Erf", "Exp"),
-    *("Expm1", "Floor", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Identity", "Inv", "IsFinite"),
-    *("IsInf", "IsNan", "LeftShift", "Less", "LessEqual", "Log", "Log1p", "LogicalAnd", "LogicalNot"),
-    *("LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow"),
-    *("RealDiv", "Reciprocal", "Relu", "Relu6", "RightShift", "Rint", "Round", "Rsqrt", "SelectV2"),
-    *("Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Square", "SquaredDifference", "StaticRegexReplace"),
-    *("StopGradient", "StringLength", "StringLower", "StringStrip", "StringToHashBucketFast"),
-    *("StringToNumber", "StringUpper", "Sub", "Tan", "Tanh", "TruncateDiv", "TruncateMod", "Xlogy"),
-    *("ZerosLike",),
-)
-_REDUCTIONS = ("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "ReduceJoin", "Sum")
-_RESIZES = ("ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor")
-
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(_ELEMENT_WISE, _broadcasts),
-    **dict.fromkeys(_REDUCTIONS, _reduces),
-    **dict.fromkeys(_RESIZES, _first_alone),
+    **dict.fromkeys(op_types.ELEMENT_WISE, _broadcasts),
+    **dict.fromkeys(op_types.REDUCTIONS, _reduces),
+    **dict.fromkeys(op_types.RESIZES, _first_alone),
     **dict.fromkeys(("LookupTableFindV2", "GatherV2"), _looks_up),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _has_own_last_axis),
     "ConcatV2": _joins,

@@ -299,5 +299,4 @@ class Resumption:
 
 def element_spec(dataset: Any) -> Any:
     """Returns the structure of one replica's batch of a dataset or a distributed dataset."""
-    spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
-    return own_rows_of(spec)
+    return own_rows_of(tf_private.spec_of_replica(dataset.element_spec))

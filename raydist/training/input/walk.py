@@ -152,7 +152,7 @@ def notes_on_parallel_draws(dataset: tf.data.Dataset) -> list[str]:
     functions = [
         function
         for node in tf_private.nodes_of(dataset)
-        if _is_map(node) and tf_private.parameter(node, "_num_parallel_calls") is not None
+        if _is_map(node) and tf_private.parameter(node, "num_parallel_calls") is not None
         for function in tf_private.functions_of(node)
     ]
     notes = map(map_functions.note_on_parallel_draws, functions)

@@ -137,9 +137,9 @@ def fingerprint(dataset: tf.data.Dataset) -> int:
 
 def _order_of(node: tf.data.Dataset) -> Iterator[bytes]:
     yield type(node).__name__.encode()
-    for name in ("_seed", "_seed2"):
+    for name in ("seed", "seed2"):
         yield repr(tf_private.parameter(node, name)).encode()
-    tensors: Any = tf_private.parameter(node, "_tensors")
+    tensors: Any = tf_private.parameter(node, "tensors")
     for tensor in tensors or ():
         if isinstance(tensor, tf.Tensor) and tensor.dtype not in _HANDLES:
             array = np.asarray(tensor)

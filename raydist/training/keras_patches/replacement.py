@@ -180,51 +180,43 @@ def fingerprint_of(function: Any) -> str:
     return hashlib.sha256(inspect.getsource(inspect.unwrap(function)).encode()).hexdigest()[:12]
 
 
-def apply(
-    replacements: Sequence[Replacement],
-    *,
-    library: ModuleType,
-    check: Callable[[str], str | None] | None,
-    newer: tuple[str, str] | None = None,
-) -> str | None:
+def apply(replacements: Sequence[Replacement], *, library: ModuleType, tensorflow: str) -> str | None:
     """Applies all replacements, or none.
 
     Args:
-      check: Called with the reason if the library is newer than what raydist knows, or has an unknown source.
-        It finds out whether the replacements work nevertheless and returns what does not, or None. Without it
-        they are taken to work.
-      newer: Something else that is newer than raydist knows, such as TensorFlow: a sentence, and what pip has
-        to be asked for instead.
+      tensorflow: The version of TensorFlow.
 
     Returns:
-      A sentence for the run's notes if they were checked.
+      A sentence for the run's notes if the library, or TensorFlow, is newer than raydist knows.
 
     Raises:
-      UnsupportedError: The library is older than raydist knows, lacks something, or did not pass the check.
+      UnsupportedError: The library is older than raydist knows, or a function is not one that it knows.
     """
     name, version = library.__name__, library.__version__
     versions = KNOWN[name]
-    without = "go without the patches with --no-patch-keras"
-    remedy = f'install "{name}{versions.requirement}", or {without}'
+    install, without = f'"{name}{versions.requirement}"', "or go without the patches with --no-patch-keras"
     if versions.is_older(version):
-        raise UnsupportedError(f"{name} is {version}; raydist patches {versions.oldest} or later: {remedy}")
+        raise UnsupportedError(
+            f"{name} is {version}; raydist patches {versions.oldest} or later: install {install}, {without}"
+        )
     if changed := [str(item) for item in replacements if not item.fits]:
         raise UnsupportedError(
             f"{name} {version} differs from the versions that raydist patches in {', '.join(changed)}: "
-            f"{remedy}"
+            f"install {install}, {without}"
         )
-    reason = None
-    if versions.is_newer(version):
-        reason = f"{name} {version} is newer than {versions.newest}, the last version that raydist knows"
-    elif newer is not None:
-        reason, remedy = newer[0], f'install "{newer[1]}", or {without}'
-    elif unknown := [str(item) for item in replacements if not item.is_known]:
-        reason = f"{name} {version} has another source than raydist knows in {', '.join(unknown)}"
-    if reason is not None and check is not None:
-        problem = check(reason)
-        if problem is not None:
-            raise UnsupportedError(f"{reason}, and its self-check failed: {problem}; {remedy}")
+    if unknown := [str(item) for item in replacements if not item.is_known]:
+        another = "" if versions.is_newer(version) else "another release of "
+        raise UnsupportedError(
+            f"{name} {version} has another source than raydist knows in {', '.join(unknown)}: "
+            f"install {another}{install}, {without}"
+        )
     for item in replacements:
         if item.make is not None:
             setattr(item.owner, item.name, item.make(getattr(item.owner, item.name)))
-    return None if reason is None else f"{reason}; its self-check passed, so raydist patches it"
+    newer = [
+        f"{what} {found} is newer than {known.newest}, the last version that raydist knows"
+        for what, found, known in ((name, version, versions), ("TensorFlow", tensorflow, KNOWN["tensorflow"]))
+        if known.is_newer(found)
+    ]
+    same = f"every function of {name} that raydist patches is one that it knows, so it patches them"
+    return "; ".join([*newer, same]) if newer else None

@@ -273,8 +273,7 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> U
       UnsupportedError: They cannot.
     """
     strategy = model.distribute_strategy
-    # A distributed dataset's spec holds one for each local replica.
-    own = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], element_spec)
+    own = tf_private.spec_of_replica(element_spec)
     where = described(type(model).train_step)
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, slices.own_rows_of(own))

@@ -1,12 +1,12 @@
-"""What the code of a user's layer, loss or callback does, as far as the names that it uses show."""
+"""What of a model is the user's and what Keras's, and what the user's layers and losses name."""
 
 from __future__ import annotations
 
-import dis
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from types import CodeType
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from raydist.training.replicas import bytecode
 
 # raydist stands among the classes of each model.
 _PACKAGES = ("keras", "tf_keras", "tensorflow", "raydist", "builtins")
@@ -17,12 +17,6 @@ _NOT_FORWARD = (
 )
 # Keras's losses that compare the examples of a batch, and their functions.
 _OF_WHOLE_BATCH = frozenset(("Dice", "Tversky", "Circle", "dice", "tversky", "circle"))
-_OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
-_SINGLE_LOADS = frozenset(
-    "LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_DEREF".split()
-)
-_OF_EMPTY_BODY = frozenset("RESUME NOP LOAD_CONST RETURN_VALUE RETURN_CONST".split())
-_SUBSCRIPTS = ("BINARY_SUBSCR", "BINARY_SLICE")
 
 
 def names_called(layer: Any) -> set[str]:
@@ -51,8 +45,8 @@ def names_called(layer: Any) -> set[str]:
         elif _is_of(function, *_PACKAGES):
             names.add(function.__name__)
         else:
-            found, attributes = _names_in(function.__code__)
-            names |= found.union(function.__code__.co_freevars)
+            found, attributes = bytecode.operations_of(function)
+            names |= found
             names |= {one for one in attributes if one not in own and not hasattr(type(layer), one)}
             ahead += [own[one] for one in attributes if one in own and _is_function(own[one])]
     return names
@@ -67,27 +61,9 @@ def own_step_function(model: Any) -> Any:
     """Returns a method of the user's that makes a function of the model's steps without Keras's; or None."""
     for name in ("make_train_function", "make_test_function", "make_predict_function"):
         method = next((vars(base)[name] for base in type(model).__mro__ if name in vars(base)), None)
-        if inspect.isfunction(method) and not is_keras(method) and name not in method.__code__.co_names:
+        if inspect.isfunction(method) and not is_keras(method) and name not in bytecode.names_in(method):
             return method
     return None
-
-
-def may_read_after(function: Any, count: int) -> bool:
-    """Whether a function may read an argument beyond the first `count`, judging by its bytecode."""
-    code = getattr(function, "__code__", None)
-    if code is None or not code.co_code or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-        return True
-    arguments = set(code.co_varnames[count : code.co_argcount + code.co_kwonlyargcount])
-    loads = (one.argval for one in dis.get_instructions(code) if "LOAD" in one.opname)
-    # Python 3.13 loads two variables at once.
-    read = {name for one in loads for name in (one if isinstance(one, tuple) else (one,))}
-    return not arguments or not arguments.isdisjoint(read | {*code.co_cellvars})
-
-
-def does_nothing(function: Any) -> bool:
-    """Whether a function's body is empty: `pass`, or a docstring alone."""
-    code = getattr(function, "__code__", None)
-    return code is not None and {one.opname for one in dis.get_instructions(code)} <= _OF_EMPTY_BODY
 
 
 def takes_whole_batch(loss: Any) -> bool:
@@ -131,51 +107,6 @@ def _is_of(thing: Any, *packages: str) -> bool:
 def _is_function(attribute: Any) -> bool:
     # A layer inside is looked at by itself.
     return callable(attribute) and not hasattr(attribute, "_flatten_layers")
-
-
-def _names_in(code: CodeType) -> tuple[set[str], set[str]]:
-    """Returns the names that code uses, and those that it uses of `self`."""
-    names, attributes = set[str](), set[str]()
-    steps = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
-    for index, step in enumerate(steps):
-        if _is_of_self(steps, index):
-            attributes.add(step.argval)
-        elif step.opcode in dis.hasname:
-            names.add(step.argval)
-        elif _is_subscript(step) and not _is_of_no_tensor(steps, index):
-            names.add("[]")
-        elif "MATRIX_MULTIPLY" in step.opname or step.argrepr in ("@", "@="):
-            names.add("@")
-    for inner in (one for one in code.co_consts if isinstance(one, CodeType)):
-        found, of_self = _names_in(inner)
-        names |= found
-        attributes |= of_self
-    return names, attributes
-
-
-def _is_of_self(steps: Sequence[dis.Instruction], index: int) -> bool:
-    """Whether an instruction reads or writes an attribute of `self`."""
-    if index < 1 or steps[index].opname not in _OF_ATTRIBUTES:
-        return False
-    before = steps[index - 1]
-    # Python 3.13 loads two variables at once, or stores one and loads another.
-    name = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
-    return name == "self" and ("LOAD_FAST" in before.opname or before.opname == "LOAD_DEREF")
-
-
-def _is_subscript(step: dis.Instruction) -> bool:
-    # Python 3.14 has it as an operator.
-    return step.opname in _SUBSCRIPTS or (step.opname == "BINARY_OP" and step.argrepr == "[]")
-
-
-def _is_of_no_tensor(steps: Sequence[dis.Instruction], index: int) -> bool:
-    """Whether a subscript is a key, as in `inputs["text"]`, or one of `self.blocks[i]`."""
-    if steps[index].opname == "BINARY_SLICE":
-        return False
-    of = steps[index - 1]
-    if of.opname == "LOAD_CONST" and isinstance(of.argval, str):
-        return True
-    return of.opname in _SINGLE_LOADS and _is_of_self(steps, index - 2)
 
 
 def has_own_losses(model: Any) -> bool:
@@ -253,9 +184,8 @@ def _ends(losses: Any) -> Iterator[Any]:
 def _adds_losses(cls: type) -> bool:
     """Whether a layer's class that is not Keras's calls `add_loss`."""
     return any(
-        "add_loss" in code.co_names
+        "add_loss" in bytecode.names_in(member)
         for base in cls.__mro__
         if not is_keras(base)
         for member in vars(base).values()
-        if (code := getattr(member, "__code__", None)) is not None
     )

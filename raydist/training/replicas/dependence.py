@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from raydist.training import op_types
 from raydist.training.replicas import slices
 from raydist.training.replicas.findings import TOLERANCE
-from raydist.training.tf_private import ASSIGNMENTS, REDUCED
-
-# Each replica draws other numbers by these, other than by a seed that all of them count alike.
-_UNEQUAL_DRAWS = ("Multinomial", "RandomStandardNormal", "RandomUniform", "TruncatedNormal", "RngReadAndSkip")
-_RANDOM = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
+from raydist.training.tf_private import REDUCED
 
 
 def fed_variables(graph_def: Any, sources: Collection[str]) -> set[str]:
@@ -28,7 +25,7 @@ def fed_variables(graph_def: Any, sources: Collection[str]) -> set[str]:
 
 def draws(graph_def: Any) -> bool:
     """Whether random numbers are drawn in a graph, or in the functions that it has."""
-    return any(word in node.op for node in nodes_of(graph_def) for word in _RANDOM)
+    return any(op_types.draws(node.op) for node in nodes_of(graph_def))
 
 
 def nodes_of(graph_def: Any) -> list[Any]:
@@ -56,11 +53,11 @@ class _Spread:
                 inputs = [name.partition(":")[0] for name in node.input if not name.startswith("^")]
                 depends = is_all or any(name in reached for name in inputs)
                 depends &= not node.name.rpartition("/")[2].startswith(REDUCED)
-                if node.op in ASSIGNMENTS:
+                if node.op in op_types.ASSIGNMENTS:
                     found = {inputs[0]} if is_all or any(name in reached for name in inputs[1:]) else set()
                 else:
                     found = self._assigned_by_call(node, inputs, reached, is_all=is_all)
-                    if depends or node.op in _UNEQUAL_DRAWS:
+                    if depends or node.op in op_types.UNEQUAL_DRAWS:
                         reached.add(node.name)
                 assigned |= found
                 reached |= found  # who reads the variable later, reads that value

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist.training import op_types, tf_private
 from raydist.training.replicas import linearity
 
 
@@ -139,17 +139,11 @@ def _is_processed(gradient: Any, of_tapes: Collection[int]) -> bool:
         op = getattr(tensor, "op", None)
         if op is None or id(op) in seen or id(op) in of_tapes or op.name.startswith("gradient_tape/"):
             continue
-        if op.type in _NOT_LINEAR:
+        if op.type in op_types.NOT_LINEAR:
             return True
         seen.add(id(op))
         ahead += op.inputs
     return False
-
-
-_NOT_LINEAR = (
-    *("L2Loss", "Square", "Sqrt", "Rsqrt", "Pow", "Abs", "Sign"),
-    *("Minimum", "Maximum", "ClipByValue", "Select", "SelectV2"),
-)
 
 
 class _Active:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist.training import op_types, tf_private
 from raydist.training.replicas import all_reduce
 from raydist.training.replicas.replica_share import weighted_gradient
 from raydist.training.reporting import reporter
@@ -166,7 +166,7 @@ def _may_be_of_batch(indices: tf.Tensor) -> bool:
         # Positions and unique words do not repeat, and what examples look up often does.
         values = indices.numpy().reshape(-1)
         return len(values) > 1 and len(set(values.tolist())) == len(values)
-    if any("PartitionedCall" in op.type for op in tf_private.ops_behind(indices)):
+    if any(op.type in op_types.CALLS for op in tf_private.ops_behind(indices)):
         return True
     return any(_rows(one) is _Rows.EACH and _comes_from_unique(one) for one in _uses(indices))
 
@@ -174,9 +174,9 @@ def _may_be_of_batch(indices: tf.Tensor) -> bool:
 def _comes_from_unique(indices: tf.Tensor) -> bool:
     """Whether indices are computed of such as do not repeat, one from each, or come out of a loop."""
     tensor = indices
-    while hasattr(tensor, "graph") and tensor.op.type in _SAME_ORDER:
+    while hasattr(tensor, "graph") and tensor.op.type in op_types.SAME_ORDER:
         tensor = tensor.op.inputs[0]
-    if not hasattr(tensor, "graph") or tensor.op.type in _CONTROL_FLOW:
+    if not hasattr(tensor, "graph") or tensor.op.type in op_types.LOOPS | op_types.CONDITIONS:
         return hasattr(tensor, "graph")
     ahead, seen = [tensor], set[int]()
     while ahead:
@@ -187,11 +187,11 @@ def _comes_from_unique(indices: tf.Tensor) -> bool:
         op = tensor.op
         if _gives_unique(tensor):
             return True
-        if op.type in _GATHERS:  # one for each that is asked for
+        if op.type in op_types.GATHERS:  # one for each that is asked for
             ahead += op.inputs[:2] if _rows(op.inputs[1]) is not _Rows.EACH else ()
-        elif op.type in (*_SAME_ORDER, *_CHOICES):
+        elif op.type in op_types.SAME_ORDER | op_types.CHOICES:
             ahead.append(op.inputs[0])
-        elif op.type not in (*_OF_UNIQUE, *_SIZES):
+        elif op.type not in op_types.OUTPUT_OF_UNIQUE.keys() | op_types.SIZES_OF_BATCHES:
             ahead += op.inputs
     return False
 
@@ -255,7 +255,7 @@ def _uses(indices: tf.Tensor) -> list[tf.Tensor]:
         op = inner.op
         if op.type == "ConcatV2" and inner.shape.rank == 1:
             return [use for one in op.inputs[:-1] for use in _uses(one)]
-        if op.type not in _SAME_ORDER:
+        if op.type not in op_types.SAME_ORDER:
             break
         inner = op.inputs[0]
     return [indices]
@@ -275,13 +275,13 @@ def _are_unique(indices: tf.Tensor) -> bool:
     tensor = indices
     while hasattr(tensor, "graph") and not _gives_unique(tensor):
         op = tensor.op
-        if op.type in _GATHERS:  # a choice of them
+        if op.type in op_types.GATHERS:  # a choice of them
             return all(map(_are_unique, op.inputs[:2]))
-        if op.type in _SHIFTS:
+        if op.type in op_types.SHIFTS:
             is_scalar = op.inputs[1].shape.rank == 0 and _is_of_batch(op.inputs[1])
             if not is_scalar:
                 return False
-        elif op.type not in (*_SAME_ORDER, *_CHOICES):
+        elif op.type not in op_types.SAME_ORDER | op_types.CHOICES:
             return False
         tensor = op.inputs[0]
     return hasattr(tensor, "graph")
@@ -291,7 +291,7 @@ def _gives_unique(tensor: tf.Tensor) -> bool:
     op = tensor.op
     if op.type == "Where":
         return bool(op.inputs[0].shape.rank == 1)
-    return op.type in _OF_UNIQUE and tensor.value_index == _OF_UNIQUE[op.type]
+    return op_types.OUTPUT_OF_UNIQUE.get(op.type) == tensor.value_index
 
 
 def _is_of_batch(indices: tf.Tensor) -> bool:
@@ -317,32 +317,15 @@ def _is_of_batch(indices: tf.Tensor) -> bool:
         elif op.type == "StridedSlice" and op.inputs[0].op.type == "Shape":
             if _is_of_examples(op):
                 return False
-        elif op.type in _SIZES or "Random" in op.type:
+        elif op.type in op_types.SIZES_OF_BATCHES or op_types.draws(op.type):
             return False
-        elif op.type not in _READS and tf_private.has_state(op.type):
+        elif op.type not in op_types.READS and tf_private.has_state(op.type):
             return False
-        elif op.type in _RESHAPES:
+        elif op.type in op_types.RESHAPES:
             ahead.append(op.inputs[0])
         else:
             ahead += op.inputs
     return True
-
-
-# Of which the size may be the number of examples; of which only the first input says what is there.
-_SIZES = ("Shape", "ShapeN", "Size", "IteratorGetNext", "OptionalGetValue")
-_RESHAPES = ("Reshape", "ExpandDims", "Squeeze")
-_READS = ("ReadVariableOp", "ResourceGather", "VarHandleOp")
-# Which output of an operation has no element twice.
-_OF_UNIQUE = {
-    **dict.fromkeys(("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"), 0),
-    **dict.fromkeys(("SparseSegmentSumGradV2", "SparseSegmentMeanGradV2", "SparseSegmentSqrtNGradV2"), 1),
-}
-# That give the elements of their first input, in its order; some of them; others, one for one.
-_SAME_ORDER = ("Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient")
-_CHOICES = ("DynamicPartition", "StridedSlice", "Slice")
-_SHIFTS = ("AddV2", "Add", "Sub")
-_GATHERS = ("Gather", "GatherV2")
-_CONTROL_FLOW = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
 
 
 def _is_of_examples(slice_of_shape: Any) -> bool:

@@ -9,12 +9,12 @@ be linear, or a replica that has a part of the examples computes something else.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist.training import op_types, tf_private
 
 # Begins the name of an operation whose output stands for a value of the whole batch on each replica.
 OF_WHOLE_BATCH = "raydist_of_whole_batch"
@@ -42,34 +42,6 @@ class _State(NamedTuple):
 
 
 _FIXED = _State()
-_SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
-_LIKE = frozenset(("OnesLike", "ZerosLike"))
-_SIZED = frozenset(
-    "Where Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 DynamicPartition ListDiff RaggedRange "
-    "SparseSlice StringSplitV2 NonMaxSuppressionV3".split()
-)
-# By operation the inputs that are shapes or sizes.
-_SIZES_OF: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(("Reshape", "BroadcastTo", "Tile", "UnsortedSegmentSum", "EnsureShape"), (1, 2)),
-    **dict.fromkeys(("Slice", "StridedSlice"), (1, 2, 3)),
-    "StridedSliceGrad": (0, 1, 2, 3),
-    **dict.fromkeys(("Fill", "Range", "BroadcastGradientArgs"), (0, 1, 2)),
-    **dict.fromkeys(("Pad", "PadV2", "ScatterNd", "Sum", "Mean", "SplitV", "TensorListReserve"), (1, 2)),
-}
-# Linear in all of their inputs.
-_LINEAR = frozenset(
-    "Identity IdentityN StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot EnsureShape Neg "
-    "AddN AddV2 Add Sub Cast Reshape Squeeze ExpandDims Transpose Sum Pack Unpack Split SplitV ConcatV2 "
-    "StridedSlice Slice StridedSliceGrad Pad Tile BroadcastTo Reverse ReverseV2 Roll Cumsum DiagPart "
-    "MatrixDiagV3 MatrixDiagPartV3 Real Imag Conj Complex BiasAdd BiasAddGrad GatherV2 ScatterNd "
-    "UnsortedSegmentSum SelectV2 Select Mean".split()
-)
-# Linear in each of their inputs, as long as the others do not depend on the batch.
-_BILINEAR = frozenset("Mul MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MulNoNan".split())
-_QUOTIENTS = frozenset(("RealDiv", "Div", "DivNoNan"))
-_CONDITIONS = ("If", "StatelessIf", "Case", "StatelessCase")
-_LOOPS = ("While", "StatelessWhile")
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _MOST_TURNS = 4
 
 
@@ -120,17 +92,17 @@ def _follow(operations: Sequence[tf.Operation], states: dict[int, _State]) -> Ca
 
 def _results(op: tf.Operation, given: Sequence[_State]) -> list[_State]:
     """Returns the states of an operation's outputs."""
-    if op.type in _SHAPES or op.type in _LIKE:
+    if op.type in op_types.SHAPES or op.type in op_types.LIKE:
         # A shape says how many examples there are, and nothing of them.
         is_sized = any(one.is_sized for one in given)
-        kind = _Kind.FIXED if not is_sized else _Kind.WHOLE if op.type in _SHAPES else _Kind.ROWS
-        return [_State(kind, is_sized and op.type in _LIKE) for _ in op.outputs]
+        kind = _Kind.FIXED if not is_sized else _Kind.WHOLE if op.type in op_types.SHAPES else _Kind.ROWS
+        return [_State(kind, is_sized and op.type in op_types.LIKE) for _ in op.outputs]
     inside = _results_inside(op, given)
     if inside is not None:
         return inside
-    sizes = _SIZES_OF.get(op.type, ())
+    sizes = op_types.SIZES_OF.get(op.type, ())
     values = [one for index, one in enumerate(given) if index not in sizes]
-    is_sized = op.type in _SIZED or any(one.is_sized for one in given)
+    is_sized = op.type in op_types.SIZED or any(one.is_sized for one in given)
     is_sized = is_sized or any(one.kind for index, one in enumerate(given) if index in sizes)
     is_mixed = any(one.is_mixed for one in given)
     found = []
@@ -162,23 +134,23 @@ def _is_linear(op: tf.Operation, values: Sequence[_State], kind: _Kind) -> bool:
         return True
     if op.type in ("Select", "SelectV2") and is_whole[0]:
         return False
-    if op.type in _LINEAR:
+    if op.type in op_types.LINEAR:
         return not has_rows
     num_dependent = sum(one.kind is not _Kind.FIXED for one in values)
-    if op.type in _QUOTIENTS:
+    if op.type in op_types.QUOTIENTS:
         return num_dependent == 1 and is_whole[0]
     is_gradient = "Grad" in op.type or "Backprop" in op.type
-    return num_dependent == 1 and (op.type in _BILINEAR or is_gradient)
+    return num_dependent == 1 and (op.type in op_types.BILINEAR or is_gradient)
 
 
 def _results_inside(op: tf.Operation, given: Sequence[_State]) -> list[_State] | None:
     """Returns the states of the outputs of a condition, a loop or a call; None for other operations."""
-    if op.type not in (*_CONDITIONS, *_LOOPS, *_CALLS):
+    if op.type not in op_types.CONDITIONS | op_types.LOOPS | op_types.CALLS:
         return None
     bodies = tf_private.bodies_of(op)
-    decides = given[:1] if op.type in _CONDITIONS else []
+    decides = given[:1] if op.type in op_types.CONDITIONS else []
     states = list(given[len(decides) :])
-    if op.type in _LOOPS:
+    if op.type in op_types.LOOPS:
         bodies = bodies[-1:]  # behind the condition
         for _ in range(_MOST_TURNS):
             states = [_joined(pair) for pair in zip(states, _inside(bodies, states, op.outputs), strict=True)]

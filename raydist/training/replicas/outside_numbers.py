@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import sysconfig
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from raydist.training.replicas import bytecode
 
 # More values than this are not looked through, nor those that lie deeper.
 _MOST = 2000
@@ -82,7 +84,7 @@ def found_in(function: Any, values: Collection[float]) -> list[OutsideNumber]:
         if id(value) in seen or len(path) > _DEEPEST:
             continue
         seen.add(id(value))
-        names = names | _names_in(value)
+        names = names | bytecode.names_in(getattr(value, "__func__", value))
         pending += [(inner, (*path, place), names) for place, inner in _held_by(value, names)]
     return found
 
@@ -127,20 +129,6 @@ def _name_of(path: tuple[_Place, ...]) -> str:
     return name
 
 
-def _names_in(value: Any) -> frozenset[str]:
-    value = getattr(value, "__func__", value)  # of a method
-    if not isinstance(value, types.FunctionType):
-        return frozenset()
-    return frozenset(name for code in _codes(value.__code__) for name in code.co_names)
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _codes(one)
-
-
 def _held_by(value: Any, names: Collection[str]) -> Iterator[tuple[_Place, Any]]:
     """Yields what a value of the user's gives access to, with its place.
 
@@ -149,7 +137,7 @@ def _held_by(value: Any, names: Collection[str]) -> Iterator[tuple[_Place, Any]]
     """
     if isinstance(value, types.FunctionType):
         if not value.__code__.co_filename.startswith(_INSTALLED):
-            yield from _held_by_function(value)
+            yield from ((_Place(kind, name), one) for kind, name, one in bytecode.held_by(value))
     elif isinstance(value, types.MethodType):
         yield _Place("function"), value.__func__
         yield _Place("self"), value.__self__
@@ -180,26 +168,6 @@ def _is_context(value: Any) -> bool:
     return any(base.__name__ == "TrainContext" for base in type(value).__mro__)
 
 
-def _held_by_function(function: types.FunctionType) -> Iterator[tuple[_Place, Any]]:
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield _Place("cell", name), cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    arguments = code.co_varnames[: code.co_argcount]
-    defaults = function.__defaults__ or ()
-    yield from (
-        (_Place("default", name), one)
-        for name, one in zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
-    )
-    yield from (
-        (_Place("keyword default", name), one) for name, one in (function.__kwdefaults__ or {}).items()
-    )
-    names = _names_in(function)
-    yield from ((_Place("global", name), one) for name, one in function.__globals__.items() if name in names)
-
-
 def _rebuilt(value: Any, path: tuple[_Place, ...], new: Any) -> Any:
     """Returns a copy of a value with another one at the end of a path in it."""
     if not path:
@@ -210,7 +178,7 @@ def _rebuilt(value: Any, path: tuple[_Place, ...], new: Any) -> Any:
         return _rebuilt(held, rest, new)
 
     if isinstance(value, types.FunctionType):
-        return _rebuilt_function(value, place, inner)
+        return bytecode.holding(value, place.kind, place.key, inner)
     if isinstance(value, types.MethodType):
         if place.kind == "function":
             return types.MethodType(inner(value.__func__), value.__self__)
@@ -231,30 +199,3 @@ def _rebuilt(value: Any, path: tuple[_Place, ...], new: Any) -> Any:
     if isinstance(value, dict):
         return {**value, place.key: inner(value[place.key])}
     return type(value)(inner(one) if index == place.key else one for index, one in enumerate(value))
-
-
-def _rebuilt_function(
-    function: types.FunctionType, place: _Place, inner: Callable[[Any], Any]
-) -> types.FunctionType:
-    code, closure = function.__code__, function.__closure__
-    names, defaults = function.__globals__, function.__defaults__
-    keyword_defaults = dict(function.__kwdefaults__ or {})
-    if place.kind == "cell":
-        closure = tuple(
-            types.CellType(inner(cell.cell_contents)) if name == place.key else cell
-            for name, cell in zip(code.co_freevars, closure or (), strict=True)
-        )
-    elif place.kind == "global":
-        names = {**names, place.key: inner(names[place.key])}
-    elif place.kind == "default" and defaults is not None:
-        index = code.co_varnames[: code.co_argcount].index(place.key) - code.co_argcount
-        changed = list(defaults)
-        changed[index] = inner(changed[index])
-        defaults = tuple(changed)
-    elif place.kind == "keyword default":
-        keyword_defaults[place.key] = inner(keyword_defaults[place.key])
-    copied = types.FunctionType(code, names, function.__name__, defaults, closure)
-    copied.__kwdefaults__ = keyword_defaults or None
-    copied.__dict__.update(vars(function))
-    copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
-    return copied

@@ -20,13 +20,13 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import code_names
+from raydist.training.replicas import bytecode, code_names
 
 logger = logging.getLogger(__name__)
 
 # Each takes a state of Python, and returns what brings it back.
 _takers: list[Callable[[], Callable[[], None]]] = []
-_CONTAINERS = (list, dict, set, collections.deque)
+_CONTAINERS = tf_private.CONTAINERS
 _NUMBERS = (int, float, complex, str)
 # More is a program's data, which no step changes.
 _MOST_OBJECTS, _MOST_ELEMENTS = 20_000, 1000
@@ -141,7 +141,7 @@ class _Objects:
                 yield value, None
         if not is_users:
             return
-        names = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+        names = {name: function.__globals__.get(name) for name in bytecode.names_in(function)}
         self._restores.append((None, lambda: _restore_numbers(function.__globals__, names)))
         yield from ((value, None) for value in names.values())
 
@@ -220,14 +220,7 @@ def _restore_content(container: Any, before: Any) -> None:
     held = content.values() if isinstance(content, dict) else content
     if not all(id(one) in known or _is_data(one) for one in held):
         return
-    # Keras and TensorFlow wrap the lists and dicts of a model to follow what changes in them.
-    for one in (getattr(container, "_storage", None), getattr(container, "__wrapped__", None), container):
-        kind: Any = next((kind for kind in _CONTAINERS if isinstance(one, kind)), None)
-        if kind is not None and not (one is container and hasattr(container, "_update_snapshot")):
-            kind.clear(one)
-            (kind.extend if hasattr(kind, "extend") else kind.update)(one, before)
-    if hasattr(container, "_update_snapshot"):
-        container._update_snapshot()
+    tf_private.set_content(container, before)
 
 
 def _is_same(content: Any, before: Any) -> bool:

@@ -6,8 +6,10 @@ import builtins
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from raydist.training.replicas import bytecode
 
 # More than this are not looked through.
 _MOST = 1000
@@ -56,28 +58,11 @@ def _held_by(value: Any) -> list[Any] | None:
 
 
 def _held_by_function(function: types.FunctionType) -> list[Any]:
-    held: list[Any] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    for cell in function.__closure__ or ():
-        try:
-            held.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
-    if names & {"globals", "eval", "exec"}:
-        held.append(function.__globals__)
-    for name in names:
-        if name in function.__globals__:
-            held.append(function.__globals__[name])
-        elif name not in vars(builtins) and name in sys.modules:
-            held.append(sys.modules[name])  # imported inside of it
-    return held
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _codes(one)
+    names, known = bytecode.names_in(function), function.__globals__
+    inside = names - known.keys() - vars(builtins).keys()
+    imported = [sys.modules[one] for one in inside if one in sys.modules]
+    every = [known] if names & {"globals", "eval", "exec"} else []
+    return [*(value for _, _, value in bytecode.held_by(function)), *imported, *every]
 
 
 def _some(values: Iterable[Any]) -> list[Any] | None:

@@ -23,6 +23,7 @@ from raydist.training.replicas import (
 )
 from raydist.training.replicas.accumulation import Group, UpdateCheck
 from raydist.training.replicas.findings import LossRule
+from raydist.training.replicas.loss_notes import location_of
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
 from raydist.training.reporting import reporter
 from raydist.training.stepping import fit_session, step_calls
@@ -33,7 +34,7 @@ def refuse_own_functions(model: Any) -> None:
     if (function := code_names.own_step_function(model)) is not None:
         steps = function.__name__.removeprefix("make_").replace("function", "step")
         raise UnsupportedError(
-            f"{function.__qualname__} in {function.__code__.co_filename}:{function.__code__.co_firstlineno} "
+            f"{function.__qualname__} in {location_of(function)} "
             "does not call Keras's, which raydist replaces: it would get the parts of several replicas in "
             f"place of batches. Override {steps}, or call super().{function.__name__}"
         )

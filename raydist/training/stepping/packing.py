@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raydist.training.replicas.code_names import does_nothing, is_keras
+from raydist.training.replicas.bytecode import does_nothing
+from raydist.training.replicas.code_names import is_keras
 from raydist.training.stepping.hooks import Hooks
 
 Means = Callable[[Sequence[float]], Sequence[float]]

@@ -64,7 +64,7 @@ def squat(shared: Path) -> None:
 
     def act() -> None:
         os.umask(0)
-        for suffix in ("", "-run", "-up", "-runs", "-self-check"):
+        for suffix in ("", "-run", "-up", "-runs"):
             (shared / f"raydist-{VICTIM}{suffix}").mkdir(mode=0o777)
 
     as_user(ATTACKER, act)

@@ -20,7 +20,7 @@ from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import replaces
-from raydist.training.replicas import accumulation, gradient_probe, gradients
+from raydist.training.replicas import accumulation, bytecode, gradient_probe, gradients
 from raydist.training.replicas.replica_share import num_replicas
 
 # Optimizers that a LossScaleOptimizer wraps: it has summed the gradients that they get.
@@ -71,8 +71,7 @@ def _recorded(original: Callable[..., None], self: Any, grads: Any, trainable_va
 def assigns_when_built(optimizer: Any) -> bool:
     """Whether an optimizer's `build` assigns values, judging by its code."""
     methods = [vars(kind)["build"] for kind in type(optimizer).__mro__ if "build" in vars(kind)]
-    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in methods]
-    return any("assign" in name for code in codes if code is not None for name in code.co_names)
+    return any("assign" in name for one in methods for name in bytecode.names_in(inspect.unwrap(one)))
 
 
 def _build_outside(optimizer: Any, variables: Sequence[Any]) -> None:

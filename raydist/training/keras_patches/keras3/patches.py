@@ -7,9 +7,8 @@ cause; tensorflow-notes.md#keras-3-under-multiworkermirroredstrategy and what fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import keras
+import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.keras_patches import replacement
@@ -23,21 +22,16 @@ from raydist.training.keras_patches.keras3 import (
 )
 
 
-def patch(
-    *, sync_batchnorm: bool, check: Callable[[str], str | None] | None, newer: tuple[str, str] | None = None
-) -> str | None:
+def patch(*, sync_batchnorm: bool) -> str | None:
     """Replaces what is broken. Call once in a process, before user code is imported.
 
-    Args:
-      check, newer: As for `replacement.apply`.
-
     Returns:
-      A sentence for the run's notes if this keras had to be checked.
+      A sentence for the run's notes if this keras, or TensorFlow, is newer than raydist knows.
 
     Raises:
-      UnsupportedError: The replacements do not fit this Keras, or failed the check.
+      UnsupportedError: The replacements do not fit this Keras.
     """
-    note = replacement.apply(replacements(), library=keras, check=check, newer=newer)
+    note = replacement.apply(replacements(), library=keras, tensorflow=tf.__version__)
     replacement.put_below(keras.Model, trainer.RaydistTrainer)
     tf_private.prepare_replica_threads(replica_threads.prepare)
     if sync_batchnorm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -176,6 +177,9 @@ def open_name_scope(original: Callable[..., Any], self: Any) -> Iterator[None]:
 def synchronize_batchnorm() -> None:
     """Makes `synchronized=True` the default. Keras reads the signature, so a wrapper would not do."""
     init = BatchNormalization.__init__
-    names = init.__code__.co_varnames[: init.__code__.co_argcount][-len(init.__defaults__) :]
-    defaults = zip(names, init.__defaults__, strict=True)
-    init.__defaults__ = tuple(True if name == "synchronized" else value for name, value in defaults)
+    defaults = {
+        one.name: one.default
+        for one in inspect.signature(init).parameters.values()
+        if one.default is not one.empty
+    }
+    init.__defaults__ = tuple((defaults | {"synchronized": True}).values())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import training
 
@@ -25,21 +26,16 @@ from raydist.training.keras_patches.tf_keras import (
 from raydist.training.replicas import side_effects
 
 
-def patch(
-    *, sync_batchnorm: bool, check: Callable[[str], str | None] | None, newer: tuple[str, str] | None = None
-) -> str | None:
+def patch(*, sync_batchnorm: bool) -> str | None:
     """Replaces what is broken. Call once in a process, before user code is imported.
 
-    Args:
-      check, newer: As for `replacement.apply`.
-
     Returns:
-      A sentence for the run's notes if this tf_keras had to be checked.
+      A sentence for the run's notes if this tf_keras, or TensorFlow, is newer than raydist knows.
 
     Raises:
-      UnsupportedError: The replacements do not fit this tf_keras, or failed the check.
+      UnsupportedError: The replacements do not fit this tf_keras.
     """
-    note = replacement.apply(replacements(), library=tf_keras, check=check, newer=newer)
+    note = replacement.apply(replacements(), library=tf_keras, tensorflow=tf.__version__)
     replacement.put_below(training.Model, model_training.RaydistModel)
     tf_private.prepare_replica_threads(random_layers.prepare_replica)
     side_effects.keep_generator(random_layers.take_seeds)

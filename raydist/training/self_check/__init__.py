@@ -1,1 +1,0 @@
-"""Tests in a separate process whether the patches work with a Keras that raydist does not know."""

@@ -1,0 +1,113 @@
+"""ClusterCoordinator: what each worker has of its own, and the functions that it is given."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute.coordinator import values
+from tensorflow.python.ops import gen_script_ops, script_ops
+
+from raydist.training.tf_private.attributes import changed
+from raydist.training.tf_private.functions import inlined_functions
+from raydist.training.tf_private.strategies import spec_of_replica
+
+
+def per_worker_iterators(
+    coordinator: Any,
+    strategy: tf.distribute.Strategy,
+    pipelines: Callable[[tf.Tensor], Any] | Sequence[Callable[[], Any]],
+    *,
+    check: Callable[[Any], None],
+) -> tuple[Any, Any]:
+    """Makes an iterator in each worker's own process, and again when a worker comes back.
+
+    `ClusterCoordinator.create_per_worker_dataset` makes the same dataset for all workers, and its
+    InputContext says that there is one (parameter_server_strategy_v2.py,
+    `_distribute_datasets_from_function`); here each worker's knows its number.
+
+    Args:
+      pipelines: A function of the worker's number (scalar int64 tensor) that returns its dataset, or a
+        function without arguments for each worker.
+      check: Called with each traced pipeline; raises for one that no worker could run.
+
+    Returns:
+      The iterators, to be given to `coordinator.schedule`, and the structure of an element.
+    """
+    workers = coordinator._cluster.workers
+    if callable(pipelines):
+        traced = tf.function(pipelines, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
+        makers: Sequence[Any] = [
+            lambda index=index: traced(tf.constant(index, tf.int64)) for index in range(len(workers))
+        ]
+        check(traced)
+        dataset = traced.structured_outputs
+    else:
+        concrete = [tf.function(make, autograph=False).get_concrete_function() for make in pipelines]
+        for one in concrete:
+            check(one)
+        dataset, makers = concrete[0].structured_outputs, concrete
+    remote_values = []
+    for worker, make in zip(workers, makers, strict=True):
+        remote_value = worker.create_resource(lambda make=make: iter(make()))
+        # As in coordinator/values.py, PerWorkerDatasetFromDatasetFunction.__iter__.
+        remote_value._type_spec = input_lib.get_iterator_spec_from_dataset(strategy, dataset)
+        remote_values.append(remote_value)
+    return values.PerWorkerDistributedIterator(tuple(remote_values)), spec_of_replica(dataset.element_spec)
+
+
+def worker_numbers(coordinator: Any) -> Any:
+    """Makes each worker's number (scalar int32), to be given to `coordinator.schedule`."""
+    remote_values = []
+    for index, worker in enumerate(coordinator._cluster.workers):
+        remote_value = worker.create_resource(lambda index=index: tf.constant(index, tf.int32))
+        remote_value._type_spec = tf.TensorSpec([], tf.int32)
+        remote_values.append(remote_value)
+    return values.PerWorkerValues(tuple(remote_values))
+
+
+def register(name: str, function: Callable[..., Any]) -> None:
+    """Lets `call_registered` call a function of this process, for as long as the process lives."""
+    _registered[name] = function
+    script_ops._py_funcs._funcs[name] = function  # which holds it weakly
+
+
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def call_registered(name: str, inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
+    """Calls, with NumPy arrays, what is registered as `name` in the process that runs the op.
+
+    `tf.numpy_function` pins its op to the process that makes the graph
+    (tensorflow-notes.md#clustercoordinator).
+    """
+    return gen_script_ops.py_func(input=list(inputs), token=name, Tout=list(types))
+
+
+def spec_of(per_worker_values: Any) -> Any:
+    """Returns the type of one worker's value, for tracing."""
+    return per_worker_values._values[0]._type_spec
+
+
+def is_fetched(remote_value: Any) -> bool:
+    """Whether a scheduled function is done and its result is on the coordinator.
+
+    A `RemoteValue` can only be waited for, one after the other, and while a result is still on its
+    way from a worker that dies, waiting raises although the function is about to be run again.
+    """
+    return bool(remote_value._has_fetched_to_local)
+
+
+@contextlib.contextmanager
+def traced_for_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Says that what is traced inside is meant for the workers, as `ClusterCoordinator.schedule` does.
+
+    Otherwise TensorFlow warns of each `strategy.run` that it might run on the coordinator. In the
+    scope, because an optimizer may make its variables while a step is traced. Functions are inlined: an
+    optimizer does not work in a nested one, and a trace would hold what one closure has read.
+    """
+    with changed(strategy.extended, _being_scheduled=True), strategy.scope(), inlined_functions():
+        yield

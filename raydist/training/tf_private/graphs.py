@@ -1,0 +1,190 @@
+"""Questions to the graph of a traced function: which variables it uses and changes, what computes what."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.distribute import values as distributed_values
+from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
+
+from raydist.training import op_types
+from raydist.training.tf_private.variables import distributed, handles_of
+
+
+def _variables_in(graph: Any) -> list[Any]:
+    """Returns the variables that a traced function has seen; of distributed ones their copies."""
+    is_whole = distributed_values.DistributedVariable
+    return [copy for one in graph.variables for copy in (one.values if isinstance(one, is_whole) else (one,))]
+
+
+def captured_variables(graph: Any) -> list[Any]:
+    """Returns the variables that a traced function uses, whole ones if distributed, alike in each process."""
+    by_handle = {id(one.handle): one for one in _variables_in(graph)}  # in an order that differs
+    found = (distributed(by_handle[id(outer)]) for outer, _ in graph.captures if id(outer) in by_handle)
+    return list({id(one): one for one in found}.values())
+
+
+def assigned_variables(graph: Any) -> list[Any]:
+    """Returns the variables outside of a traced function that it assigns to, whole ones if distributed."""
+    assigned = {op.inputs[0].op.name for op in graph.get_operations() if op.type in op_types.ASSIGNMENTS}
+    return variables_named(graph, assigned)
+
+
+def variables_named(graph: Any, nodes: Collection[str]) -> list[Any]:
+    """Returns the variables outside of a traced function that these nodes of it stand for, whole ones."""
+    handles = {id(outer) for outer, inner in graph.captures if inner.op.name in nodes}
+    found = [distributed(one) for one in _variables_in(graph) if id(one.handle) in handles]
+    return list({id(one): one for one in found}.values())
+
+
+def captured_by(placeholder: tf.Tensor) -> Any:
+    """Returns the tensor of outside that stands for `placeholder` in a traced function; None for an argument.
+
+    It is symbolic if the function is part of another one, as the body of a loop is.
+    """
+    captures = getattr(placeholder.graph, "captures", ())
+    return next((outer for outer, inner in captures if inner is placeholder), None)
+
+
+def changed_variables(graph: Any) -> list[Any]:
+    """Returns the variables outside of a traced function that it changes, whole ones if distributed.
+
+    What functions that it calls change is among them: TensorFlow itself sets these in order by what each call
+    only reads (auto_control_deps.py).
+    """
+    read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
+    by_handle = {id(one.handle): one for one in _variables_in(graph)}
+    outside = {id(inner): id(outer) for outer, inner in graph.captures}
+    handles = [outside.get(id(one)) for index, one in enumerate(graph.inputs) if index not in read_only]
+    found = [distributed(by_handle[handle]) for handle in handles if handle in by_handle]
+    return list({id(one): one for one in found}.values())
+
+
+class Writes(NamedTuple):
+    """Operations that write a variable: `updates` inside of `StrategyExtended.update`, and others."""
+
+    updates: int
+    others: int
+
+
+def num_writes(variable: Any, graph: Any) -> Writes:
+    """Returns how many operations of a function's graph write a variable so far, or may do so."""
+    writers = writers_of(variable, graph)
+    # An update is colocated with its variable (parameter_server_strategy.py, `_update`).
+    own = f"loc:@{graph.capture(variable.handle).op.name}".encode()
+    updates = sum(own in op.colocation_groups() for op in writers)
+    return Writes(updates, len(writers) - updates)
+
+
+def writers_of(variable: Any, graph: Any) -> list[tf.Operation]:
+    """Returns the operations of a function's graph so far that write a variable, or may do so."""
+    handle = graph.capture(variable.handle)
+    return [op for op in handle.consumers() if auto_control_deps_utils._op_writes_to_resource(handle, op)]
+
+
+def added_number(writers: Iterable[tf.Operation]) -> int | None:
+    """Returns what these operations add to an integer variable; None if they do anything else."""
+    added = 0
+    for op in writers:
+        number = tf.get_static_value(op.inputs[1]) if op.type == "AssignAddVariableOp" else None
+        if number is None or not op.inputs[1].dtype.is_integer:
+            return None
+        added += int(number)
+    return added
+
+
+def reads_any(tensor: tf.Tensor, variables: Sequence[Any]) -> bool:
+    """Whether a tensor of a graph depends on one of the variables, which may be distributed ones."""
+    handles = handles_of(variables)
+    inside = {id(inner) for outer, inner in tensor.graph.captures if id(outer) in handles} | handles
+    return any(id(one) in inside for op in ops_behind(tensor) for one in op.inputs)
+
+
+def ops_behind(tensor: tf.Tensor) -> Iterator[tf.Operation]:
+    """Yields each operation that a tensor of a graph is computed by, once."""
+    ahead, seen = [tensor.op], set[int]()
+    while ahead:
+        op = ahead.pop()
+        if id(op) not in seen:
+            seen.add(id(op))
+            yield op
+            ahead += [one.op for one in op.inputs]
+
+
+def computes_same(one: tf.Tensor, other: tf.Tensor) -> bool:
+    """Whether two tensors of a graph are computed alike from the same variables and inputs.
+
+    Functions that operations call, such as the branches of a condition, are not looked into.
+    """
+    ahead, seen = [(one, other)], set[tuple[int, int]]()
+    while ahead:
+        first, second = ahead.pop()
+        if first is second or (id(first), id(second)) in seen:
+            continue
+        seen.add((id(first), id(second)))
+        if not _are_alike(first, second):
+            return False
+        ahead += zip(first.op.inputs, second.op.inputs, strict=True)
+    return True
+
+
+def _are_alike(one: tf.Tensor, other: tf.Tensor) -> bool:
+    """Whether two tensors are the same output of operations that differ in nothing but their inputs."""
+    first, second = ((each.op.type, each.value_index, len(each.op.inputs)) for each in (one, other))
+    if first != second or one.op.type == "Placeholder":
+        return False
+    attributes, others = one.op.node_def.attr, other.op.node_def.attr
+    return all(
+        name in others and (value.HasField("func") or value == others[name])
+        for name, value in attributes.items()
+        if name != "_class"
+    )
+
+
+def bodies_of(op: tf.Operation) -> list[Any]:
+    """Returns the graphs of the functions that an operation of a traced function calls."""
+    names = [one.func.name for _, one in sorted(op.node_def.attr.items()) if one.HasField("func")]
+    names += [one.name for attr in op.node_def.attr.values() for one in attr.list.func]
+    if op.type in op_types.LOOPS:  # sorted: body, cond
+        names.reverse()
+    functions = [op.graph._get_function(name) for name in names]
+    return [one.graph for one in functions if getattr(one, "graph", None) is not None]
+
+
+def operations_in(graph: Any) -> Iterator[tf.Operation]:
+    """Yields the operations of a traced function, and of those that it calls."""
+    ahead, seen = [graph], set[int]()
+    while ahead:
+        one = ahead.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            for op in one.get_operations():
+                yield op
+                ahead += bodies_of(op) if _may_call(op.type) else []
+
+
+@functools.cache
+def _may_call(op_type: str) -> bool:
+    """Whether an operation has functions among its attributes, which takes a copy of those to see."""
+    definition = op_def_registry.get(op_type)
+    return definition is None or any("func" in one.type for one in definition.attr)
+
+
+def draws_by_own_seed(op_type: str) -> bool:
+    """Whether an operation draws by a seed that it was given when it was traced.
+
+    Those of cuDNN have one for a dropout that Keras does not ask of them.
+    """
+    definition = op_def_registry.get(op_type)
+    if definition is None or op_type.startswith("Cudnn"):
+        return False
+    return definition.is_stateful and any(attr.name == "seed2" for attr in definition.attr)
+
+
+def has_state(op_type: str) -> bool:
+    """Whether TensorFlow runs an operation for more than its outputs, or with more than its inputs."""
+    definition = op_def_registry.get(op_type)
+    return definition is not None and bool(definition.is_stateful)
