@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.training.replicas.findings import UNKNOWN, LossRule, LossVerdict, decide
+from raydist.training.replicas.findings import NOT_COMPUTED, LossRule, LossVerdict, finding_of_errors
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,18 @@ from raydist.training.replicas.findings import UNKNOWN, LossRule, LossVerdict, d
         ((1e-7, 1e-6, 1.0), {"asks_for_replicas": True}, LossVerdict.SCALED, LossRule.SCALED),
         ((1e-7, 0.5, 1.0), {"reduces_itself": True}, LossVerdict.SCALED, LossRule.SCALED),
         ((1.0, 1e-7, 1.0), {"reduces_itself": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
-        ((UNKNOWN, UNKNOWN, UNKNOWN), {}, LossVerdict.UNKNOWN, LossRule.LOCAL_MEAN),
-        ((UNKNOWN, UNKNOWN, UNKNOWN), {"asks_for_replicas": True}, LossVerdict.UNKNOWN, LossRule.SCALED),
+        ((NOT_COMPUTED, NOT_COMPUTED, NOT_COMPUTED), {}, LossVerdict.UNKNOWN, LossRule.LOCAL_MEAN),
+        (
+            (NOT_COMPUTED, NOT_COMPUTED, NOT_COMPUTED),
+            {"asks_for_replicas": True},
+            LossVerdict.UNKNOWN,
+            LossRule.SCALED,
+        ),
         ((1.2, 0.6, 1.3), {"may_divide": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
     ],
 )
 def test_decision(
     errors: tuple[float, float, float], options: dict[str, bool], verdict: LossVerdict, rule: LossRule
 ) -> None:
-    finding = decide(errors, **options)
+    finding = finding_of_errors(errors, **options)
     assert (finding.verdict, finding.rule) == (verdict, rule)

@@ -1,4 +1,9 @@
-"""A task's checkpoints: what goes in, and taking it out again."""
+"""A task's checkpoints: what goes in, and taking it out again.
+
+A checkpoint holds groups of variables: `model` and `optimizer`; `metrics`, only of a checkpoint inside of an
+epoch; `random-*`, the generators' states; and `state`, all that training may change and no other group holds
+(trainers/model_state.py); for a script, what it gives to `ctx.save`. trainers/fit_position.py chooses them.
+"""
 
 from __future__ import annotations
 
@@ -346,7 +351,7 @@ class TaskCheckpoints:
         )
 
     def check_equal(self, trackables: Mapping[str, Any], *, when: str) -> None:
-        """Checks that all workers hold the same state, as `equal_state.check` does. Every task calls it."""
+        """Checks that all workers hold the same state, as `equal_workers.check` does. Every task calls it."""
         statistics = {id(one) for one in _statistics(trackables)}
         found = (one for group in _groups(trackables).values() for one in group)
         self._check_equal([one for one in found if id(one) not in statistics], when=when)

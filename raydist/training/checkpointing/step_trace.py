@@ -15,7 +15,7 @@ from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
 from raydist.training.replicas import side_effects
 from raydist.training.replicas.gradient_probe import Probe, Update
-from raydist.training.replicas.loss_notes import described
+from raydist.training.replicas.step_notes import described
 
 logger = logging.getLogger(__name__)
 

@@ -139,8 +139,8 @@ class _SharedVariable(tf_private.MirroredVariable):
         if self.aggregation != tf.VariableAggregation.NONE:
             return super()._update_replica(update_fn, value, **kwargs)
 
-        # Each mirrored copy would take its own replica's value. They have to be equal: `equal_state` compares
-        # the workers'.
+        # Each mirrored copy would take its own replica's value. They have to be equal:
+        # `equal_workers` compares the workers'.
         def merge(strategy: tf.distribute.Strategy, given: Any) -> Any:
             first = strategy.experimental_local_results(given)[0]
             return strategy.extended.update(

@@ -16,8 +16,8 @@ from raydist.training.replicas import side_effects, slices
 from raydist.training.replicas.code_names import is_keras
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import added, comes_from_half, overflowed_halves
-from raydist.training.replicas.loss_notes import described
 from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, use_share, weighted_gradient
+from raydist.training.replicas.step_notes import described
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ class UpdateCheck:
         self._step, self._probe = step, Probe(strategy)
         self._run = tf_private.WithoutEffects(self._trace, spec)
         self.assigned = tf_private.assigned_variables(self._run.graph)
-        self.is_processed = any(update.is_processed for update in self.updates)
+        self.is_clipped = any(update.is_clipped for update in self.updates)
 
     def amounts(self, batch: Any) -> list[tf.Tensor]:
         """Returns the amounts of a batch in the order in which its losses ask for them."""
@@ -253,7 +253,7 @@ class UpdateCheck:
             return f"updates weights {len(self.updates)} times in a step"
         if self.updates[0].is_reduced:
             return "adds up its gradients over replicas by itself"
-        if self.is_processed:
+        if self.is_clipped:
             return "clips or rescales the gradients of each batch by itself"
         is_weight, is_known = tf_private.ids_of(weights), tf_private.ids_of(known)
         changed = [one for one in self.assigned if id(one) in is_weight or id(one) not in is_known]

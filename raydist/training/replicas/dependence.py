@@ -93,8 +93,8 @@ def mixing_layers(rehearsal: Any, batch: Any, *, model: Any) -> tuple[list[Any],
     """Returns the layers that give other values to the halves of a batch than to the whole of it.
 
     Of those that were watched in a rehearsal the innermost ones, and the model itself if none of them can be
-    told; nothing if the model's own outputs are the same. And whether that is sure: a mask may leave out what
-    some outputs have more of.
+    told; nothing if the model's own outputs are the same. And whether that is sure: outputs may differ only
+    where a mask ignores them.
 
     Args:
       rehearsal: That of a step which calls `model`, a watched layer too.

@@ -1,7 +1,8 @@
-"""What the numbers that a step was measured by say about how its losses are written: pure functions.
+"""Decides from the measured gradients of a step how its losses are written: pure functions.
 
-step_check.py measures one worker's; `StepFindings` are what it found, as numbers, of which loss_rules.py
-takes the mean over the workers. From that follow the rule to train by and what is noted, see loss_notes.py.
+In come the numbers that step_check.py measured on each worker (`StepFindings`), of which loss_rules.py takes
+the mean over the workers. Out go the rule to train by and a `LossFinding`, of which step_notes.py makes the
+sentence.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ TOLERANCE = 1e-3
 TOLERANCE_OF_DOUBLES = 1e-5
 # In types with few digits, in which a batch and its parts are rounded differently.
 TOLERANCE_OF_HALVES = {"float16": 4e-3, "bfloat16": 3e-2}
-# Below it the nearer one of two rules is surely right: the other one's error is about 1.
+# If the smaller error of two rules is below this, its rule is right: the other one's is about 1.
 _CLEAR = 0.3
 # Stands for "could not be computed" where workers exchange their errors as numbers.
-UNKNOWN = 1e9
+NOT_COMPUTED = 1e9
 # Metrics of a step whose scalars are compared, and numbers that a loop's step returns.
 MOST_MEANS, MOST_RETURNED = 16, 64
 
@@ -81,10 +82,10 @@ class LossFinding:
       is_random: Whether the step draws random numbers, so that gradients differ by them.
       reduces_itself: Whether the step adds up its gradients over replicas by itself.
       compares_examples: Whether what it makes of an example depends on the others of the batch.
-      is_for_this_batch: Whether the verdict may be another one for other batches, as of a mean over a mask.
+      holds_for_first_batch_only: Whether other batches may give another verdict, as with a mean over a mask.
       number: Of the verdict DIVIDED, what it may be divided by.
       has_effects: Whether the step calls Python, for example, so that it was not run.
-      processes: Whether the step clips its gradients, for example, before they are summed.
+      clips: Whether the step clips its gradients, for example, before they are summed.
     """
 
     verdict: LossVerdict
@@ -92,13 +93,13 @@ class LossFinding:
     is_random: bool = False
     reduces_itself: bool = False
     compares_examples: bool = False
-    is_for_this_batch: bool = False
+    holds_for_first_batch_only: bool = False
     number: str = ""
     has_effects: bool = False
-    processes: bool = False
+    clips: bool = False
 
 
-def decide(
+def finding_of_errors(
     errors: Sequence[float],
     *,
     tolerance: float = TOLERANCE,
@@ -109,10 +110,10 @@ def decide(
     may_divide: bool = False,
     may_divide_part: bool = False,
 ) -> LossFinding:
-    """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
+    """Returns what the errors under the rules scaled, local mean and sum say. Some may be NOT_COMPUTED.
 
-    Where no rule is right, the nearest one is taken. If much noise leaves it open, losses are taken for
-    means. Those of a step that asks for the number of replicas, or has it from outside, are taken for scaled.
+    Where no rule is right, the nearest one is taken. If all errors are large, the losses are assumed to be
+    means, or scaled in a step that asks for the number of replicas or has it from outside.
 
     Args:
       may_divide: Whether the gradients are divided by a number from outside that equals that of replicas.
@@ -137,7 +138,7 @@ def decide(
         return LossFinding(verdict=LossVerdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if summed <= tolerance:
         return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
-    verdict = LossVerdict.UNKNOWN if max(scaled, local) >= UNKNOWN else LossVerdict.UNEQUAL
+    verdict = LossVerdict.UNKNOWN if max(scaled, local) >= NOT_COMPUTED else LossVerdict.UNEQUAL
     may_divide = may_divide or asks_for_replicas
     is_scaled = may_divide if min(scaled, local) > _CLEAR else scaled < local
     if not is_scaled and not may_divide and summed < min(scaled, local):
@@ -152,7 +153,10 @@ _NUM_RULES = len(LossRule)
 
 @dataclass(frozen=True, kw_only=True)
 class StepFindings:
-    """What a worker has found out about a step; or the mean over the workers, the share that says yes.
+    """What a worker has found out about a step; after `joined` the mean over the workers.
+
+    Of a flag that is the fraction of workers where it is true. Each field is a number or an array of numbers:
+    `joined` sends all of them to all workers, so a new field is exchanged by itself.
 
     Attributes:
       errors: Under each rule those of the gradients, and of the gradients that tapes gave, `[2, rules]`; 0
@@ -162,7 +166,7 @@ class StepFindings:
       has_compared: Whether those two are known.
       tolerance: See `Rehearsal`; 0 where there is none. `is_checked`: whether there is one.
       returned: Of the numbers that a loop's step returns, by rule, whether each is a sum, a mean, or neither,
-        `[rules, 3, MOST_RETURNED]`. None of them where it is 0, which may be both.
+        `[rules, 3, MOST_RETURNED]`. All three are false for a 0, which may be a sum or a mean.
       returned_varies: Whether it may be something else for other batches. `returned_fixed`: whether it does
         not depend on the batch.
     """
@@ -181,11 +185,11 @@ class StepFindings:
     reduces_twice: float = 0.0
     is_without_updates: float = 0.0
     trains_by_hand: float = 0.0
-    processes_gradients: float = 0.0
-    processes_sums: float = 0.0
+    clips_gradients: float = 0.0
+    clips_batch_gradient: float = 0.0
     tolerance: float = 0.0
     is_checked: float = 0.0
-    is_for_this_batch: float = 0.0
+    holds_for_first_batch_only: float = 0.0
     has_effects: float = 0.0
     may_divide: float = 0.0
     may_divide_part: float = 0.0
@@ -194,10 +198,10 @@ class StepFindings:
     def of(cls, check: StepCheck | None, division: Division = Division.NONE) -> StepFindings:
         if check is None:
             return cls()
-        step, errors = check.rehearsal, np.array([check.errors, check.tape_errors])
+        step, errors = check.rehearsal, np.array([check.errors, check.errors_before_clipping])
         found = cls(
-            errors=np.where(errors < UNKNOWN, errors, 0.0),
-            is_known=errors < UNKNOWN,
+            errors=np.where(errors < NOT_COMPUTED, errors, 0.0),
+            is_known=errors < NOT_COMPUTED,
             has_compared=check.has_compared,
             asks_for_replicas=step.asks_for_replicas,
             is_random=step.is_random,
@@ -205,11 +209,11 @@ class StepFindings:
             reduces_twice=step.reduces_twice,
             is_without_updates=not step.updates,
             trains_by_hand=any(one.trainable for one in step.fed),
-            processes_gradients=step.processes_gradients,
-            processes_sums=step.processes_sums,
+            clips_gradients=step.clips_gradients,
+            clips_batch_gradient=step.clips_batch_gradient,
             tolerance=step.tolerance,
             is_checked=True,
-            is_for_this_batch=not check.is_additive,
+            holds_for_first_batch_only=not check.is_additive,
             has_effects=bool(step.effects),
             may_divide=division is Division.WHOLE,
             may_divide_part=division is Division.PART,
@@ -247,21 +251,22 @@ class StepFindings:
 
 
 def of_gradients(
-    found: StepFindings, *, number: str, sums_itself: bool, compares_examples: Callable[[], bool]
+    found: StepFindings, *, number: str, sums_itself: bool, are_examples_compared: Callable[[], bool]
 ) -> LossFinding:
     """Returns what the gradients of all workers say.
 
     Args:
       number: What they may be divided by; empty where nothing is known.
       sums_itself: Whether the user's optimizer adds up gradients over replicas, which the check may not see.
-      compares_examples: Whether the losses do; asked where nothing else says why gradients differ.
+      are_examples_compared: Whether losses compare examples. A collective: it is called where nothing else
+        says why gradients differ, which `found` decides alike on all workers.
     """
-    means, of_tapes = np.divide(
-        found.errors, found.is_known, out=np.full_like(found.errors, UNKNOWN), where=found.is_known > 0
+    means, before_clipping = np.divide(
+        found.errors, found.is_known, out=np.full_like(found.errors, NOT_COMPUTED), where=found.is_known > 0
     ).tolist()
 
-    def decide_by(errors: Sequence[float]) -> LossFinding:
-        return decide(
+    def of_errors(errors: Sequence[float]) -> LossFinding:
+        return finding_of_errors(
             errors,
             tolerance=found.tolerance / max(found.is_checked, 1e-9),
             is_random=bool(found.is_random),
@@ -272,25 +277,25 @@ def of_gradients(
             may_divide_part=bool(found.may_divide_part),
         )
 
-    finding = decide_by(means)
-    if found.processes_gradients:
+    finding = of_errors(means)
+    if found.clips_gradients:
         if finding.verdict is LossVerdict.UNEQUAL:
-            # Clipping hides how the losses are written, which the gradients before it show.
-            before = decide_by(of_tapes)
+            # Clipping hides how the losses are written. The gradients before it show that.
+            before = of_errors(before_clipping)
             is_clear = before.verdict is not LossVerdict.UNEQUAL and not found.asks_for_replicas
             finding = dataclasses.replace(finding, rule=before.rule if is_clear else finding.rule)
-        is_of_sums = found.processes_sums > 0 or finding.verdict is LossVerdict.UNEQUAL
-        finding = dataclasses.replace(finding, processes=is_of_sums)
+        is_of_sums = found.clips_batch_gradient > 0 or finding.verdict is LossVerdict.UNEQUAL
+        finding = dataclasses.replace(finding, clips=is_of_sums)
     is_found = finding.verdict not in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN, LossVerdict.DIVIDED)
     is_open = finding.verdict is LossVerdict.UNEQUAL and not (
-        finding.is_random or finding.reduces_itself or finding.processes
+        finding.is_random or finding.reduces_itself or finding.clips
     )
     return dataclasses.replace(
         finding,
         number=number or "a number",
         has_effects=bool(found.has_effects) and finding.verdict is LossVerdict.UNKNOWN,
-        is_for_this_batch=is_found and bool(found.is_for_this_batch),
-        compares_examples=is_open and compares_examples(),
+        holds_for_first_batch_only=is_found and bool(found.holds_for_first_batch_only),
+        compares_examples=is_open and are_examples_compared(),
     )
 
 

@@ -18,24 +18,24 @@ class Update:
 
     Attributes:
       is_reduced: Whether the step has summed the gradients over replicas itself.
-      unprocessed: Of gradients that something not linear was done to, such as clipping, those that a tape
-        gave for the same variables; None where there are none, and where nothing was done.
-      is_processed: Whether something not linear, such as clipping, was done to one of the gradients.
+      before_clipping: For each gradient that was clipped, the one that a tape gave for its variable, if
+        any; else None.
+      is_clipped: Whether something that is not linear, such as clipping, was done to one of the gradients.
     """
 
     optimizer: Any
     gradients: tuple[Any, ...]
     variables: tuple[Any, ...]
     is_reduced: bool = False
-    unprocessed: tuple[Any, ...] = ()
-    is_processed: bool = False
+    before_clipping: tuple[Any, ...] = ()
+    is_clipped: bool = False
 
 
 class Statistics:
     """The statistics by which layers normalise a batch, in the order in which they compute them.
 
-    The gradients of parts of a batch, each normalised by its own, do not add up to those of the batch,
-    however losses are written. With those of the batch, taken as constants, they do.
+    Gradients of parts that are each normalised by their own statistics do not add up to those of the batch,
+    however losses are written. If each part has the whole batch's statistics as constants, they do.
 
     Attributes:
       layers: The layers that computed them.
@@ -101,17 +101,17 @@ class Probe:
     def record(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, is_reduced: bool = False
     ) -> None:
-        # A tape's result may be an operation of a `tf.custom_gradient`, which no name tells from others.
+        # Those of a `tf.custom_gradient` have no telling name, so tapes' results are known by their ids.
         of_tapes = {id(getattr(_values(one), "op", None)) for _, one in self._of_tapes}
-        are_processed = [one is not None and _is_processed(one, of_tapes) for one in gradients]
-        unprocessed = tuple(
-            self._unprocessed(gradient, variable) if is_processed else None
-            for gradient, variable, is_processed in zip(gradients, variables, are_processed, strict=True)
+        are_clipped = [one is not None and _is_clipped(one, of_tapes) for one in gradients]
+        before_clipping = tuple(
+            self._before_clipping(gradient, variable) if is_clipped else None
+            for gradient, variable, is_clipped in zip(gradients, variables, are_clipped, strict=True)
         )
-        given = (tuple(gradients), tuple(variables), is_reduced, unprocessed, any(are_processed))
+        given = (tuple(gradients), tuple(variables), is_reduced, before_clipping, any(are_clipped))
         self.updates.append(Update(optimizer, *given))
 
-    def _unprocessed(self, gradient: Any, variable: Any) -> Any:
+    def _before_clipping(self, gradient: Any, variable: Any) -> Any:
         """Returns the last gradient of a tape's from which one was made; None without one."""
         ids = tf_private.ids_of([variable])
         ahead = {id(one) for one in tf_private.ops_behind(_values(gradient))}
@@ -124,7 +124,7 @@ def _values(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def _is_processed(gradient: Any, of_tapes: Collection[int]) -> bool:
+def _is_clipped(gradient: Any, of_tapes: Collection[int]) -> bool:
     """Whether something that is not linear, such as clipping, was done to a gradient in a graph.
 
     TensorFlow names what a tape computes (eager/backprop.py, `_gradient_function`).

@@ -35,7 +35,7 @@ def refuse_stateful(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError, on several replicas, for recurrent layers that continue the batch before.
 
     A replica has some rows of a batch, and Keras makes as many states as the model's inputs have rows. With
-    those of a replica it would run, and means over replicas would take the place of the states.
+    those of a replica it would run, but the states of replicas would be averaged.
     """
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) and any(one.__name__ == "RNN" for one in type(layer).__mro__):

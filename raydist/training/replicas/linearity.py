@@ -21,7 +21,7 @@ OF_WHOLE_BATCH = "raydist_of_whole_batch"
 
 
 class _Kind(enum.IntEnum):
-    """How a tensor depends on the values of a batch: not, by rows of examples, or by all of them in one."""
+    """How a tensor depends on a batch: not at all, with a row for each example, or as one value of all."""
 
     FIXED = 0
     ROWS = 1
@@ -65,7 +65,7 @@ def dependences(
 
     Args:
       graph: Of the traced function.
-      sources: The tensors of the batch, each with whether its rows are others than examples.
+      sources: The tensors of the batch, each with whether its rows are not examples, as of ragged ones.
     """
     states = {
         id(one): _State(_Kind.WHOLE if one.shape.is_fully_defined() else _Kind.ROWS, is_sized)

@@ -19,15 +19,15 @@ from raydist.training.replicas import (
     findings,
     layer_notes,
     loop_scalars,
-    loss_notes,
     outside_numbers,
     own_logs,
     replica_share,
     slices,
     step_check,
+    step_notes,
 )
 from raydist.training.replicas.code_names import is_keras
-from raydist.training.replicas.findings import UNKNOWN, Division, LossRule, LossVerdict, StepFindings
+from raydist.training.replicas.findings import NOT_COMPUTED, Division, LossRule, LossVerdict, StepFindings
 from raydist.training.replicas.model_states import state_of
 from raydist.training.replicas.rehearsal import Watched
 from raydist.training.reporting import reporter
@@ -77,12 +77,12 @@ def forget(model: Any, *, is_training: bool) -> None:
 
 
 def is_enabled() -> bool:
-    """Whether models are checked, so that `decide` says what their layers do to a state of their own."""
+    """Whether models are checked, so that `decide_training` says which layers change a state of their own."""
     return _CheckSettings.checks
 
 
 def is_decided(model: Any) -> bool:
-    """Whether `decide` has looked at a step of the model."""
+    """Whether `decide_training` has looked at a step of the model."""
     return state_of(model).rule is not None
 
 
@@ -118,7 +118,7 @@ def check_rule(model: Any) -> None:
     """Raises UnsupportedError for losses of a model's own that no batch's share can weight."""
     if rule_of(model) is not LossRule.SCALED or not code_names.has_own_losses(model):
         return
-    source = loss_notes.described(next(code_names.own_sources(model)))
+    source = step_notes.described(next(code_names.own_sources(model)))
     raise UnsupportedError(
         f"ctx.fit got accumulate, and the losses in {source} are "
         "scaled for several replicas, or could not be checked, so raydist cannot weight each batch by its "
@@ -162,7 +162,9 @@ def check_step(
     )
 
 
-def decide(model: Any, check: step_check.StepCheck | None, element: Any, *, num_batches: int = 1) -> None:
+def decide_training(
+    model: Any, check: step_check.StepCheck | None, element: Any, *, num_batches: int = 1
+) -> None:
     """Finds the model's rule, and reports that and what else its step does. A collective.
 
     Args:
@@ -170,7 +172,7 @@ def decide(model: Any, check: step_check.StepCheck | None, element: Any, *, num_
       num_batches: Batches of an update.
     """
     strategy, source = model.distribute_strategy, next(code_names.own_sources(model), None)
-    if check is not None or source is not None:  # else what the traced step shows is all that is known
+    if check is not None or source is not None:  # otherwise it stays undecided
         state_of(model).rule = _rule_without_check(model)
     if source is not None:
         numbers = outside_numbers.found_in(model.train_step, _sizes(strategy))
@@ -193,21 +195,21 @@ def decide(model: Any, check: step_check.StepCheck | None, element: Any, *, num_
 
 
 def decide_evaluation(model: Any, check: step_check.StepCheck | None) -> None:
-    """Finds the rule by which a model's `test_step` shows its losses, as `decide` does that of training.
+    """Finds the rule by which a model's `test_step` shows its losses. A collective.
 
-    It compares what the step gives to `Mean` metrics for a batch and for the two halves of it. A collective.
+    It compares what the step gives to `Mean` metrics for a batch and for the two halves of it.
     """
     strategy = model.distribute_strategy
     found = _of_workers(strategy, check)
     rule = findings.rule_of_evaluation(found)
     if rule is None or check is None:
-        # The rule that `decide` would most likely choose, so that evaluations before and after it agree.
+        # Most likely that of training, so that evaluations before and after a fit agree.
         is_scaled = found.asks_for_replicas > 0
         state_of(model).evaluation_rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
         source = type(model).test_step
         source = next(code_names.own_sources(model)) if is_keras(source) else source
         is_known, num_replicas = found.has_compared == 1, strategy.num_replicas_in_sync
-        reporter.note(loss_notes.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known))
+        reporter.note(step_notes.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known))
         return
     state_of(model).evaluation_rule = rule
     _set_takers_of_sums(check.rehearsal.means, found, rule, is_evaluation=True)
@@ -240,7 +242,7 @@ def _checked(
         if compares and num_rows:
             check.measure()
         if num_rows == 1:
-            check.errors = [UNKNOWN] * len(LossRule)  # two examples alike hide a comparison
+            check.errors = [NOT_COMPUTED] * len(LossRule)  # two examples alike hide a comparison
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
         logger.info("%s could not be checked: %s", name, error, exc_info=True)
     return check
@@ -305,17 +307,17 @@ def rule_of_loop(
     )
     parts = _described_parts(num_replicas, 1)
     drifting = [] if check is None else _drifting_in_loop(check)
-    # Other variables are told: a loop may mean them to be a replica's own.
+    # Of others there is a note: a loop may mean them to be a replica's own.
     _refuse_drifting(step_fn, [one for one in drifting if one.trainable], strategy)
     if check is not None:
         if check.rehearsal.draws_elsewhere:
-            reporter.note(loss_notes.describe_draws(step_fn))
+            reporter.note(step_notes.describe_draws(step_fn))
         if layers := layer_notes.normed_by_replica(check.rehearsal.normalising, strategy):
             reporter.note(layer_notes.describe_norms(layers))
         if drifting:
-            reporter.note(loss_notes.describe_assignments(step_fn, drifting, is_note=True))
+            reporter.note(step_notes.describe_assignments(step_fn, drifting, is_note=True))
         if summed := _summed_in_loop(check):
-            reporter.note(loss_notes.describe_summed_assignments(step_fn, summed))
+            reporter.note(step_notes.describe_summed_assignments(step_fn, summed))
     sums = _sums_returned(step_fn, returned.names, found, rule, parts=parts)
     return LoopRule(rule=rule, sums=frozenset(sums))
 
@@ -375,13 +377,13 @@ def _sums_returned(
 ) -> list[str]:
     """Returns which of the numbers that a loop's step returns are sums; notes those that are shown wrong."""
     if found.has_compared == 0:
-        reporter.note(loss_notes.describe_returned_unknown(step_fn, parts=parts))
+        reporter.note(step_notes.describe_returned_unknown(step_fn, parts=parts))
         return []
     kinds = findings.kinds_of_returned(found, names, rule)
     if kinds.unlike and not found.is_random:
-        reporter.note(loss_notes.describe_returned(step_fn, kinds.unlike, parts=parts))
+        reporter.note(step_notes.describe_returned(step_fn, kinds.unlike, parts=parts))
     if kinds.zero:
-        reporter.note(loss_notes.describe_returned_zero(step_fn, kinds.zero, parts=parts))
+        reporter.note(step_notes.describe_returned_zero(step_fn, kinds.zero, parts=parts))
     return kinds.sums
 
 
@@ -461,27 +463,27 @@ def _find_rule(
     if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
         set_takers_of_sums(LossRule.SCALED)
         if found.trains_by_hand:
-            reporter.note(loss_notes.describe_training_by_hand(source))
+            reporter.note(step_notes.describe_training_by_hand(source))
         return LossRule.SCALED, found
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     if not has_own_losses:
         set_takers_of_sums(LossRule.SCALED)
         if not is_shown(LossRule.SCALED) and not found.is_random:
-            reporter.note(loss_notes.describe_shown(source, parts=parts))
+            reporter.note(step_notes.describe_shown(source, parts=parts))
         return LossRule.SCALED, found
 
-    def compares_examples() -> bool:
+    def are_examples_compared() -> bool:
         return findings_of_workers(strategy, [float(_compares_examples(check))])[0] > 0
 
     finding = findings.of_gradients(
-        found, number=number, sums_itself=sums_itself, compares_examples=compares_examples
+        found, number=number, sums_itself=sums_itself, are_examples_compared=are_examples_compared
     )
     logger.info("%s: %s, errors %s", source, finding, found.errors)
     set_takers_of_sums(finding.rule)
-    reporter.note(loss_notes.describe(finding, function=source, parts=parts))
+    reporter.note(step_notes.describe(finding, function=source, parts=parts))
     is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
     if not is_shown(finding.rule) and not is_noted and not finding.is_random:
-        reporter.note(loss_notes.describe_shown(source, parts=parts))
+        reporter.note(step_notes.describe_shown(source, parts=parts))
     return finding.rule, found
 
 
@@ -524,7 +526,7 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
         yield from _notes_on_draws(model, check)
     source = next(code_names.own_sources(model), None)
     if source is not None and (drifting := _drifting(model, fed)):
-        yield loss_notes.describe_assignments(source, drifting, is_note=True)
+        yield step_notes.describe_assignments(source, drifting, is_note=True)
 
 
 def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
@@ -537,7 +539,7 @@ def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
     functions = [check.rehearsal.drawing_function]
     if check.rehearsal.draws_elsewhere:
         functions.append(next(code_names.own_sources(model), None))
-    yield from (loss_notes.describe_draws(one) for one in functions if one is not None)
+    yield from (step_notes.describe_draws(one) for one in functions if one is not None)
 
 
 def _is_noted_to_draw(operation: Any) -> bool:
@@ -560,7 +562,7 @@ def _refuse_drifting(source: Any, drifting: Sequence[Any], strategy: tf.distribu
         return
     [share] = findings_of_workers(strategy, [float(bool(drifting))])
     if share > 0:
-        raise UnsupportedError(loss_notes.describe_assignments(source, drifting, is_note=False))
+        raise UnsupportedError(step_notes.describe_assignments(source, drifting, is_note=False))
 
 
 def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:

@@ -18,7 +18,7 @@ class ModelState:
       rule: What it trains by; None where that is not decided. `evaluation_rule`: by which its test step shows
         losses, where that was looked at.
       shown: `own_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
-      has_shown: Whether a step has run; else a function of the user's own runs them.
+      has_shown: Whether a step has run. If not, a function of the user's own runs the steps.
       returned: What each virtual replica has returned, by name, in the last training step (True), and in the
         last test step (False).
       equalize: Makes moving statistics equal on all replicas: traced once.

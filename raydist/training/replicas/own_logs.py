@@ -21,14 +21,14 @@ from raydist.training.cluster.collectives import (
     means_over_workers,
 )
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import loss_notes, slices
+from raydist.training.replicas import slices, step_notes
 from raydist.training.replicas.model_states import state_of
 from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
 
 # Bytes of the names that a step returns, of which workers compare those at most.
 _MOST_BYTES = 512
-# Metrics of an eager step, of which a number has a bit each.
+# Most metrics of an eager step: they are bits of a number.
 _MOST_COMPARED = 60
 
 
@@ -132,7 +132,7 @@ class Results:
     def note_derived(self, function: Any) -> None:
         """Notes the values of `function`, the step, that are worked out from metrics, if there are any."""
         if self.derived:
-            reporter.note(loss_notes.describe_derived(function, self.derived))
+            reporter.note(step_notes.describe_derived(function, self.derived))
 
     def own_scalars(self, outputs: Any) -> list[tf.Tensor]:
         """Returns the numbers in logs that do not depend on metrics."""

@@ -42,14 +42,14 @@ class Outcome(NamedTuple):
 
     Attributes:
       gradients: What its optimizers were given, a list for each time: tensors, `tf.IndexedSlices` and Nones.
-      of_tapes: The same as tapes gave them, before the step clipped them, for example.
+      before_clipping: The same as tapes gave them, before the step clipped them, for example.
       given: What `Mean`s are given without a weight. `weighted`: with one. `returned`: what the step returns.
         A float64 vector each.
       statistics: By which layers normalise the batch.
     """
 
     gradients: list[list[Any]]
-    of_tapes: list[list[Any]]
+    before_clipping: list[list[Any]]
     given: Any
     weighted: Any
     returned: Any
@@ -115,7 +115,7 @@ class Rehearsal:
           num_replicas: How many there are in what is traced. Losses of one of several are scaled by a number
             that `run` gets.
           model: Whose step it is; None for that of a loop.
-          shown: What its logs show of metrics, which the step itself notes.
+          shown: Notes which values of its logs are metrics, while the step is traced.
           watched: Whose calls are kept.
 
         Raises:
@@ -175,17 +175,17 @@ class Rehearsal:
 
     def _outcome_in_graph(self) -> Outcome:
         gradients = [[_as_tensor(one) for one in update.gradients] for update in self.updates]
-        of_tapes = [
+        before_clipping = [
             [
-                given if unprocessed is None else unprocessed
-                for given, unprocessed in zip(of_update, update.unprocessed, strict=True)
+                given if before is None else before
+                for given, before in zip(of_update, update.before_clipping, strict=True)
             ]
             for of_update, update in zip(gradients, self.updates, strict=True)
         ]
         given, weighted, returned = map(_vector_of, self._scalars())
         return Outcome(
             gradients=gradients,
-            of_tapes=of_tapes if self.processes_sums else [],
+            before_clipping=before_clipping if self.clips_batch_gradient else [],
             given=given,
             weighted=weighted,
             returned=returned,
@@ -203,14 +203,14 @@ class Rehearsal:
         return [[_tolerance_of(value) for value in values] for values in self._scalars()]
 
     @property
-    def processes_gradients(self) -> bool:
+    def clips_gradients(self) -> bool:
         """Whether the step clips its gradients, or does something else to them that is not linear."""
-        return any(update.is_processed for update in self.updates)
+        return any(update.is_clipped for update in self.updates)
 
     @property
-    def processes_sums(self) -> bool:
-        """Whether those are the sums over its batch that tapes give, and not each example's."""
-        return any(one is not None for update in self.updates for one in update.unprocessed)
+    def clips_batch_gradient(self) -> bool:
+        """Whether it clips the gradients of a whole batch, and not those of single examples."""
+        return any(one is not None for update in self.updates for one in update.before_clipping)
 
     @property
     def reduces_itself(self) -> bool:
@@ -230,7 +230,7 @@ class Rehearsal:
 
     @property
     def is_random(self) -> bool:
-        """Whether it depends on random numbers for which no constant could be put."""
+        """Whether it depends on random numbers that could not be replaced by constants."""
         return dependence.draws(self._run.needed.as_graph_def())
 
     @property
@@ -293,7 +293,7 @@ class Rehearsal:
             self._structure, [None if one is None else next(found) for one in flat], expand_composites=True
         )
         return outcome._replace(
-            of_tapes=outcome.of_tapes or outcome.gradients,
+            before_clipping=outcome.before_clipping or outcome.gradients,
             given=outcome.given.numpy(),
             weighted=outcome.weighted.numpy(),
             returned=outcome.returned.numpy(),

@@ -23,8 +23,7 @@ from raydist.training.replicas.findings import LossRule
 SHARE_TYPE = tf.float64
 
 
-# Returns the total, over the batches of an update, of the amount that a loss divides by and asks for next. It
-# is called with that of the loss's own batch.
+# Called with one batch's divisor of a loss; returns its total over the batches of the update.
 TotalOf = Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -233,8 +232,8 @@ def local_mean_weight() -> tf.Tensor | None:
 def synchronized_moments(compute: Callable[[Any], Any], inputs: Any) -> Any:
     """Returns what `compute` makes of the inputs of all replicas, with the gradient of the global batch.
 
-    The gradient of a reduction over replicas is the sum of theirs, each of which counts by its share. Of a
-    local mean that is known only after it, when `weighted_gradient` has this replica's share alone.
+    The gradient of a reduction over replicas is the sum of theirs, each weighted by its share. The weight of
+    a local mean is applied after the reduction, by `weighted_gradient`, with this replica's share alone.
     """
     weight = local_mean_weight()
     if weight is None:

@@ -48,8 +48,8 @@ def undone(*roots: Any) -> Iterator[None]:
 
     Generators are Python's `random`, NumPy's, that of TensorFlow's eager operations, and tf_keras's. Of
     objects it undoes numbers and strings, tensors of graphs, and containers to which only such things were
-    added. Flags and layers stay as they are set: what a step makes in its first call is still there. So stays
-    all of a layer that was built in the block, and then generators stay too, which have drawn its weights.
+    added. Flags and layers stay as they are set: what a step makes in its first call is still there. If a
+    layer was built in the block, neither it nor the generators that have drawn its weights are set back.
 
     Args:
       roots: Models and functions of the user's.

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training.replicas import linearity, slices
-from raydist.training.replicas.findings import TOLERANCE, UNKNOWN, Division
+from raydist.training.replicas.findings import NOT_COMPUTED, TOLERANCE, Division
 from raydist.training.replicas.gradients import with_unique_rows
 from raydist.training.replicas.rehearsal import NOTHING, Outcome, Rehearsal, Shown, Watched
 
@@ -29,7 +29,7 @@ _WEIGHTS = ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0))
 _LEAST_PART = 1e-2
 # Scalars that are smaller may be zero but for rounding.
 _LEAST_SHOWN = 1e-6
-# Gradients of parts that miss as much of the batch's, with any weights, compare examples.
+# If no weighted sum of the parts' gradients comes this close to the batch's, examples are compared.
 _MISSED_PART = 1e-2
 
 
@@ -39,9 +39,9 @@ class StepCheck:
     Attributes:
       batch: What one replica has of a batch.
       rehearsal: The step as it is on one of several replicas.
-      errors: The relative difference to one device under each rule: scaled, local mean, sum; `UNKNOWN` before
-        `measure`.
-      tape_errors: Those of the gradients as tapes give them, before the step clips them, for example.
+      errors: The relative difference to one device under each rule: scaled, local mean, sum. `NOT_COMPUTED`
+        before `measure`.
+      errors_before_clipping: Those of the gradients as tapes give them, before the step clips them.
       takes_sums: Of each of the rehearsal's `means`, by the rules scaled, local mean and sum, whether the
         scalar of a batch is the sum of those of its parts.
       shows_batch: By the same rules, whether one device's values are shown: what a `Mean` is given for a
@@ -85,8 +85,8 @@ class StepCheck:
         self._has_variants = bool(variants)
         self._of_step = functools.partial(self._trace, shown=shown, watched=watched)
         self.rehearsal = self._of_step(variants.get(2, step), num_replicas=2)
-        self.errors = [UNKNOWN] * len(_WEIGHTS)
-        self.tape_errors = [UNKNOWN] * len(_WEIGHTS)
+        self.errors = [NOT_COMPUTED] * len(_WEIGHTS)
+        self.errors_before_clipping = [NOT_COMPUTED] * len(_WEIGHTS)
         self.takes_sums: list[list[bool]] = []
         self.shows_batch: list[bool] = []
         self.returned: list[np.ndarray] = []
@@ -115,7 +115,7 @@ class StepCheck:
           ValueError: There are effects, or the step does something else for a part of a batch.
         """
         self._measure()
-        if max(self.errors) < UNKNOWN and self.of_whole.has_other_scalars:
+        if max(self.errors) < NOT_COMPUTED and self.of_whole.has_other_scalars:
             self._measure_with_other_scalars()
 
     def _measure(self) -> None:
@@ -129,7 +129,7 @@ class StepCheck:
             given = _in_common(whole.given, halves[0].given + halves[1].given)
             sums = _are_equal(*given, of_given) & (np.abs(given[0]) >= _LEAST_SHOWN)  # zero shows nothing
             means = _are_equal(given[0], given[1] / 2, of_given)
-            # Keras weighs what it unscales, which makes a sum of it where losses are sums.
+            # A `Mean` with weights is given a sum where losses are sums.
             weighted = _in_common(
                 whole.weighted, (halves[0].weighted + halves[1].weighted) * (1 if scale == weight else 0.5)
             )
@@ -144,7 +144,7 @@ class StepCheck:
             self.returned.append(returned)
             self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
             errors.append(differences.of(halves, weight))
-        self.errors, self.tape_errors = map(list, zip(*errors, strict=True))
+        self.errors, self.errors_before_clipping = map(list, zip(*errors, strict=True))
 
     def _measure_with_other_scalars(self) -> None:
         """Takes the larger errors: a term may have a weight that is 0 before training, and not later."""
@@ -154,10 +154,12 @@ class StepCheck:
             found = [differences.of(one, weight) for (_, weight), one in zip(_WEIGHTS, halves, strict=True)]
         except tf.errors.OpError:  # another number of steps may be out of range
             return
-        errors, tape_errors = zip(*found, strict=True)
-        if max(errors) < UNKNOWN:
+        errors, errors_before_clipping = zip(*found, strict=True)
+        if max(errors) < NOT_COMPUTED:
             self.errors = [max(pair) for pair in zip(self.errors, errors, strict=True)]
-            self.tape_errors = [max(pair) for pair in zip(self.tape_errors, tape_errors, strict=True)]
+            self.errors_before_clipping = [
+                max(pair) for pair in zip(self.errors_before_clipping, errors_before_clipping, strict=True)
+            ]
 
     def _whole(self, *, with_other_scalars: bool = False) -> Outcome:
         """Returns what the step makes of the batch, but for its last row if their number is odd."""
@@ -167,7 +169,7 @@ class StepCheck:
     def _halves(self, whole: Outcome, *, with_other_scalars: bool = False) -> Iterator[list[Outcome]]:
         """Yields, rule by rule, what the step makes of the two halves of the batch: always one list.
 
-        Of one size: a loss that divides by the number of replicas is right for them.
+        Both of one size, or a loss that divides by the number of replicas would look wrong.
         """
         size = int(slices.num_rows(self.batch)) // 2
         found: list[Outcome] = []
@@ -192,7 +194,7 @@ class StepCheck:
         """Returns what a number does to the gradients, by steps that have it once, twice and four times.
 
         Raises:
-          Exception: What the steps raise. Most numbers are none that could be any other.
+          Exception: What the steps raise. Most numbers cannot be replaced without breaking the step.
         """
         found = [self._trace(step, num_replicas=1).run(self.batch).gradients for step in steps]
         weights = ((1.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, -3.0, 2.0), (1.0, -2.0, 0.0))
@@ -203,7 +205,7 @@ class StepCheck:
         return Division.WHOLE if halved <= tolerance * whole else Division.PART
 
     def compares_examples(self) -> bool:
-        """Returns whether it matters which examples of the batch are together, and no weights make up for it.
+        """Returns whether grouping examples in another way changes the gradients, whatever the parts weigh.
 
         A mean over the valid entries of a mask depends on how a batch is divided, too, but its gradients are
         a weighted sum of those of the parts.
@@ -243,14 +245,14 @@ class _Differences:
     """How far the gradients of parts are from those of a batch."""
 
     def __init__(self, whole: Outcome) -> None:
-        self._whole = whole.gradients, whole.of_tapes
+        self._whole = whole.gradients, whole.before_clipping
         self._references = [_references(whole.gradients)]
-        if whole.of_tapes is not whole.gradients:
-            self._references.append(_references(whole.of_tapes))
+        if whole.before_clipping is not whole.gradients:
+            self._references.append(_references(whole.before_clipping))
 
     def of(self, parts: Sequence[Outcome], weight: float) -> tuple[float, float]:
         """Returns the errors of the weighted sum of some parts, and those of the gradients of tapes."""
-        of_parts = [one.gradients for one in parts], [one.of_tapes for one in parts]
+        of_parts = [one.gradients for one in parts], [one.before_clipping for one in parts]
         errors = [
             _error(whole, own, weight, references)
             for whole, own, references in zip(self._whole, of_parts, self._references, strict=False)
@@ -293,7 +295,7 @@ def _error(
                 difference, reference = _squared_norm(terms), next(left)
                 known += [difference / reference] if reference > 0 else []
     known = [one for one in known if np.isfinite(one)]
-    return float(max(known) ** 0.5) if known else UNKNOWN
+    return float(max(known) ** 0.5) if known else NOT_COMPUTED
 
 
 def _are_equal(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]) -> np.ndarray:

@@ -23,8 +23,8 @@ from raydist.training.replicas import (
 )
 from raydist.training.replicas.accumulation import Group, UpdateCheck
 from raydist.training.replicas.findings import LossRule
-from raydist.training.replicas.loss_notes import location_of
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
+from raydist.training.replicas.step_notes import location_of
 from raydist.training.reporting import reporter
 from raydist.training.stepping import fit_session, step_calls
 
@@ -232,7 +232,7 @@ def make_step_function(
         if undecided and not is_training:
             loss_rules.decide_evaluation(model, check)
         elif undecided:
-            loss_rules.decide(model, check, first, num_batches=num_batches)
+            loss_rules.decide_training(model, check, first, num_batches=num_batches)
             if is_group:
                 loss_rules.check_rule(model)
         if metrics:

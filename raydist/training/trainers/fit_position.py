@@ -135,7 +135,7 @@ class FitPosition:
             run.reporter.note(
                 f"the checkpoint has state that nothing in the model takes up: {', '.join(sorted(lost))}"
             )
-        if model_state.GROUP in groups.keys() - saved:
+        if model_state.UNLISTED in groups.keys() - saved:
             run.reporter.note(f"the checkpoint has no {model_state.describe(model)}; they start over")
         if state.eager_seeds is not None:
             tf_private.set_eager_seeds(state.eager_seeds)
@@ -207,12 +207,12 @@ _LOST = (
     "run of an older raydist. Its history is empty, and its model has the weights that it begins with, "
     "unless a later fit restores it. Begin a new run if the train function uses them."
 )
-_GROUPS_BESIDE = (*model_state.GROUPS, model_state.GROUP)
+_GROUPS_BESIDE = (*model_state.GROUPS, model_state.UNLISTED)
 
 
 def _groups_beside(model: Any) -> dict[str, list[Any]]:
     """Returns what a checkpoint has besides the variables that Keras lists, in groups."""
-    return {**model_state.random_groups_of(model), **model_state.groups_of(model)}
+    return {**model_state.random_groups_of(model), **model_state.unlisted_groups_of(model)}
 
 
 # Data as Keras's `fit` gets them, and their steps per epoch; None where the data's end ends an epoch.

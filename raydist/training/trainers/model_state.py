@@ -34,11 +34,11 @@ def make_global_generators(names: set[str]) -> None:
         tf.random.get_global_generator()  # makes it, unless it is there
 
 
-GROUP = "state"
+UNLISTED = "state"
 
 
-def groups_of(model: Any) -> dict[str, list[Any]]:
-    """Returns the variables in groups of a checkpoint: none or one, `GROUP`."""
+def unlisted_groups_of(model: Any) -> dict[str, list[Any]]:
+    """Returns what training may change and no other group of a checkpoint holds: none or one, `UNLISTED`."""
     listed = [model, *([] if model.optimizer is None else [model.optimizer]), list(model.metrics)]
     known = {
         id(tf_private.distributed(one))
@@ -51,12 +51,12 @@ def groups_of(model: Any) -> dict[str, list[Any]]:
     for variable in _all_variables(model):
         if id(tf_private.distributed(variable)) not in known:
             found.setdefault(id(tf_private.distributed(variable)), variable)
-    return {GROUP: list(found.values())} if found else {}
+    return {UNLISTED: list(found.values())} if found else {}
 
 
 def describe(model: Any) -> str:
     """Returns what the group holds, by the names of its first variables."""
-    names = [str(variable.name) for variable in groups_of(model).get(GROUP, ())]
+    names = [str(variable.name) for variable in unlisted_groups_of(model).get(UNLISTED, ())]
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return f"variables {', '.join(names[:_MAX_NAMES])}{more}"
 

@@ -22,17 +22,20 @@ def described(function: Any) -> str:
 def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     """Returns the sentence for the run's notes; None where the step is right as it is written.
 
+    There is one sentence at most. The order of the cases is their precedence: clipping first, then what is
+    known for sure, then the causes of what could not be shown.
+
     Args:
       function: The user's function or class that the loss comes from.
       parts: Of what gradients are summed: `the 2 replicas`.
     """
     where = described(function)
-    if finding.processes and finding.verdict is not LossVerdict.UNKNOWN and not finding.reduces_itself:
-        return describe_processing(function, done=f"{_done(finding)} {parts}")
+    if finding.clips and finding.verdict is not LossVerdict.UNKNOWN and not finding.reduces_itself:
+        return describe_clipping(function, done=f"{_done(finding)} {parts}")
     is_right = finding.verdict in (LossVerdict.EITHER, LossVerdict.SCALED, LossVerdict.SUM)
-    if is_right and not finding.is_for_this_batch:
+    if is_right and not finding.holds_for_first_batch_only:
         return None
-    if finding.verdict is LossVerdict.LOCAL_MEAN and not finding.is_for_this_batch:
+    if finding.verdict is LossVerdict.LOCAL_MEAN and not finding.holds_for_first_batch_only:
         return (
             f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged "
             f"over {parts} by their number of examples, as one device does; if they are divided by a number "
@@ -56,7 +59,7 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
         )
     is_averaged = finding.rule is LossRule.LOCAL_MEAN
     done = _done(finding)
-    if finding.is_for_this_batch:
+    if finding.holds_for_first_batch_only:
         return (
             f"{_unknown(where)} for every batch, because it divides by a value of all examples, such as the "
             "sum of a mask or of weights, or does something else to one that is not linear, and each replica "
@@ -168,7 +171,7 @@ def describe_draws(function: Any) -> str:
     )
 
 
-def describe_processing(function: Any, *, done: str) -> str:
+def describe_clipping(function: Any, *, done: str) -> str:
     """Returns the sentence for a step that clips its gradients.
 
     Args:
