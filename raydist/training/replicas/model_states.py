@@ -17,6 +17,7 @@ class ModelState:
     Attributes:
       rule: What it trains by; None where that is not decided. `evaluation_rule`: by which its test step shows
         losses, where that was looked at.
+      rehearsal: That of its `train_step`, from the time when it was built to its first batch.
       shown: `own_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
       has_shown: Whether a step has run. If not, a function of the user's own runs the steps.
       returned: What each virtual replica has returned, by name, in the last training step (True), and in the
@@ -26,6 +27,7 @@ class ModelState:
 
     rule: LossRule | None = None
     evaluation_rule: LossRule | None = None
+    rehearsal: Any = None
     shown: Any = None
     has_shown: bool = False
     returned: dict[bool, dict[str, Any]] = field(default_factory=dict)

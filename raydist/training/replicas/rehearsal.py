@@ -82,6 +82,8 @@ class Rehearsal:
     """A training step, traced once for batches of any size, as one of some replicas.
 
     Attributes:
+      spec: The structure of one replica's batch.
+      watched: Whose calls are kept.
       layer_calls: The calls of the layers that are watched, in order.
       metric_calls: Of each metric that is watched, the arguments of each call of its `update_state`.
       updates: What the step gives to its optimizers: tensors of the trace.
@@ -127,7 +129,8 @@ class Rehearsal:
         self.reduces_twice = self.draws_elsewhere = False
         self.drawing: list[Any] = []
         self.drawing_function: Any = None
-        self._model, self._shown, self._spec = model, shown, spec
+        self._model, self._shown = model, shown
+        self.spec, self.watched = spec, watched
         self._owners: set[int] = set()
         if model is not None:
             operations = getattr(model, "operations", ())  # of a functional one of Keras 3
@@ -249,7 +252,7 @@ class Rehearsal:
         _, *tensors = self._run.inputs
         is_sized = [
             not isinstance(component, tf.TensorSpec)
-            for component in tf.nest.flatten(self._spec)
+            for component in tf.nest.flatten(self.spec)
             for _ in tf.nest.flatten(component, expand_composites=True)
         ]
         gradients = self._flat_gradients()
