@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,9 +37,6 @@ class Traced:
     variables: list[Any] = field(default_factory=list)
 
 
-_traced: weakref.WeakKeyDictionary[Any, Traced] = weakref.WeakKeyDictionary()
-
-
 def trace_step(
     model: Any,
     step: Callable[[Any], Any],
@@ -68,7 +64,7 @@ def trace_step(
         except Exception as error:
             logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
     else:
-        _traced.pop(model, None)  # of an earlier compile
+        state_of(model).traced = None  # of an earlier compile
         return
     with model.distribute_strategy.scope():
         for update in updates:
@@ -80,7 +76,7 @@ def trace_step(
         for gradient, variable in zip(update.gradients, update.variables, strict=False)
         if gradient is not None
     ]
-    _traced[model] = Traced(optimizers=optimizers, updated=updated, variables=_in_order(graph))
+    state_of(model).traced = Traced(optimizers=optimizers, updated=updated, variables=_in_order(graph))
 
 
 def _rehearsed(model: Any, step: Callable[[Any], Any], element_spec: Any) -> tuple[Sequence[Update], Any]:
@@ -129,12 +125,12 @@ def _in_order(graph: Any) -> list[Any]:
 
 def has_traced(model: Any) -> bool:
     """Whether `trace_step` has succeeded."""
-    return model in _traced
+    return state_of(model).traced is not None
 
 
 def traced(model: Any) -> Traced:
     """Returns what the trace of the model's step has found; nothing where there was none."""
-    return _traced.get(model, Traced())
+    return state_of(model).traced or Traced()
 
 
 def check_trains(model: Any, graph: Any) -> None:

@@ -17,6 +17,7 @@ class ModelState:
     Attributes:
       rule: What it trains by; None where that is not decided. `evaluation_rule`: by which its test step shows
         losses, where that was looked at.
+      traced: `step_trace.Traced` of its `train_step`, if that is the user's own.
       rehearsal: That of its `train_step`, from the time when it was built to its first batch.
       shown: `own_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
       has_shown: Whether a step has run. If not, a function of the user's own runs the steps.
@@ -27,6 +28,7 @@ class ModelState:
 
     rule: LossRule | None = None
     evaluation_rule: LossRule | None = None
+    traced: Any = None
     rehearsal: Any = None
     shown: Any = None
     has_shown: bool = False
