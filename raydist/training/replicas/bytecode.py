@@ -23,7 +23,9 @@ _SUBSCRIPTS = ("BINARY_SUBSCR", "BINARY_SLICE")
 def names_in(function: Any) -> frozenset[str]:
     """Returns the globals and attributes that a function, and those inside of it, use; none without code."""
     code = getattr(function, "__code__", None)
-    return frozenset() if code is None else frozenset(name for one in _codes(code) for name in one.co_names)
+    if not isinstance(code, CodeType):  # an object may have an attribute for each name
+        return frozenset()
+    return frozenset(name for one in _codes(code) for name in one.co_names)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

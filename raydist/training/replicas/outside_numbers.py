@@ -84,7 +84,7 @@ def found_in(function: Any, values: Collection[float]) -> list[OutsideNumber]:
         if id(value) in seen or len(path) > _DEEPEST:
             continue
         seen.add(id(value))
-        names = names | bytecode.names_in(getattr(value, "__func__", value))
+        names = names | bytecode.names_in(value)
         pending += [(inner, (*path, place), names) for place, inner in _held_by(value, names)]
     return found
 
