@@ -92,13 +92,13 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """`strategy.run` in a loop of our own, several steps in each `tf.function`."""
         run = self._run
-        span = custom_loop.begin(run, request)
+        loop = custom_loop.begin(run, request)
         request = dataclasses.replace(request, train_data=train_data.made(request.train_data))
-        if span is None:
+        if loop is None:
             fit_position.loop_ended(run, request, is_done=True)
             return {}
         run.ended.continue_with(request.train_data)
-        metrics = custom_loop.run_steps(run, request, span)
+        metrics = custom_loop.run_steps(run, request, loop)
         fit_position.loop_ended(run, request, is_done=False)
         return metrics
 
