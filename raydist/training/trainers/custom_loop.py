@@ -56,7 +56,7 @@ class Loop:
 
     @property
     def wants_save(self) -> bool:
-        return self._run.wants_registered_save(self.done)
+        return bool(self._run.registered) and self._run.wants_save(self.done)
 
     def completed(self, count: int, metrics: Mapping[str, float]) -> bool:
         """Takes the means of the scalars over `count` more steps; returns whether it has reported them.
@@ -74,13 +74,15 @@ class Loop:
 
     def save(self, *, is_wanted: bool = True) -> bool:
         """Saves if that is wanted or due; returns whether it was."""
-        if is_due := is_wanted or self._run.schedule.is_due(step_before=self.before, step=self.done):
-            self._run.save_registered(step=self.done, **self._saved)
+        run = self._run
+        is_due = is_wanted or run.schedule.is_due(step_before=self.before, step=self.done)
+        if is_due and run.registered and run.checkpoints.last_saved_step != self.done:
+            run.save(run.registered, step=self.done, **self._saved)
         return is_due
 
     def keep(self) -> None:
         """Keeps in memory what `save` stores."""
-        self._run.keep_registered(step=self.done, **self._saved)
+        self._run.keep(self._run.registered, step=self.done, **self._saved)
 
     def end(self) -> None:
         self.save()
@@ -106,7 +108,7 @@ class _Keeping:
     def __init__(self, run: TaskRun) -> None:
         self._run = run
         self._schedule = KeepSchedule()
-        self._is_on = run.checkpoints.keeps and run.has_registered
+        self._is_on = run.checkpoints.keeps and bool(run.registered)
         self._called_at_s: float | None = None
 
     def votes(self, *, wants_save: bool) -> _Votes:
