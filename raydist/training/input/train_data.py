@@ -163,8 +163,9 @@ def made_by(function: Callable[[], Any], name: str = "train_data") -> Any:
     returned = function()
     if isinstance(returned, (tf.data.Dataset, tf.distribute.DistributedDataset)):
         return returned
+    function_name = getattr(function, "__qualname__", type(function).__name__)
     raise UnsupportedError(
-        f"the {name} function {_name(function)} returned {type(returned).__name__}; "
+        f"the {name} function {function_name} returned {type(returned).__name__}; "
         "return a tf.data.Dataset batched with the global batch size"
     )
 
@@ -235,10 +236,6 @@ def takes_input_context(function: Callable[..., Any]) -> bool:
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     return len(required) == 1
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def checked_function(data: Any, name: str) -> Callable[..., Any]:
