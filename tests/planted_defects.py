@@ -229,14 +229,14 @@ DEFECTS = (
     ),
     Defect(
         "training",
-        "self._skip.assign(skip * self._groups.size)",
+        "self._skip.assign(skip * self.groups.size)",
         "self._skip.assign(skip)",
         "tests/training/test_accumulation.py::test_resumed_run_takes_up_each_batch_once[2 workers-3]",
     ),
     Defect(
         "training",
-        "if self._skip is not None:\n            self._skip.assign(0)",
-        "if self._skip is not None:\n            self._skip.assign(self._skip)",
+        "self._skip.assign(0)",
+        "self._skip.assign(self._skip)",
         "tests/training/test_plain_pipelines.py::"
         "test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one[3-None]",
     ),

@@ -146,3 +146,47 @@ def _loop(ctx: Any, data: Any) -> np.ndarray:
 
     ctx.train_steps(bare_step(model, global_batch_size=31), data, num_steps=9, steps_per_call=2)
     return _flat(model)
+
+
+def passes_from_each_batch(ctx: Any) -> dict[str, Any]:
+    """Returns where a loop begins with other data than by reading all, and how many batches each drops."""
+    import tensorflow as tf
+
+    from raydist.training import tf_private
+    from raydist.training.input import shuffle_seeds
+
+    numbers = tf.data.Dataset.range(20)
+    pipelines: dict[str, Callable[[], Any]] = {
+        "in order": lambda: numbers.map(lambda one: 2 * one),
+        "shuffled": lambda: numbers.shuffle(20, seed=1).map(lambda one: 2 * one),
+        "shuffled twice": lambda: numbers.shuffle(20, seed=1).shuffle(5, seed=2),
+        "cached": lambda: numbers.cache().shuffle(20, seed=1),
+        "cached in order": lambda: numbers.shuffle(20, seed=1).cache(),
+        "random": lambda: tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True).take(20),
+        "drawn": lambda: numbers.map(lambda one: one + tf.random.uniform([], 0, 9, tf.int64, seed=1)),
+        "of unknown length": lambda: numbers.shuffle(20, seed=1).filter(lambda one: one < 16),
+        "endless": lambda: numbers.shuffle(20, seed=1).repeat(),
+    }
+
+    def of_loop(name: str, begin: Callable[[Any, int], Any], first: int) -> Any:
+        tf.random.set_seed(0)
+        return begin(pipelines[name]().batch(4), first)
+
+    def batches(name: str, begin: Callable[[Any, int], Any], first: int) -> list[list[int]]:
+        return [one.tolist() for one in of_loop(name, begin, first).take(9).as_numpy_iterator()]
+
+    def dropping(data: Any, first: int) -> Any:
+        return data.repeat().skip(first)
+
+    passes_from = shuffle_seeds.passes_from
+    return {
+        "other": [
+            (name, first)
+            for name in pipelines
+            for first in (0, 3, 5, 12)
+            if batches(name, passes_from, first) != batches(name, dropping, first)
+        ],
+        "dropped": {
+            name: tf_private.parameter(of_loop(name, passes_from, 12), "_count") for name in pipelines
+        },
+    }

@@ -150,3 +150,13 @@ def test_random_numbers_in_a_parallel_map_are_told() -> None:
     assert (unseeded, serial, stateless) == ([], [], [])
     assert "mixed draws or counts (Random" in note
     assert "leave num_parallel_calls out" in note
+
+
+def test_loop_takes_the_passes_that_are_done_by_their_seeds() -> None:
+    [task] = run_function(f"{TRAININGS}:passes_from_each_batch", Cluster())
+    assert task.values["other"] == []
+    by_reading = {"drawn", "of unknown length", "endless"}
+    assert task.values["dropped"] == {
+        name: 12 if name in by_reading else 2 for name in task.values["dropped"]
+    }
+    assert by_reading < task.values["dropped"].keys()

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from raydist.training.input.resume import Start
+from raydist.training.input.sources import Start
 from raydist.training.replicas.code_names import keras_kinds
 
 

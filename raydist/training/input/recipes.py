@@ -155,17 +155,13 @@ def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start
     def own(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         part = pipeline.Part.of(input_context)
         read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, pads=True))
-        finish = _even_slice if is_even else Slice
+        finish = (lambda batch, num_examples, num_global: EvenSlice(batch)) if is_even else Slice
         found = pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)
         # In workers of several replicas TensorFlow would not know, and they alone would ask in each step
         # whether all still have data.
         return found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
     return strategy.distribute_datasets_from_function(own)
-
-
-def _even_slice(batch: Any, num_examples: tf.Tensor, num_global: tf.Tensor) -> EvenSlice:
-    return EvenSlice(batch)
 
 
 def global_batches(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:

@@ -15,7 +15,7 @@ from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.input import cut, recipes
+from raydist.training.input import cut, recipes, shuffle_seeds
 from raydist.training.replicas import slices
 from raydist.training.reporting.reporter import note
 
@@ -100,7 +100,7 @@ def read_batches(
     if callable(train_data):
         train_data = made_by(train_data)
     if isinstance(train_data, tf.data.Dataset):
-        train_data = train_data.repeat().skip(skip).take(count)
+        train_data = shuffle_seeds.passes_from(train_data, skip).take(count)
     found = read(train_data, strategy, auto_shard=auto_shard)
     return (
         cut.cut_for_replicas(found, strategy, endless=True) if isinstance(found, tf.data.Dataset) else found
@@ -163,8 +163,9 @@ def made_by(function: Callable[[], Any], name: str = "train_data") -> Any:
     returned = function()
     if isinstance(returned, (tf.data.Dataset, tf.distribute.DistributedDataset)):
         return returned
+    function_name = getattr(function, "__qualname__", type(function).__name__)
     raise UnsupportedError(
-        f"the {name} function {_name(function)} returned {type(returned).__name__}; "
+        f"the {name} function {function_name} returned {type(returned).__name__}; "
         "return a tf.data.Dataset batched with the global batch size"
     )
 
@@ -235,10 +236,6 @@ def takes_input_context(function: Callable[..., Any]) -> bool:
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     return len(required) == 1
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def checked_function(data: Any, name: str) -> Callable[..., Any]:

@@ -10,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.input.resume import Start, Unread
+from raydist.training.input.shuffle_seeds import Unread
+from raydist.training.input.sources import Start
 from raydist.training.keras_patches.keras3.adapter import Keras3
 from raydist.training.stepping.fit_session import FitSession
 

@@ -16,7 +16,6 @@ from raydist.training.parameter_server.returned_values import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.staleness import shared_updates
 from raydist.training.replicas.loop_scalars import scalars_of
-from raydist.training.reporting.logs import LoopReports
 from raydist.training.trainers import custom_loop
 from raydist.training.trainers.base import (
     EvaluateRequest,
@@ -25,14 +24,14 @@ from raydist.training.trainers.base import (
     PredictRequest,
     TaskRun,
 )
-from raydist.training.trainers.custom_loop import Span
+from raydist.training.trainers.custom_loop import Loop
 
 
 def run_steps(
-    run: TaskRun, request: LoopRequest, span: Span, *, sources: SharedSources
+    run: TaskRun, request: LoopRequest, loop: Loop, *, sources: SharedSources
 ) -> Mapping[str, float]:
     """Runs the steps; returns the scalars of the closure that was done last."""
-    feed = train_input.read(run, request.train_data, sources=sources, skip=span.skip)
+    feed = train_input.read(run, request.train_data, sources=sources, skip=loop.skip)
     # Users write `if tensor:` in their own step.
     converted = tf.__internal__.autograph.tf_convert(
         request.step_fn, tf.__internal__.autograph.control_status_ctx()
@@ -53,30 +52,23 @@ def run_steps(
     )
     sizes = ClosureSizes(
         num_workers=run.assignment.num_workers,
-        total=span.last_step - span.done,
+        total=loop.left,
         fixed=request.steps_per_call,
         staleness=staleness,
     )
-    scheduler = StepScheduler(run, steps, sizes, first_step=span.skip)
-    reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
+    scheduler = StepScheduler(run, steps, sizes, first_step=loop.skip)
 
     def on_done(count: int, state: Sequence[np.ndarray]) -> None:
         means = state[0] / count
-        reports.completed(count, dict(zip(scalars.names, map(float, means), strict=True)))
+        loop.completed(count, dict(zip(scalars.names, map(float, means), strict=True)))
 
-    def is_save_wanted() -> bool:
-        return run.wants_registered_save(reports.done)
-
-    while reports.done < span.last_step:
-        left = min(span.last_step - reports.done, run.steps_to_checkpoint(reports.done))
-        scheduler.run(left, on_done, should_pause=is_save_wanted)
+    while loop.left:
+        scheduler.run(loop.most_steps, on_done, should_pause=lambda: loop.wants_save)
         run.reporter.progress.repeated(run.steps_repeated + scheduler.num_repeated)
-        if is_save_wanted() or run.steps_to_checkpoint(reports.done - 1) == 1:
-            run.save_registered(step=reports.done, **span.saved())
+        loop.save(is_wanted=loop.wants_save)
     run.steps_repeated += scheduler.num_repeated
-    run.save_registered(step=reports.done, **span.saved())
-    run.checkpoints.finish()
-    return reports.metrics
+    loop.end()
+    return loop.metrics
 
 
 def _limits(run: TaskRun, request: LoopRequest) -> dict[str, int]:
@@ -107,7 +99,5 @@ class ParameterServerTrainer:
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         self._run.follows_staleness = True
-        span = custom_loop.begin(self._run, request)
-        if span is None:
-            return {}
-        return run_steps(self._run, request, span, sources=self._sources)
+        loop = custom_loop.begin(self._run, request)
+        return {} if loop is None else run_steps(self._run, request, loop, sources=self._sources)

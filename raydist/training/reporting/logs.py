@@ -1,15 +1,13 @@
-"""Keras's logs as numbers, and the scalars that custom loops report."""
+"""Keras's logs as numbers."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from raydist.training.reporting import reporter
-from raydist.training.reporting.reporter import Reporter
 
 # How often a task records its own running values, and a loop its scalars.
 REPORT_INTERVAL_S = 0.5
@@ -61,32 +59,3 @@ def by_element(values: Mapping[str, Any]) -> dict[str, float]:
             array = np.asarray(value)
             found |= {f"{name}/{'/'.join(map(str, at))}": float(array[at]) for at in np.ndindex(array.shape)}
     return found
-
-
-class LoopReports:
-    """Counts the steps of a loop and reports its scalars, at most twice a second and at its end.
-
-    Attributes:
-      done: Steps that the run has behind it. `metrics`: the scalars of the last call.
-    """
-
-    def __init__(self, reporter: Reporter, *, done: int, last_step: int, check: Callable[[], None]) -> None:
-        """Takes where the loop begins and ends; `check` raises what has failed alongside the training."""
-        self._reporter = reporter
-        self._check = check
-        self._last_step = last_step
-        self._reported_at_s = time.monotonic()
-        self.done = done
-        self.metrics: Mapping[str, float] = {}
-
-    def completed(self, count: int, metrics: Mapping[str, float]) -> bool:
-        """Takes the means of the scalars over `count` more steps; returns whether it has reported them."""
-        self.done += count
-        self.metrics = metrics
-        self._reporter.advance(self.done, values=metrics)
-        self._check()
-        is_due = time.monotonic() - self._reported_at_s >= REPORT_INTERVAL_S or self.done == self._last_step
-        if is_due:
-            self._reported_at_s = time.monotonic()
-            self._reporter.report(metrics, step=self.done)
-        return is_due

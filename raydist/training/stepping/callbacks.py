@@ -208,7 +208,8 @@ class _Lockstep(Hooks):
         rows = _gather(self._strategy, [bool(self.model.stop_training), _rate_bits(self.model)])
         stops = [bool(stop) for stop, _ in rows]
         if named := collectives.inconsistent_names([[rate] for _, rate in rows]):
-            rates = ", ".join(f"worker/{index} {_rate_of(bits):g}" for index, (_, bits) in enumerate(rows))
+            bits = np.array([rate for _, rate in rows], np.int64)
+            rates = ", ".join(f"worker/{index} {rate:g}" for index, rate in enumerate(bits.view(np.float64)))
             raise UnsupportedError(
                 f"after epoch {epoch + 1} the workers have different learning rates ({rates}): a callback in "
                 f"{named} decides by something of its own; decide by the epoch's logs, "
@@ -321,7 +322,3 @@ def _rate_bits(model: Any) -> int:
     if rate is None or callable(rate):
         return 0
     return int(np.float64(rate.numpy() if hasattr(rate, "numpy") else rate).view(np.int64))
-
-
-def _rate_of(bits: int) -> float:
-    return float(np.int64(bits).view(np.float64))

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from raydist.training.input.resume import Resumption, Start
-from raydist.training.replicas.accumulation import BatchGroups
+from raydist.training.cluster.collectives import means_over_workers
+from raydist.training.input.sources import Source, Start, UncountedSource
 from raydist.training.stepping.callbacks import reads_batch_logs
 from raydist.training.stepping.hooks import Hooks
-from raydist.training.stepping.packing import Means, Pauses, StepPacker, watches_batches
+from raydist.training.stepping.packing import Pauses, StepPacker, watches_batches
 
 
 class FitHooks(Hooks):
@@ -24,11 +25,9 @@ class FitHooks(Hooks):
 
     Attributes:
       begin: Takes the first epoch that Keras was given, and returns where the training data begin.
-      groups: Which batches make up each step.
     """
 
-    begin: Callable[[int], Resumption] | None = None
-    groups: BatchGroups | None = None
+    begin: Callable[[int], Source] | None = None
 
     def pauses(self) -> Pauses | None:
         """Returns what may have to happen between two calls; None for nothing."""
@@ -40,9 +39,7 @@ class FitSession:
 
     Attributes:
       first: Where `fit` begins, once a callback of raydist's knows; None leaves it to Keras.
-      resumption: Where the training data begin.
-      is_plain: Whether no callback of raydist's keeps that: a `fit` of the user's own.
-      groups: Which batches make up each step.
+      source: Where the training data begin.
       element_spec: The structure of a batch of the training data, once Keras has them.
       pauses: What may have to happen between two calls; None for nothing.
       is_free: Whether the number of steps of a call is free, as far as this worker knows.
@@ -61,10 +58,9 @@ class FitSession:
         hooks = [one for one in known if isinstance(one, FitHooks)]
         self.first: Start | None = None
         begin = next((one.begin for one in hooks if one.begin is not None), None)
-        self.resumption = Resumption(Start()) if begin is None else begin(initial_epoch)
-        self.is_plain = begin is None
+        plain = UncountedSource if model.distribute_strategy.num_replicas_in_sync > 1 else Source
+        self.source = plain() if begin is None else begin(initial_epoch)
         self.element_spec: Any = None
-        self.groups: BatchGroups = next((one.groups for one in hooks if one.groups), BatchGroups())
         self.pauses: Pauses | None = next((found for one in hooks if (found := one.pauses())), None)
         # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.
         is_watched = not is_list or any(watches_batches(one, base) for one in known)
@@ -109,13 +105,13 @@ def taken_by_data_handler() -> FitSession | None:
     return None if session is None else session.take()
 
 
-def packer_of(session: FitSession | None, steps_per_execution: int, agree: Means) -> StepPacker:
+def packer_of(session: FitSession | None, steps_per_execution: int, strategy: Any) -> StepPacker:
     """Returns the packer of a data handler, which chooses only in a `fit`, for its training data."""
     if session is None:
         return StepPacker(steps_per_execution=steps_per_execution, packs=False)
     return StepPacker(
         steps_per_execution=steps_per_execution,
-        agree=agree,
+        agree=partial(means_over_workers, strategy),
         packs=steps_per_execution == 1,
         is_free=session.is_free,
         pauses=session.pauses,

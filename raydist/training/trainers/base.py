@@ -18,7 +18,7 @@ from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
 from raydist.training.checkpointing.variables import variables_of
-from raydist.training.input.resume import EndedTrainings
+from raydist.training.input.shuffle_seeds import EndedTrainings
 from raydist.training.reporting.progress import Commands
 from raydist.training.reporting.reporter import Reporter, note
 from raydist.training.trainers.export import export
@@ -131,6 +131,7 @@ class TaskRun:
       fit_lengths: How long each `fit` was, by number, those before a resume included.
       ended: Trainings that have ended, as far as the shuffles of later ones depend on them.
       steps_repeated: Steps applied twice, by trainings that are done; under parameter_server.
+      registered: What the train function saves and restores by itself.
       follows_staleness: Whether there was a training that --ps-staleness is about.
     """
 
@@ -161,7 +162,7 @@ class TaskRun:
         self.steps_repeated = 0
         self.follows_staleness = False
         self._fingerprint: int | None = None  # what SavedState.data is to be
-        self._registered: dict[str, Any] = {}
+        self.registered: Mapping[str, Any] = {}
 
     @property
     def data_seed(self) -> int:
@@ -236,7 +237,7 @@ class TaskRun:
 
     def register(self, trackables: Mapping[str, Any]) -> None:
         """Takes what the train function saves and restores by itself; its loops save that by schedule."""
-        self._registered = dict(trackables)
+        self.registered = dict(trackables)
 
     def note_unsaved(self, changed: Sequence[Any]) -> None:
         """Notes what of the variables that a loop changes its checkpoints will not have.
@@ -246,13 +247,13 @@ class TaskRun:
         """
         changed = [one for one in changed if not one.name.startswith(_OWN)]
         remedy = "call ctx.restore(model=model, optimizer=optimizer) first, with all that the step changes"
-        if changed and not self._registered:
+        if changed and not self.registered:
             note(
                 "train_steps saves no checkpoints, because ctx.restore was given nothing to save, and a new "
                 f"attempt starts over; {remedy}"
             )
             return
-        saved = [one for name, given in self._registered.items() for one in variables_of(name, given)]
+        saved = [one for name, given in self.registered.items() for one in variables_of(name, given)]
         names = [one.name.partition(":")[0] for one in changed if not tf_private.is_among(one, saved)]
         if names:
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
@@ -264,25 +265,7 @@ class TaskRun:
 
     def steps_to_checkpoint(self, step: int) -> int:
         """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
-        return self.schedule.steps_left(step) if self._registered else 1 << 30
-
-    @property
-    def has_registered(self) -> bool:
-        """Whether the train function has said what it saves and restores."""
-        return bool(self._registered)
-
-    def keep_registered(self, *, step: int, **position: Any) -> None:
-        """Keeps in memory what is registered; `position` as of `save`."""
-        self.keep(self._registered, step=step, **position)
-
-    def save_registered(self, *, step: int, **position: Any) -> None:
-        """Saves what is registered, if anything, and if it is new; `position` as of `save`."""
-        if self._registered and self.checkpoints.last_saved_step != step:
-            self.save(self._registered, step=step, **position)
-
-    def wants_registered_save(self, step: int) -> bool:
-        """Whether this task asks for a checkpoint, and the train function has said of what."""
-        return bool(self._registered) and self.wants_save(step)
+        return self.schedule.steps_left(step) if self.registered else 1 << 30
 
     def export(self, model: Any, *, fit: int, element_spec: Any) -> None:
         """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end.

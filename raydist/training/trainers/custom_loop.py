@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -19,36 +18,75 @@ from raydist.training.input import recipes, train_data
 from raydist.training.replicas import compilation, layer_notes, loss_rules, own_logs, side_effects, slices
 from raydist.training.replicas.loop_scalars import scalars_of
 from raydist.training.replicas.loss_rules import LoopRule
-from raydist.training.reporting.logs import LoopReports
+from raydist.training.reporting.logs import REPORT_INTERVAL_S
 from raydist.training.stepping import pace
 from raydist.training.stepping.pace import PaceReport
 from raydist.training.trainers.base import LoopRequest, TaskRun
 
 
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """The steps that are left of a loop.
+class Loop:
+    """A loop that is under way: counts its steps, reports its scalars, and saves what is registered.
 
     Attributes:
-      index: How many loops came before this one.
-      first_step: Steps that the run has behind it at the loop's beginning.
-      done: Steps that it has behind it now.
-      last_step: Steps that it has behind it at the loop's end.
+      skip: Steps of it, and so of its data, that were done before this process took it up.
+      done: Steps that the run has behind it now. `before`: before the last call.
+      last_step: Those that it has at the loop's end.
+      metrics: The scalars of the last call.
     """
 
-    index: int
-    first_step: int
-    done: int
-    last_step: int
+    def __init__(self, run: TaskRun, *, index: int, first_step: int, done: int, last_step: int) -> None:
+        """Takes where the loop is; `index` is how many came before it."""
+        self._run = run
+        # What a checkpoint inside of the loop says of it.
+        self._saved = {"loop": index, "loop_first_step": first_step}
+        self._reported_at_s = time.monotonic()
+        self.skip = done - first_step
+        self.done = self.before = done
+        self.last_step = last_step
+        self.metrics: Mapping[str, float] = {}
 
     @property
-    def skip(self) -> int:
-        """Steps of this loop, and so of its data, that are done."""
-        return self.done - self.first_step
+    def left(self) -> int:
+        return self.last_step - self.done
 
-    def saved(self) -> dict[str, int]:
-        """Returns what a checkpoint inside of the loop says of it."""
-        return {"loop": self.index, "loop_first_step": self.first_step}
+    @property
+    def most_steps(self) -> int:
+        """The steps that may run until a checkpoint is due."""
+        return min(self.left, self._run.steps_to_checkpoint(self.done))
+
+    @property
+    def wants_save(self) -> bool:
+        return bool(self._run.registered) and self._run.wants_save(self.done)
+
+    def completed(self, count: int, metrics: Mapping[str, float]) -> bool:
+        """Takes the means of the scalars over `count` more steps; returns whether it has reported them.
+
+        That is at most twice a second, and at the loop's end.
+        """
+        self.before, self.done, self.metrics = self.done, self.done + count, metrics
+        self._run.reporter.advance(self.done, values=metrics)
+        self._run.checkpoints.check()
+        is_due = time.monotonic() - self._reported_at_s >= REPORT_INTERVAL_S or not self.left
+        if is_due:
+            self._reported_at_s = time.monotonic()
+            self._run.reporter.report(metrics, step=self.done)
+        return is_due
+
+    def save(self, *, is_wanted: bool = True) -> bool:
+        """Saves if that is wanted or due; returns whether it was."""
+        run = self._run
+        is_due = is_wanted or run.schedule.is_due(step_before=self.before, step=self.done)
+        if is_due and run.registered and run.checkpoints.last_saved_step != self.done:
+            run.save(run.registered, step=self.done, **self._saved)
+        return is_due
+
+    def keep(self) -> None:
+        """Keeps in memory what `save` stores."""
+        self._run.keep(self._run.registered, step=self.done, **self._saved)
+
+    def end(self) -> None:
+        self.save()
+        self._run.checkpoints.finish()
 
 
 class _Votes(NamedTuple):
@@ -70,7 +108,7 @@ class _Keeping:
     def __init__(self, run: TaskRun) -> None:
         self._run = run
         self._schedule = KeepSchedule()
-        self._is_on = run.checkpoints.keeps and run.has_registered
+        self._is_on = run.checkpoints.keeps and bool(run.registered)
         self._called_at_s: float | None = None
 
     def votes(self, *, wants_save: bool) -> _Votes:
@@ -86,13 +124,12 @@ class _Keeping:
             call_s = agreed.call_s / self._run.assignment.num_workers
             self._schedule.agreed(agreed.keep_cost_s, call_s=call_s)
 
-    def keep(self, *, step: int, **position: Any) -> None:
+    def keep(self, loop: Loop) -> None:
         if self._is_on:
-            keep = functools.partial(self._run.keep_registered, step=step, **position)
-            self._run.keep_by(self._schedule, keep)
+            self._run.keep_by(self._schedule, loop.keep)
 
 
-def begin(run: TaskRun, request: LoopRequest) -> Span | None:
+def begin(run: TaskRun, request: LoopRequest) -> Loop | None:
     """Returns what is left of a loop that begins where the training before it ended; None for nothing.
 
     Raises:
@@ -122,17 +159,13 @@ def begin(run: TaskRun, request: LoopRequest) -> Span | None:
     recipes.check_length(request.train_data, num_steps)
     if done == first_step:
         reporter.progress.training_begins("train_steps", number=index + 1, step=done)
-    return Span(index=index, first_step=first_step, done=done, last_step=last_step)
+    return Loop(run, index=index, first_step=first_step, done=done, last_step=last_step)
 
 
-def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, float]:
+def run_steps(run: TaskRun, request: LoopRequest, loop: Loop) -> Mapping[str, float]:
     """Runs the steps on all replicas together; returns the scalars of the last call."""
     dataset = train_data.read_batches(
-        request.train_data,
-        run.strategy,
-        auto_shard=run.auto_shard,
-        skip=span.skip,
-        count=span.last_step - span.done,
+        request.train_data, run.strategy, auto_shard=run.auto_shard, skip=loop.skip, count=loop.left
     )
     compilation.note_clustering(run.strategy)
     _check_alike(run.strategy, request)
@@ -143,25 +176,19 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         before_first=functools.partial(_look_at, run),
     )
     iterator = iter(dataset)
-    reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
     pace = PaceReport()
     keeping = _Keeping(run)
-    while (done := reports.done) < span.last_step:
-        count = min(request.steps_per_call, span.last_step - done, run.steps_to_checkpoint(done))
-        scalars, agreed = call(iterator, count, keeping.votes(wants_save=run.wants_registered_save(done)))
+    while loop.left:
+        count = min(request.steps_per_call, loop.most_steps)
+        scalars, agreed = call(iterator, count, keeping.votes(wants_save=loop.wants_save))
         keeping.called(agreed)
-        if reports.completed(count, scalars):
-            run.reporter.report(
-                pace.update(run.reporter, step=reports.done), step=reports.done, scope=Scope.LOCAL
-            )
-        if agreed.wants_save > 0 or run.schedule.is_due(step_before=done, step=done + count):
-            run.save_registered(step=reports.done, **span.saved())
-        elif reports.done < span.last_step:
-            keeping.keep(step=reports.done, **span.saved())
+        if loop.completed(count, scalars):
+            run.reporter.report(pace.update(run.reporter, step=loop.done), step=loop.done, scope=Scope.LOCAL)
+        if not loop.save(is_wanted=agreed.wants_save > 0) and loop.left:
+            keeping.keep(loop)
     pace.finish(run.reporter)
-    run.save_registered(step=reports.done, **span.saved())
-    run.checkpoints.finish()
-    return reports.metrics
+    loop.end()
+    return loop.metrics
 
 
 def _make_call(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.checkpointing.saved_state import SavedState
-from raydist.training.input import recipes, resume, train_data
+from raydist.training.input import recipes, sources, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import by_element, numbers
@@ -198,7 +198,7 @@ class EvaluatorTrainer(KerasEvaluation):
         adapters.check(model, run.strategy)
         steps = num_steps(data, request.validation_steps, names=OF_VALIDATION)
         dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard, name="validation_data")
-        adapter.build(model, resume.element_spec(dataset))  # or nothing could be restored
+        adapter.build(model, sources.element_spec(dataset))  # or nothing could be restored
         history = adapter.library.callbacks.History()
         history.set_model(model)
         history.on_train_begin()

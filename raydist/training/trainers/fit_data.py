@@ -33,9 +33,14 @@ def applied(data: Any, request: FitRequest) -> Any:
     weighted = adapter_of(request.model).class_weights(request.class_weight)
     if isinstance(data, Batches):
         return data.map(weighted)
-    if callable(data):
-        return _mapped(data, weighted)
-    return _weighted(data, weighted)
+    if not callable(data):
+        return _weighted(data, weighted)
+
+    @functools.wraps(data)  # with its parameters, as `takes_input_context` looks at them
+    def mapped(*context: tf.distribute.InputContext) -> Any:
+        return _weighted(data(*context), weighted)
+
+    return mapped
 
 
 def _weighted(data: Any, weighted: Callable[..., Any]) -> Any:
@@ -45,14 +50,6 @@ def _weighted(data: Any, weighted: Callable[..., Any]) -> Any:
         f"class_weight cannot be given for a {type(data).__name__}; map it to (x, y, weight) before "
         "it is distributed"
     )
-
-
-def _mapped(function: Callable[..., Any], weighted: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)  # with its parameters, as `takes_input_context` looks at them
-    def mapped(*context: tf.distribute.InputContext) -> Any:
-        return _weighted(function(*context), weighted)
-
-    return mapped
 
 
 # Batches that are looked at for the sizes in which they differ, as Keras 3 does.

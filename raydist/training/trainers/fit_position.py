@@ -11,10 +11,11 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import callback_state
 from raydist.training.checkpointing.saved_state import FitLength, SavedState, rate_of
-from raydist.training.input import resume
+from raydist.training.input import shuffle_seeds
+from raydist.training.input.sources import Start
 from raydist.training.keras_patches import adapters
 from raydist.training.trainers import model_state
-from raydist.training.trainers.base import FitRequest, LoopRequest, TaskRun
+from raydist.training.trainers.base import FitRequest, TaskRun
 
 
 class FitPosition:
@@ -100,9 +101,9 @@ class FitPosition:
         return position
 
     @property
-    def start(self) -> resume.Start:
+    def start(self) -> Start:
         """Where the training data begin: the passes and steps that this `fit` has behind it."""
-        return resume.Start(epoch=max(0, self.epoch - self.initial_epoch), step=self.step_in_epoch)
+        return Start(epoch=max(0, self.epoch - self.initial_epoch), step=self.step_in_epoch)
 
     @property
     def length(self) -> FitLength:
@@ -235,35 +236,22 @@ def fit_ended(run: TaskRun, request: FitRequest, position: FitPosition, *data: D
     if not isinstance(dataset, tf.data.Dataset):
         return
     epochs, length = epochs_of(position, request), run.fit_lengths.get(position.number)
-    counted = length.steps if length else None
-    seeds = resume.seeds_of_fit(
+    seeds = shuffle_seeds.seeds_of_fit(
         dataset,
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
-        steps=counted if counted is not None else epochs * (steps_per_epoch or 0),
+        steps=length.steps if length else None,
         unread=adapters.adapter_of(request.model).unread,
         group_size=group_size,
     )
-    if position.is_done:
-        run.ended.add(dataset, seeds)
-        run.ended.add(data[1][0], lambda: _take_validations(request, epochs, data[1]))
-    elif seeds is None:
-        run.ended.add(dataset, None)
+    run.ended.add(dataset, seeds, is_done=position.is_done)
+    run.ended.add(data[1][0], lambda: _take_validations(request, epochs, data[1]), is_done=position.is_done)
 
 
 def epochs_of(position: FitPosition, request: FitRequest) -> int:
     """Returns how many epochs a `fit` had that has ended; a callback may have stopped it early."""
     length = position.run.fit_lengths.get(position.number)
     return length.epochs if length else request.epochs - request.initial_epoch
-
-
-def loop_ended(run: TaskRun, request: LoopRequest, *, is_done: bool) -> None:
-    """Takes note of a loop of `ctx.train_steps` that has ended, before a resume if `is_done`."""
-    if not isinstance(request.train_data, tf.data.Dataset):
-        return
-    seeds = resume.seeds_of_loop(request.train_data, num_steps=request.num_steps)
-    if is_done or seeds is None:
-        run.ended.add(request.train_data, seeds)
 
 
 def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
@@ -276,12 +264,8 @@ def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
     adapter = adapters.adapter_of(request.model)
     goes_on = steps is not None and adapter.continues_validation
     for at_once in [count] if goes_on else [1] * count:
-        seeds = resume.seeds_of_fit(
-            dataset,
-            epochs=at_once,
-            steps_per_epoch=steps,
-            steps=at_once * (steps or 0),
-            unread=adapter.unread,
+        seeds = shuffle_seeds.seeds_of_fit(
+            dataset, epochs=at_once, steps_per_epoch=steps, unread=adapter.unread
         )
         if seeds is not None:
             seeds()

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.input import py_datasets, recipes, resume, train_data, worker_order
+from raydist.training.input import py_datasets, recipes, shuffle_seeds, sources, train_data, worker_order
 from raydist.training.keras_patches import adapters
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.trainers import custom_loop, evaluation, fit_data, fit_position
@@ -40,7 +40,7 @@ class _TrainData:
     dataset: Any
     element_spec: Any | None
     steps_per_epoch: int | None
-    resumption: resume.Resumption
+    source: sources.Source
     exported_spec: Any | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,8 +67,7 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
             position=position,
             element_spec=data.element_spec,
             users=tf.nest.flatten(list(request.callbacks)),
-            begin=lambda _: data.resumption,
-            groups=groups,
+            begin=lambda _: data.source,
         )
         history = model.fit(
             dataset,
@@ -92,14 +91,14 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """`strategy.run` in a loop of our own, several steps in each `tf.function`."""
         run = self._run
-        span = custom_loop.begin(run, request)
-        request = dataclasses.replace(request, train_data=train_data.made(request.train_data))
-        if span is None:
-            fit_position.loop_ended(run, request, is_done=True)
-            return {}
-        run.ended.continue_with(request.train_data)
-        metrics = custom_loop.run_steps(run, request, span)
-        fit_position.loop_ended(run, request, is_done=False)
+        loop = custom_loop.begin(run, request)
+        data = train_data.made(request.train_data)
+        metrics: Mapping[str, float] = {}
+        if loop is not None:
+            run.ended.continue_with(data)
+            metrics = custom_loop.run_steps(run, dataclasses.replace(request, train_data=data), loop)
+        seeds = shuffle_seeds.seeds_of_loop(data, num_steps=request.num_steps)
+        run.ended.add(data, seeds, is_done=loop is None)
         return metrics
 
     def _groups(self, request: FitRequest) -> BatchGroups:
@@ -124,12 +123,13 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
                 )
             return _py_dataset(request, position)
         data, steps_per_epoch, strategy = request.train_data, request.steps_per_epoch, self._run.strategy
+        kind = sources.Source if isinstance(data, Batches) else sources.PipelineSource
         specs: fit_data.BatchSpecs | None = None
         if not isinstance(data, Batches):
             steps_per_epoch = adapters.adapter_of(request.model).steps_taken(request.model, steps_per_epoch)
         if fit_data.is_generator(data):
             data, specs = fit_data.dataset_of_train_generator(request)
-            if position.start != resume.Start():
+            if position.start != sources.Start():
                 self._run.reporter.note(_REREAD)
         data = fit_data.applied(data, request)
         if not isinstance(data, Batches):
@@ -141,7 +141,7 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
             first = position.start.epoch * batches_per_epoch + position.start.step * groups.size
             read = recipes.global_batches if self._has_own_fit(request) else recipes.parts_of_workers
             dataset = read(data, strategy, start_step=first)
-        element_spec = resume.element_spec(dataset)
+        element_spec = sources.element_spec(dataset)
         if specs is not None:  # beside what it has of weights by class
             of_weights = element_spec[len(specs.model) :] if isinstance(element_spec, tuple) else ()
             element_spec = (*specs.model, *of_weights) if of_weights else specs.model
@@ -150,7 +150,7 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
             element_spec=None if self._has_own_fit(request) else element_spec,
             exported_spec=specs.exported if specs and not self._has_own_fit(request) else None,
             steps_per_epoch=steps_per_epoch,
-            resumption=resume.Resumption(position.start, groups, is_there=isinstance(data, Batches)),
+            source=kind.at(position.start, groups),
             # Shuffled already; Keras 3 warns of its default for what it cannot shuffle.
             options={} if self._has_own_fit(request) else {"shuffle": False},
         )
@@ -181,7 +181,7 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
     data, steps = request.train_data, request.steps_per_epoch
     adapter = adapters.adapter_of(request.model)
     # Those of a fit that is done have been called as well.
-    done = resume.Start(epoch=fit_position.epochs_of(position, request))
+    done = sources.Start(epoch=fit_position.epochs_of(position, request))
     start = done if position.is_done else position.start
     num_batches = py_datasets.num_batches_of(data)
     if num_batches is None and steps is None:
@@ -209,6 +209,6 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
         element_spec=specs.model,
         exported_spec=specs.exported,
         steps_per_epoch=None if steps == num_batches else steps,
-        resumption=resume.Resumption(position.start, is_there=is_endless, redraws=False),
+        source=(sources.Source if is_endless else sources.NumberedSource).at(position.start),
         options={"shuffle": False, "class_weight": request.class_weight},
     )

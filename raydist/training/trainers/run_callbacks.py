@@ -7,10 +7,9 @@ from typing import Any
 
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
-from raydist.training.input import resume
+from raydist.training.input import sources
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
-from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
@@ -27,8 +26,7 @@ def run_callbacks(
     position: FitPosition | None,
     element_spec: Any,
     users: Sequence[Any] = (),
-    begin: Callable[[int], resume.Resumption] | None = None,
-    groups: BatchGroups | None = None,
+    begin: Callable[[int], sources.Source] | None = None,
 ) -> tuple[Any, Any]:
     """Returns the callback that runs before the user's and the one that runs after them.
 
@@ -38,9 +36,8 @@ def run_callbacks(
       users: The user's callbacks; where the user calls `fit`, raydist's `fit` names them.
       begin: Takes the first epoch that Keras was given, and returns where the training data begin; None for
         their beginning.
-      groups: Which batches make up each step; None where each is one.
     """
-    pair = _Progress(position, element_spec, begin, groups), _Checkpoint(run, position)
+    pair = _Progress(position, element_spec, begin), _Checkpoint(run, position)
     pair[1].run_around(users)
     return pair
 
@@ -54,11 +51,9 @@ class _Progress(FitHooks):
         self,
         position: FitPosition | None,
         element_spec: Any,
-        begin: Callable[[int], resume.Resumption] | None,
-        groups: BatchGroups | None,
+        begin: Callable[[int], sources.Source] | None,
     ) -> None:
         self.begin = begin
-        self.groups = groups
         self.position: Any = position
         self._element_spec = element_spec
         self._pace = PaceReport()
@@ -68,10 +63,10 @@ class _Progress(FitHooks):
         if session is None and self.begin is not None:  # --no-patch-keras
             self.begin(0)
         position, model = self.position, self.model
-        first = resume.Start(epoch=position.first_epoch(self.params["epochs"]), step=position.step_in_epoch)
+        first = sources.Start(epoch=position.first_epoch(self.params["epochs"]), step=position.step_in_epoch)
         position.element_spec = None if session is None else session.element_spec
         adapter_of(model).begin_fit(model, self._element_spec, first=first, session=session)
-        is_grouped = self.groups is not None and self.groups.size > 1
+        is_grouped = session is not None and session.source.groups.size > 1
         layers = layer_notes.notes_on(
             model, position.run.strategy, is_traced=loss_rules.is_enabled(), is_grouped=is_grouped
         )
@@ -92,7 +87,7 @@ class _Progress(FitHooks):
             return
         progress = position.run.reporter.progress
         progress.expect(num_steps=num_steps, num_epochs=epochs)
-        if position.start == resume.Start():
+        if position.start == sources.Start():
             progress.training_begins("fit", number=position.number + 1, step=position.step)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -143,7 +138,7 @@ class _Progress(FitHooks):
         position.epoch_size = position.step_in_epoch
         position.epoch, position.step_in_epoch = epoch + 1, 0
         if (session := fit_session.current()) is not None:
-            session.resumption.epoch_ended()
+            session.source.epoch_ended()
         position.history.append(metrics)
         position.run.reporter.advance(position.step, epoch=position.epoch)
         position.run.reporter.report(by_element(metrics), step=position.step, epoch=position.epoch)
@@ -237,10 +232,10 @@ class _Checkpoint(FitHooks):
 def callbacks_of(run: TaskRun) -> list[Any]:
     """Returns callbacks for the user's own `model.fit`; see TrainContext.callbacks."""
 
-    def begin(initial_epoch: int) -> resume.Resumption:
+    def begin(initial_epoch: int) -> sources.Source:
         position = FitPosition.of_next_fit(run, initial_epoch=initial_epoch)
         before.position = after.position = position
-        return resume.Resumption(position.start, rereads=True)
+        return sources.KerasSource.at(position.start)
 
     before, after = run_callbacks(run, position=None, element_spec=None, begin=begin)
     return [before, after]

@@ -14,7 +14,8 @@ from keras.src.models.functional import Functional
 from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
-from raydist.training.input.resume import Start, Unread
+from raydist.training.input.shuffle_seeds import Unread
+from raydist.training.input.sources import Start
 from raydist.training.input.train_data import classes_of, weights_of_classes
 from raydist.training.input.walk import CLASS_WEIGHT
 from raydist.training.keras_patches.keras3 import epochs, trainer

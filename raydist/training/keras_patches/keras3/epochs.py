@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,10 +15,9 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from raydist.known_versions import version_of
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
-from raydist.training.input import cut, py_datasets, recipes, resume, worker_order
+from raydist.training.input import cut, py_datasets, recipes, shuffle_seeds, sources, worker_order
 from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, step_calls
@@ -81,7 +79,7 @@ class ReplicaEpochs(TFEpochIterator):
         recipes.refuse_in_keras(*args, kwargs.get("x"))
         if not is_distributed(distribute_strategy):
             super().__init__(distribute_strategy, *args, **kwargs)
-            self.element_spec = resume.element_spec(self._distributed_dataset)
+            self.element_spec = sources.element_spec(self._distributed_dataset)
             return
         is_on_chief = is_parameter_server(distribute_strategy)
         if is_on_chief:
@@ -89,11 +87,10 @@ class ReplicaEpochs(TFEpochIterator):
         super(TFEpochIterator, self).__init__(*args, **kwargs)  # Keras's own would distribute them
         self._distribute_strategy = distribute_strategy
         session = fit_session.taken_by_data_handler()
-        resumption = session.resumption if session else resume.Resumption(resume.Start())
+        source = session.source if session else sources.Source()
         is_fixed = isinstance(self.data_adapter, _FIXED)
-        resumption = resumption.of_data(is_fixed=is_fixed)
-        self._start = resumption.start
-        self._groups = session.groups if session else BatchGroups()
+        source = self._source = source if is_fixed else source.of_python()
+        self._start, self._groups = source.start, source.groups
         if self._groups.size > 1:
             self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
             self._num_batches = self.data_adapter.num_batches
@@ -103,27 +100,24 @@ class ReplicaEpochs(TFEpochIterator):
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.data_adapter.num_batches))
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
-        self.element_spec = resume.element_spec(dataset)
+        self.element_spec = sources.element_spec(dataset)
         if session is not None:
             if batches:
                 worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
             session.element_spec = self.element_spec
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
-        agree = functools.partial(means_over_workers, distribute_strategy)
-        self._packer = fit_session.packer_of(session, self.steps_per_execution, agree)
+        self._packer = fit_session.packer_of(session, self.steps_per_execution, distribute_strategy)
         # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
         is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_on_chief
         self._given_dataset = None
         if not is_whole:
-            self._given_dataset, self._resumption = dataset, resumption
-            if session is not None and session.is_plain and distribute_strategy.num_replicas_in_sync > 1:
-                resume.note_read_ahead(dataset)
-            resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch, unread=resume.Unread.AFTER_PASS)
+            self._given_dataset = dataset
+            unread = shuffle_seeds.Unread.AFTER_PASS
             dataset = cut.cut_for_replicas(
                 dataset,
                 distribute_strategy,
                 endless=self._num_batches is not None,
-                begin=resumption.begin,
+                begin=source.begin(dataset, steps_per_epoch=self.steps_per_epoch, unread=unread),
                 is_compared=not is_fixed,  # by the batches that Keras looks at
             )
         self._distributed_dataset = dataset
@@ -149,7 +143,7 @@ class ReplicaEpochs(TFEpochIterator):
 
     def _exact_steps(self, num_steps: int) -> Iterator[_Call]:
         # A resumed run begins inside its first epoch.
-        step, epoch, self._start = self._start.step, self._start.epoch, resume.Start()
+        step, epoch, self._start = self._start.step, self._start.epoch, sources.Start()
         if self._current_iterator is None or self.steps_per_epoch is None:
             self._current_iterator = iter(self._get_iterator())
             self._steps_seen = step
@@ -191,15 +185,15 @@ class ReplicaEpochs(TFEpochIterator):
         if self._given_dataset is None:
             return
         if self.steps_per_epoch is None:
-            resume.begin_unread(self._given_dataset)
-        elif resume.shuffles_of(self._given_dataset):
-            self._resumption.epoch_ended()
+            shuffle_seeds.begin_unread(self._given_dataset)
+        elif shuffle_seeds.shuffles_of(self._given_dataset):
+            self._source.epoch_ended()
             self._current_iterator = iter(self._get_iterator())
             self._steps_seen = self._steps_before = 0
 
     def _until_exhausted(self) -> Iterator[_Call]:
         # Data that TensorFlow shards restart from the beginning after a restore; their steps are counted on.
-        step, self._start = self._start.step, resume.Start()
+        step, self._start = self._start.step, sources.Start()
         iterator = iter(self._get_iterator())
         while True:
             # Keras shows it as the number of batches once this call has found none left.

@@ -11,7 +11,8 @@ import tf_keras
 from tf_keras.src.engine import data_adapter
 
 from raydist.training.cluster.strategy import is_parameter_server
-from raydist.training.input.resume import Start, Unread
+from raydist.training.input.shuffle_seeds import Unread
+from raydist.training.input.sources import Start
 from raydist.training.input.train_data import NO_WEIGHT, classes_of
 from raydist.training.input.walk import CLASS_WEIGHT
 from raydist.training.keras_patches.tf_keras import build

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from typing import Any
 from tf_keras.src.engine import data_adapter
 
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.cluster.strategy import is_parameter_server
-from raydist.training.input import cut, py_datasets, resume
+from raydist.training.input import cut, py_datasets, shuffle_seeds, sources
 from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import slices
@@ -89,24 +87,19 @@ class ReplicaDataHandler(data_adapter.DataHandler):
         is_whole = is_parameter_server(strategy)
         dataset = coordinated.whole_dataset(self._adapter, x) if is_whole else self._adapter.get_dataset()
         if session is not None:
-            session.element_spec = resume.element_spec(dataset)
+            session.element_spec = sources.element_spec(dataset)
         if not data_adapter._is_distributed_dataset(dataset):
             build.note_spec(self._model, dataset.element_spec)
         if class_weight:
             dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
-        resumption = session.resumption if session is not None else resume.Resumption(resume.Start())
-        # It shuffles arrays by operations whose state is not known.
-        resumption = resumption.of_data(is_fixed=isinstance(self._adapter, data_adapter.DatasetAdapter))
-        at = self._pass = _pass_of(
-            dataset,
-            session,
-            steps=self._infer_steps(steps_per_epoch, dataset),
-            steps_per_epoch=steps_per_epoch,
-            first_epoch=resumption.start.epoch,
-        )
+        source = session.source if session is not None else sources.Source()
+        if not isinstance(self._adapter, data_adapter.DatasetAdapter):
+            source = source.of_python()  # it shuffles arrays by operations whose state is not known
+        steps = self._infer_steps(steps_per_epoch, dataset)
+        at = self._pass = _pass_of(dataset, source, steps=steps, steps_per_epoch=steps_per_epoch)
         self._inferred_steps = at.steps
         at.is_padded = strategy.num_replicas_in_sync == 1 or not slices.foreign_types(
-            resume.element_spec(dataset)
+            sources.element_spec(dataset)
         )
         if distribute and not is_whole:
             model_steps.refuse_own_functions(self._model)
@@ -118,21 +111,18 @@ class ReplicaDataHandler(data_adapter.DataHandler):
             # Steps that the user gives may be more than there are in one pass through all epochs.
             endless = at.steps is not None and (is_made_again or steps_per_epoch is None)
             at.unread = dataset if is_made_again else None
-            if session is not None and session.is_plain and strategy.num_replicas_in_sync > 1:
-                resume.note_read_ahead(dataset)
-            resumption.prepare(
+            begin = source.begin(
                 dataset,
                 steps_per_epoch=None if is_made_again else steps_per_epoch,
-                unread=resume.Unread.AT_FIRST,
+                unread=shuffle_seeds.Unread.AT_FIRST,
             )
             is_compared = py_datasets.is_from_position(getattr(self._adapter, "_keras_sequence", None))
             dataset = cut.cut_for_replicas(
-                dataset, strategy, endless=endless, begin=resumption.begin, is_compared=is_compared
+                dataset, strategy, endless=endless, begin=begin, is_compared=is_compared
             )
         self._dataset = dataset
-        agree = functools.partial(means_over_workers, strategy)
         # With several steps per execution tf_keras asks for the size here, which our calls need not know.
-        at.packer = fit_session.packer_of(session, int(self._steps_per_execution.numpy()), agree)
+        at.packer = fit_session.packer_of(session, int(self._steps_per_execution.numpy()), strategy)
 
     @overrides(
         "self",
@@ -145,7 +135,7 @@ class ReplicaDataHandler(data_adapter.DataHandler):
         with self._truncate_execution_to_epoch():
             data_iterator = None
             if self._initial_epoch < self._epochs:
-                resume.begin_unread(at.unread)
+                shuffle_seeds.begin_unread(at.unread)
             for epoch in range(self._initial_epoch, self._epochs):
                 if self._insufficient_data:  # Set by `catch_stop_iteration`.
                     break
@@ -197,15 +187,14 @@ class ReplicaDataHandler(data_adapter.DataHandler):
 
 
 def _pass_of(
-    dataset: Any, session: Any, *, steps: int | None, steps_per_epoch: int | None, first_epoch: int
+    dataset: Any, source: sources.Source, *, steps: int | None, steps_per_epoch: int | None
 ) -> _Pass:
     """Returns the pass at the first step of `fit`.
 
     Args:
       steps: What tf_keras infers for an epoch.
-      first_epoch: The one that the run resumes in.
     """
-    groups = session.groups if session is not None else BatchGroups()
+    groups = source.groups
     at = _Pass(groups=groups, steps=steps, is_whole=steps is None, batches=groups.batches_per_epoch)
     if groups.size <= 1 or groups.batches_per_epoch is not None:
         return at
@@ -215,9 +204,9 @@ def _pass_of(
     at.batches = count
     if steps_per_epoch is None:
         at.steps = groups.num_steps(count)
-    elif session is not None:
+    else:
         # Steps of earlier epochs that a resumed run has in the same pass over the data.
-        at.passed = first_epoch * steps_per_epoch % groups.num_steps(count)
+        at.passed = source.start.epoch * steps_per_epoch % groups.num_steps(count)
     return at
 
 

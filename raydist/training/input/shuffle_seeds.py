@@ -1,18 +1,16 @@
-"""Where a resumed run takes up its data, also if shuffles draw another order for each pass over it."""
+"""The seeds that shuffles draw for each pass: which a training takes, and how a resumed run takes them."""
 
 from __future__ import annotations
 
 import enum
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas.accumulation import BatchGroups
-from raydist.training.replicas.slices import own_rows_of
+from raydist.training.input import map_functions
 from raydist.training.reporting import reporter
 
 DEPENDS_ON_TIMING = (
@@ -67,10 +65,13 @@ def begin_unread(dataset: Any) -> None:
         iter(dataset)
 
 
-def begin_epochs(dataset: tf.data.Dataset, count: int, *, unread: Unread) -> None:
+def begin_epochs(dataset: tf.data.Dataset, count: int, *, unread: Unread | None) -> None:
     """Takes the seeds of `count` epochs, each of which has read the whole of the data.
 
     Those of tf_keras's unread iterator are not among them.
+
+    Args:
+      unread: None where every iterator is read.
     """
     for _ in range(count):
         begin_passes(dataset, 1)
@@ -83,7 +84,7 @@ def seeds_of_fit(
     *,
     epochs: int,
     steps_per_epoch: int | None,
-    steps: int,
+    steps: int | None = None,
     unread: Unread,
     group_size: int = 1,
 ) -> Callable[[], None] | None:
@@ -94,10 +95,11 @@ def seeds_of_fit(
     Args:
       epochs: Epochs that it had begun.
       steps_per_epoch: None where the data's end ended each of them.
-      steps: Steps of all epochs together.
+      steps: Steps of all epochs together; None for whole epochs.
       group_size: Batches of each step.
     """
     size = int(dataset.cardinality())
+    steps = epochs * (steps_per_epoch or 0) if steps is None else steps
     begins_anew = steps_per_epoch in (None, size)
     if steps_per_epoch is None:
         passes, left = epochs, 0
@@ -121,17 +123,33 @@ def seeds_of_fit(
     return take_seeds
 
 
-def seeds_of_loop(dataset: tf.data.Dataset, *, num_steps: int) -> Callable[[], None] | None:
+def seeds_of_loop(dataset: Any, *, num_steps: int) -> Callable[[], None] | None:
     """Returns what takes the seeds of `num_steps` batches, from passes over the data one after the other.
 
     None if they depend on timing, as for `seeds_of_fit`.
     """
+    if not isinstance(dataset, tf.data.Dataset):
+        return lambda: None
     size = int(dataset.cardinality())
     if size > 0:
         return lambda: begin_passes(dataset, -(-num_steps // size))
     if size == tf.data.INFINITE_CARDINALITY:
         return (lambda: begin_passes(dataset, 1)) if _is_begun_at_once(dataset) else None
     return lambda: _read(dataset.repeat().take(num_steps))
+
+
+def passes_from(dataset: tf.data.Dataset, first_batch: int) -> tf.data.Dataset:
+    """Returns passes over the data, one after the other, from a batch on.
+
+    Of whole passes before it the seeds are taken. They are read only where they may draw something else.
+    """
+    size = int(dataset.cardinality())
+    functions = (one for node in tf_private.nodes_of(dataset) for one in tf_private.functions_of(node))
+    if size > 0 and not any(map(map_functions.operation_with_state, functions)):
+        passes, first_batch = divmod(first_batch, size)
+        if shuffles_of(dataset):
+            begin_passes(dataset, passes)
+    return dataset.repeat().skip(first_batch)
 
 
 _read_ahead: weakref.WeakSet[tf.data.Dataset] = weakref.WeakSet()
@@ -160,14 +178,6 @@ def _is_begun_at_once(dataset: tf.data.Dataset) -> bool:
     return all(map(_is_begun_at_once, tf_private.inputs_of(dataset)))
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """A training that has ended, and that later ones may shuffle on from."""
-
-    shuffles: list[tf.data.Dataset]
-    take_seeds: Callable[[], None] | None
-
-
 class EndedTrainings:
     """The trainings of a run that have ended, as far as later ones depend on the seeds that they took.
 
@@ -176,127 +186,26 @@ class EndedTrainings:
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
-        self._ended: list[_Ended] = []
+        self._ended: list[tuple[list[tf.data.Dataset], Callable[[], None] | None]] = []
 
-    def add(self, dataset: Any, take_seeds: Callable[[], None] | None) -> None:
+    def add(self, dataset: Any, take_seeds: Callable[[], None] | None, *, is_done: bool) -> None:
         """Adds a training on `dataset` whose seeds `take_seeds` takes.
 
         Args:
           take_seeds: None if nobody knows how many there were.
+          is_done: Whether it ended before a resume, so that nothing has taken them yet.
         """
-        if shuffles := shuffles_of(dataset):
-            self._ended.append(_Ended(shuffles, take_seeds))
+        if (is_done or take_seeds is None) and (shuffles := shuffles_of(dataset)):
+            self._ended.append((shuffles, take_seeds))
 
     def continue_with(self, *datasets: Any) -> None:
         """Takes the seeds of the trainings that have a shuffle in common with what is read from now on."""
         wanted = {id(one) for dataset in datasets for one in shuffles_of(dataset)}
         ended, self._ended = self._ended, []
-        for one in ended:
-            if wanted.isdisjoint(map(id, one.shuffles)):
-                self._ended.append(one)
-            elif one.take_seeds is not None:
-                one.take_seeds()
+        for shuffles, take_seeds in ended:
+            if wanted.isdisjoint(map(id, shuffles)):
+                self._ended.append((shuffles, take_seeds))
+            elif take_seeds is not None:
+                take_seeds()
             else:
                 self._note(DEPENDS_ON_TIMING)
-
-
-_BEGIN_ANEW = (
-    "the data of this model.fit restart from the beginning after the restore: PyDatasets, generators, and "
-    "arrays that tf_keras shuffles cannot be read from the middle, so examples may be trained on in another "
-    "order than without the restart, or twice; ctx.fit and tf.data.Datasets continue where they were"
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """A position in the data.
-
-    Attributes:
-      epoch: Epochs completed.
-      step: Steps completed in the epoch that was begun.
-    """
-
-    epoch: int = 0
-    step: int = 0
-
-
-class Resumption:
-    """Where one `fit` takes up its training data."""
-
-    def __init__(
-        self,
-        start: Start,
-        groups: BatchGroups | None = None,
-        *,
-        is_there: bool = False,
-        redraws: bool = True,
-        rereads: bool = False,
-    ) -> None:
-        """Takes the position.
-
-        Args:
-          is_there: Whether the data begin at the position by themselves.
-          redraws: Whether each pass may draw from a generator, so that those before have to be begun too.
-          rereads: Whether data that cannot be read from the position on begin at their beginning.
-        """
-        self.start = start
-        self._groups = groups or BatchGroups()
-        self._is_there = is_there
-        self._redraws = redraws
-        # How many batches the iterators skip that are made now.
-        self._skip = tf_private.plain_variable(0, tf.int64) if start != Start() else None
-        self._rereads = rereads
-
-    def of_data(self, *, is_fixed: bool) -> Resumption:
-        """Returns where data begin that Keras has made a dataset of.
-
-        Args:
-          is_fixed: Whether each process gets the same batches in each epoch, and can read them again.
-        """
-        if is_fixed or not self._rereads:
-            return self
-        if self.start != Start():
-            reporter.note(_BEGIN_ANEW)
-        return Resumption(Start(), self._groups)
-
-    def prepare(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None, unread: Unread) -> None:
-        """Brings a dataset's random numbers to the position, and finds out how many batches to skip.
-
-        A pipeline that reshuffles each epoch draws a seed for each iterator. So that epoch k shuffles
-        the same in a resumed run, the seeds of the epochs before are drawn first.
-
-        Args:
-          steps_per_epoch: Where given, one iterator goes through all epochs, and on after its end.
-          unread: Which iterators the `fit` makes besides those that it reads.
-        """
-        if self._skip is None or self._is_there:
-            return
-        skip, passes = self.start.step, self.start.epoch  # in steps
-        if steps_per_epoch is not None:
-            skip, passes = self.start.epoch * steps_per_epoch + self.start.step, 0
-            size = int(dataset.cardinality())
-            if size > 0:
-                passes, skip = divmod(skip, self._groups.num_steps(size))
-        if self._redraws and steps_per_epoch is not None:
-            begin_passes(dataset, passes)  # the one after each pass is read on
-        elif self._redraws:
-            begin_epochs(dataset, passes, unread=unread)
-        self._skip.assign(skip * self._groups.size)
-
-    def begin(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns a dataset with an element for each batch from the position on, until `epoch_ended`."""
-        count = self._skip
-        if count is None or self._is_there:
-            return batches
-        # Read whenever an iterator begins, so that the same dataset serves the epochs after.
-        return tf.data.Dataset.from_tensors(0).flat_map(lambda _: batches.skip(count))
-
-    def epoch_ended(self) -> None:
-        """From now on iterators begin at the beginning."""
-        if self._skip is not None:
-            self._skip.assign(0)
-
-
-def element_spec(dataset: Any) -> Any:
-    """Returns the structure of one replica's batch of a dataset or a distributed dataset."""
-    return own_rows_of(tf_private.spec_of_replica(dataset.element_spec))
