@@ -125,7 +125,7 @@ def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -
         others = [one for one in suspects if one is not model]
         with (
             tf_private.as_one_of(1),
-            tf_private.constant_draws(lambda: None),
+            tf_private.constant_draws(lambda constant: None),
             tf_private.own_attributes((one, "call", _observed_call(one, calls.append)) for one in others),
         ):
             outputs = _tensors(model(given, training=True))

@@ -61,8 +61,8 @@ _LINEAR = frozenset(
     "Identity IdentityN StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot EnsureShape Neg "
     "AddN AddV2 Add Sub Cast Reshape Squeeze ExpandDims Transpose Sum Pack Unpack Split SplitV ConcatV2 "
     "StridedSlice Slice StridedSliceGrad Pad Tile BroadcastTo Reverse ReverseV2 Roll Cumsum DiagPart "
-    "MatrixDiagV3 MatrixDiagPartV3 Real Imag Conj Complex BiasAdd BiasAddGrad GatherV2 ScatterNd "
-    "UnsortedSegmentSum SelectV2 Select Mean".split()
+    "MatrixBandPart MatrixDiagV3 MatrixDiagPartV3 MatrixSetDiagV3 Real Imag Conj Complex BiasAdd "
+    "BiasAddGrad GatherV2 ScatterNd UnsortedSegmentSum SelectV2 Select Mean".split()
 )
 # Linear in each of their inputs, as long as the others do not depend on the batch.
 _BILINEAR = frozenset("Mul MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MulNoNan".split())
@@ -136,6 +136,8 @@ def _results(op: tf.Operation, given: Sequence[_State]) -> list[_State]:
     found = []
     for output in op.outputs:
         kind = _kind_of(output, is_sized=is_sized)
+        if op.type in ("Sum", "Reshape") and all(one.kind is not _Kind.ROWS for one in values):
+            kind = _Kind.WHOLE  # also where TensorFlow does not know its shape
         is_number = output.dtype.is_floating or output.dtype.is_complex
         mixes = is_number and not _is_linear(op, values, kind)
         found.append(_State(kind, is_sized and kind is _Kind.ROWS, is_mixed or mixes))
@@ -158,7 +160,7 @@ def _is_linear(op: tf.Operation, values: Sequence[_State], kind: _Kind) -> bool:
     if kind is _Kind.ROWS:  # each example gets what comes from all of them
         return False
     has_rows = any(one.kind is _Kind.ROWS for one in values)
-    if op.type == "Cast":
+    if op.type in ("AddN", "Cast"):  # all that is added has the shape of the sum
         return True
     if op.type in ("Select", "SelectV2") and is_whole[0]:
         return False

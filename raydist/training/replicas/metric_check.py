@@ -197,7 +197,7 @@ def _differences(
     failed: set[int] = set()
 
     # A metric that draws, to break ties for example, would differ from itself.
-    @tf_private.constant_draws(lambda: None)
+    @tf_private.constant_draws(lambda constant: None)
     def results(whole: Any) -> list[tf.Tensor]:
         with tf_private.as_one_of(1), use_share(None, is_model_step=True), _recorded(metrics) as calls:
             probe.collect(lambda: step(whole))
