@@ -8,6 +8,7 @@ import difflib
 import importlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -143,6 +144,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run_command(arguments: Sequence[str], *, is_json: bool) -> int:
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see console.start
         code = cli.main(args=list(arguments), prog_name="raydist", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         output.show(error.ctx.get_help() if error.ctx else error.format_message())
@@ -230,11 +232,12 @@ def _place(stat: str) -> Sequence[int]:
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Runs the command that the process was started with, and ends the process."""
     standard_streams.prepare()
     hide_secrets()
     arguments = sys.argv[1:]
-    if arguments[:1] not in _SUPERVISED:
+    # A signal that waits would be lost in the supervisor.
+    if arguments[:1] not in _SUPERVISED or signal.SIGINT in signal.sigpending():
         sys.exit(run(arguments))
     sys.exit(run_supervised(arguments, run))
 

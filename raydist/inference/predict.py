@@ -1,13 +1,11 @@
-"""Batch inference: Ray Data's actors predict the parts of an input, each of which becomes one file."""
+"""Batch inference: actors predict the parts of an input, each of which becomes one file."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-import raydist.errors
 from raydist.data.sources.files import first_line
 from raydist.errors import ClusterError, DataError, MistakeError, RaydistError, StorageError, TrainingError
 from raydist.inference.inputs import Batch, Input, check_output_names, open_input
@@ -29,10 +26,8 @@ from raydist.storage.failures import is_full_disk
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
 
-# Ray Data would start the process of a model that kills it again for ever.
+# Of each actor's process, which a model may kill each time.
 _MAX_RESTARTS = 3
-# Of Ray Data's blocks there are no more than these for each worker; each has some of the parts.
-_BLOCKS_PER_WORKER = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,17 +105,12 @@ class Prediction:
             for part_rows in self._predicted(ahead, data, out):
                 done, rows = done + 1, rows + part_rows
                 tell(done, rows)
-        if missing(parts, out.list_names("")):
-            raise ClusterError(
-                f"Ray ended before all predictions were in {out.uri()}; give the same command again"
-            )
         return told
 
     def _predicted(self, parts: Sequence[Part], data: Input, out: Storage) -> Iterator[int]:
         """Yields the rows of each part once it is written."""
         with connect(self.address, embedded=lambda: EmbeddedSize(num_cpus=self.workers + 1)):
             import ray
-            import ray.data
 
             resources = ray.cluster_resources()
             if resources.get("CPU", 0) < self.workers:
@@ -128,42 +118,26 @@ class Prediction:
                     f"{self.workers} workers need {self.workers} CPUs, and Ray has "
                     f"{resources.get('CPU', 0):g}; give fewer --workers"
                 )
-            context = ray.data.DataContext.get_current()
-            context.enable_progress_bars = False
-            logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its tracebacks
-            blocks = min(len(parts), _BLOCKS_PER_WORKER * self.workers)
-            numbers = [{"part": number} for number in range(len(parts))]
-            with warnings.catch_warnings():
-                # Ray 2.60 says that actors will take no other options from 2.64 on, and has no other way yet.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                dataset = ray.data.from_items(numbers, override_num_blocks=blocks).map_batches(
-                    PartPredictor,
-                    fn_constructor_kwargs={
-                        "run": self.run,
-                        "out": out,
-                        "data": data,
-                        "parts": parts,
-                        "batch_size": self.batch_size or data.batch_size,
-                    },
-                    batch_size=1,
-                    # Of more actors than parts Ray Data warns.
-                    compute=ray.data.ActorPoolStrategy(size=min(self.workers, len(parts))),
-                    num_cpus=1,
-                    num_gpus=gpu_share(resources.get("GPU", 0), workers=self.workers),
-                    max_restarts=_MAX_RESTARTS,
-                    max_task_retries=_MAX_RESTARTS,
-                )
+            actor = ray.remote(
+                num_cpus=1,
+                num_gpus=gpu_share(resources.get("GPU", 0), workers=self.workers),
+                max_restarts=_MAX_RESTARTS,
+                max_task_retries=_MAX_RESTARTS,
+            )(PredictWorker)
+            batch_size = self.batch_size or data.batch_size
+            predictor = PartPredictor(run=self.run, out=out, data=data, parts=parts, batch_size=batch_size)
+            workers: list[Any] = [actor.remote() for _ in range(min(self.workers, len(parts)))]
             try:
-                for row in dataset.iter_rows():
-                    if row["error"]:
-                        raise getattr(raydist.errors, row["kind"])(row["error"])
-                    yield int(row["rows"])
+                yield from _predicted_by(workers, predictor, len(parts))
             except ray.exceptions.RayError as error:
                 reason = str(error).strip().partition("\n")[0].rstrip(".")
                 raise ClusterError(
                     f"Ray cannot run the predictions: {reason}; if a worker's process dies each time, give "
                     "it smaller batches with --batch-size, or more memory; the same command continues"
                 ) from error
+            finally:
+                for worker in workers:
+                    ray.kill(worker)
 
 
 def gpu_share(num_gpus: float, *, workers: int) -> float:
@@ -190,10 +164,52 @@ def _claim(out: Storage, manifest: Manifest) -> list[str]:
     return names
 
 
-class PartPredictor:
-    """Ray Data's actor: predicts parts by their places in the list.
+def _predicted_by(workers: Sequence[Any], predictor: PartPredictor, num_parts: int) -> Iterator[int]:
+    """Yields the rows of each part; raises the first part's error."""
+    import ray
 
-    An error is a row of its result, because Ray would wrap it in a page of text.
+    shared, ahead, num_left = [ray.put(predictor)], iter(range(num_parts)), num_parts
+    # An actor gets its first part once it is placed: a busy cluster may have no room for some of them.
+    calls = {worker.ready.remote(): worker for worker in workers}
+    while num_left:
+        [ended], _ = ray.wait(list(calls))
+        worker, told = calls.pop(ended), ray.get(ended)
+        if isinstance(told, RaydistError):
+            raise told
+        if (number := next(ahead, None)) is not None:
+            calls[worker.predict.remote(shared, number)] = worker
+        if told is not None:
+            num_left -= 1
+            yield told
+
+
+class PredictWorker:
+    """An actor that predicts.
+
+    Each call brings the predictor, and the constructor has no arguments: Ray prints an error if they are in
+    its object store and the actor may be restarted (https://github.com/ray-project/ray/issues/53727).
+    """
+
+    def __init__(self) -> None:
+        self._predictor: PartPredictor | None = None
+
+    def ready(self) -> None:
+        """Returns once the actor is placed."""
+
+    def predict(self, shared: Sequence[Any], number: int) -> int | RaydistError:
+        """Predicts a part by the predictor that the only reference of `shared` is to."""
+        import ray
+
+        if self._predictor is None:
+            [predictor] = shared
+            self._predictor = ray.get(predictor)
+        return self._predictor(number)
+
+
+class PartPredictor:
+    """Predicts parts by their places in the list.
+
+    It returns its errors: Ray would wrap one that is raised in a page of text.
     """
 
     def __init__(
@@ -203,20 +219,18 @@ class PartPredictor:
         self._model: ServedModel | None = None
         self._run = run
 
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-        [number] = batch["part"].tolist()
+    def __call__(self, number: int) -> int | RaydistError:
+        """Returns the number of the part's rows, or its error."""
         part = self._parts[number]
-        error: RaydistError | None = None
         try:
             if self._model is None:
                 self._model = load_model(self._run)
             self._write(part, self._model)
-        except RaydistError as caught:
-            error = caught
-        except Exception as caught:  # the model's layers may raise anything
-            error = _failure(caught, part)
-        told, kind = ("", "") if error is None else (str(error), type(error).__name__)
-        return {"part": [number], "rows": [part.num_rows], "error": [told], "kind": [kind]}
+        except RaydistError as error:
+            return error
+        except Exception as error:  # the model's layers may raise anything
+            return _failure(error, part)
+        return part.num_rows
 
     def _write(self, part: Part, model: ServedModel) -> None:
         """Stores a part's predictions: whole, or not at all."""

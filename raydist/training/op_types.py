@@ -95,8 +95,8 @@ LINEAR = frozenset(
     "Identity IdentityN StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot EnsureShape Neg "
     "AddN AddV2 Add Sub Cast Reshape Squeeze ExpandDims Transpose Sum Pack Unpack Split SplitV ConcatV2 "
     "StridedSlice Slice StridedSliceGrad Pad Tile BroadcastTo Reverse ReverseV2 Roll Cumsum DiagPart "
-    "MatrixDiagV3 MatrixDiagPartV3 Real Imag Conj Complex BiasAdd BiasAddGrad GatherV2 ScatterNd "
-    "UnsortedSegmentSum SelectV2 Select Mean".split()
+    "MatrixBandPart MatrixDiagV3 MatrixDiagPartV3 MatrixSetDiagV3 Real Imag Conj Complex BiasAdd "
+    "BiasAddGrad GatherV2 ScatterNd UnsortedSegmentSum SelectV2 Select Mean".split()
 )
 # Linear in each input, as long as the others do not depend on the batch; in the first one.
 BILINEAR = frozenset("Mul MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MulNoNan".split())

@@ -190,3 +190,23 @@ def test_options_of_a_run_are_in_groups_with_an_example(
     for flag in [f"--{one.name.replace('_', '-')}" if one.name != "args" else "-- ARGS" for one in WRITTEN]:
         shown = re.findall(rf"^  {flag}\b(?!-)", printed, flags=re.MULTILINE)
         assert len(shown) == (0 if command == "resume" and flag in ("--name", "--resume") else 1), flag
+
+
+@pytest.mark.parametrize("command", ["submit", "list"])
+def test_ctrl_c_while_modules_are_imported_is_one_sentence(command: str) -> None:
+    code = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *args):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from raydist.cli.console import start
+start()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code, command, "job.py"], check=False, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "raydist: stopped by Ctrl-C\n")

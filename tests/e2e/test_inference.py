@@ -139,6 +139,7 @@ def test_predictions_that_were_killed_are_continued_with_each_row_once(
     ended = raydist(*command, *options, "--workers", "2", "--json")
     assert ended.code == 0, ended.err
     assert "Traceback" not in ended.err
+    assert "core_worker" not in ended.err
     told = ended.json
     assert (told["rows"], told["parts"]) == (ROWS, FILES)
     assert told["parts_before"] >= len(before)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raydist.errors import DataError
+from raydist.errors import DataError, StorageError
 from raydist.inference import predict
 from raydist.inference.inputs import open_input
 from raydist.inference.parts import cut
@@ -54,7 +54,7 @@ def test_predictions_are_written_as_csv(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(predict, "load_model", lambda run: PairModel())
     run, out = open_run(str(tmp_path), run="r"), Storage.open(str(tmp_path / "out"))
     predictor = PartPredictor(run=run, out=out, data=data, parts=parts, batch_size=8)
-    assert predictor({"part": np.array([0])})["error"] == [""]
+    assert predictor(0) == 2
     with (tmp_path / "out/part-000000.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [
             ["zip", "name", "p_0", "p_1", "t", "y"],
@@ -100,9 +100,9 @@ def test_folder_of_the_predictions_that_is_full_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mounted_disk(tmp_path / "out", size="400k") as out:
-        told = predictor_of(tmp_path, out, monkeypatch)({"part": np.array([0])})
-        assert told["kind"] == ["StorageError"]
-        assert told["error"][0].startswith(f"cannot upload to {out}/part-000000.parquet: No space left")
+        told = predictor_of(tmp_path, out, monkeypatch)(0)
+        assert isinstance(told, StorageError)
+        assert str(told).startswith(f"cannot upload to {out}/part-000000.parquet: No space left")
         assert list(out.iterdir()) == []
 
 
@@ -112,13 +112,13 @@ def test_temporary_folder_that_is_full_is_not_told_as_the_models_failure(
     predictor = predictor_of(tmp_path, tmp_path / "out", monkeypatch)
     with mounted_disk(tmp_path / "small", size="400k") as small:
         monkeypatch.setattr(tempfile, "tempdir", str(small))
-        told = predictor({"part": np.array([0])})
-        assert told["kind"] == ["StorageError"]
-        assert told["error"] == [
+        told = predictor(0)
+        assert isinstance(told, StorageError)
+        assert str(told) == (
             f"{small} is full, where part-000000.parquet was being written; make room there, or set TMPDIR "
             "to another folder"
-        ]
+        )
         assert list(small.iterdir()) == []
     monkeypatch.setattr(tempfile, "tempdir", None)
-    assert predictor({"part": np.array([0])})["error"] == [""]
+    assert predictor(0) == 2000
     assert pq.read_metadata(tmp_path / "out/part-000000.parquet").num_rows == 2000

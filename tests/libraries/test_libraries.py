@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.programs.in_turn import Done, cluster_of, killed, run_programs
-from tests.programs.test_equality import FALSE_ALARMS
+from tests.programs.test_equality import FALSE_ALARMS, RANDOM
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -27,8 +27,21 @@ PROGRAMS = {
     ),
     # These import tf_keras, or what only Keras 2 has.
     "legacy": (
-        *("deepctr_deepfm", "gpflow_steps", "gpflow_svgp", "larq_binarized", "orbit_trainer"),
-        *("segmentation_unet", "spektral_graphs", "tf_privacy_model", "tf_privacy_optimizer"),
+        *(
+            "deepctr_deepfm",
+            "gpflow_steps",
+            "gpflow_svgp",
+            "gpflux_hybrid",
+            "larq_binarized",
+            "orbit_trainer",
+        ),
+        *(
+            "orbit_trainer",
+            "segmentation_unet",
+            "spektral_graphs",
+            "tf_privacy_model",
+            "tf_privacy_optimizer",
+        ),
         *("tf_ranking_softmax", "tfmot_pruning", "tfp_regression", "tfrs_ranking", "transformers_bert"),
     ),
 }
@@ -46,7 +59,6 @@ TRUE_NOTES = {
     "gpflow_steps": "step_fn",  # the loss is multiplied by the rows of all data over those of the part
     "tf_privacy_optimizer": "DPOptimizerClass",  # it clips each example, and draws noise of size 0
     "tf_ranking_softmax": "SoftmaxLoss",  # it shuffles what is equal in a list
-    "tfp_regression": "distribution_lambda draw",  # a sample wherever it is taken for a tensor
 }
 ATOL = 1e-5
 
@@ -92,6 +104,17 @@ def test_program_trains_on_one_device_and_is_refused_on_two_workers(
     assert losses[-1] < losses[0]
     for task in two:
         assert refusal in str(task.error)
+
+
+def test_only_the_layer_whose_samples_are_used_is_told_to_draw(libraries: str) -> None:
+    # Each layer of this deep Gaussian process draws a sample; the loss takes the last one's distribution.
+    tasks = run_programs(["gpflux_deep"], cluster_of("2 workers", "legacy"), **_place(libraries))
+    for task in tasks["gpflux_deep"]:
+        assert task.trained.history["loss"][-1] < task.trained.history["loss"][0]
+        assert [note.partition(",")[0] for note in task.notes if RANDOM in note] == [
+            "layers gp_0 draw random numbers"
+        ]
+        assert [note for note in task.notes if any(words in note for words in FALSE_ALARMS[1:])] == []
 
 
 def test_loss_that_a_train_step_returns_is_in_the_history(libraries: str) -> None:

@@ -86,6 +86,7 @@ PROGRAMS = {
         Program(name="text_transformer", expected=BOTH, is_slow=True),
         Program(name="timeseries_transformer", expected=BOTH, is_slow=True),
         Program(name="train_step_compiled", expected=BOTH, is_slow=True),
+        Program(name="train_step_keras2", expected=BOTH, is_slow=True),
         Program(name="train_step_guide", expected=BOTH, kill_after=6, is_slow=True),
         Program(name="vae", expected=BOTH, is_slow=True),
         Program(name="vision_transformer", expected=BOTH, is_slow=True),

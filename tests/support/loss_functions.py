@@ -392,6 +392,11 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
         def call(self, inputs: Any) -> Any:
             return inputs + tf.random.normal(tf.shape(inputs))
 
+    class Sampling(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, inputs: Any) -> Any:
+            tf.random.normal(tf.shape(inputs))
+            return inputs
+
     def assign_if(decides: Any, variable: Any, value: Any) -> None:
         if hasattr(keras, "ops"):  # Keras 3 builds layers without effects, where it follows no condition
             variable.assign(tf.where(decides, value(), tf.convert_to_tensor(variable)))
@@ -482,6 +487,7 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
 
     layers = {
         "a layer that draws": Noise,
+        "a layer whose draws are not used": Sampling,
         "a dropout": lambda: keras.layers.Dropout(0.5),
         "a sum and a dropout": lambda: keras.layers.Dropout(0.5),
         "a pruned layer": Pruned,

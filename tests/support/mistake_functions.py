@@ -230,6 +230,8 @@ def constant_inputs(ctx: Any) -> dict[str, Any]:
         "splits": lambda x: tf.concat(tf.split(x, 16), axis=0),
         "takes 8": lambda x: x - x[8],
         "takes 12": lambda x: x - tf.gather(x, 12),
+        "halves": lambda x: x[:8] + x[8:],
+        "splits in two": lambda x: tf.add(*tf.split(x, [8, 8])),
         "looks up": lambda x: x + tf.gather(tf.ones([5, 6]), 12),  # wrong on one device too
     }
     # tf_keras makes it one of a replica's rows.

@@ -62,7 +62,13 @@ class TestAConstantBatchSize:
                 "is a batch, each of 2 replicas has only its part; take rows that each part has, or use one "
                 "worker with one device"
             )
+        assert told.pop("halves") == (
+            "UnsupportedError: layer halves combines 8 rows of a tensor with 0 rows. If they are parts of a "
+            "batch that is cut at constant rows, such as x[:8] and x[8:], each of 2 replicas has fewer rows; "
+            "put what belongs together into one row, or use one worker with one device"
+        )
         for name, error in told.items():
+            name = name.replace(" ", "_")
             refusal = f"UnsupportedError: layer {name} has a constant batch size of 16 rows, and each of 2 "
             assert error.startswith(refusal), name
 

@@ -52,6 +52,7 @@ DICE = "Keras's loss Dice compares the examples of a batch"
 MODELS = {
     "a metric that draws": ["contrast (", "compares the examples of a batch"],
     "a layer that draws": [f"layers noise {DRAWS}"],
+    "a layer whose draws are not used": [],
     "a dropout": [f"layers dropout {DRAWS}{ANY_NUMBER}"],
     "a sum and a dropout": [f"layers dropout_1 {DRAWS}{ANY_NUMBER}"],
     "a masked mean": ["its losses depend on how a batch is divided"],

@@ -68,6 +68,7 @@ class Probe:
       updates: What the optimizers were given, in order.
       means: The `Mean` metrics that were given a scalar without a weight, with that scalar, in order.
       weighted_means: Those that were given one with a weight.
+      of_metrics: What tf_keras's metrics were given, which are not updated.
       statistics: By which layers normalise; None where each trace has its own.
     """
 
@@ -75,12 +76,15 @@ class Probe:
     updates: list[Update] = field(default_factory=list)
     means: list[tuple[Any, Any]] = field(default_factory=list)
     weighted_means: list[tuple[Any, Any]] = field(default_factory=list)
+    of_metrics: list[Any] = field(default_factory=list)
     statistics: Statistics | None = None
     _of_tapes: list[tuple[set[int], Any]] = field(default_factory=list)
+    _graph: Any = None
 
     def collect(self, step: Callable[[], Any]) -> list[Update]:
         """Runs `step` and returns what it gave to its optimizers, which change nothing."""
         self.updates, self.means, self.weighted_means, self._of_tapes = [], [], [], []
+        self._graph = tf.compat.v1.get_default_graph()
         gradient = tf.GradientTape.gradient
 
         def noted(tape: tf.GradientTape, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,6 +101,22 @@ class Probe:
         ):
             step()
         return self.updates
+
+    def note_mean(self, metric: Any, value: Any, *, is_weighted: bool) -> None:
+        """Notes a scalar that a `Mean` metric is given.
+
+        Not one of a graph of Keras's own, in which it finds the shapes of a layer's outputs.
+        """
+        if tf_private.outside_of_control_flow(tf.compat.v1.get_default_graph()) is self._graph:
+            (self.weighted_means if is_weighted else self.means).append((metric, value))
+
+    def note_given(self, values: Any) -> None:
+        """Notes what a metric is given, such as a distribution that it takes for a tensor."""
+        for value in tf.nest.flatten(values):
+            try:
+                self.of_metrics.append(tf.convert_to_tensor(value))
+            except (TypeError, ValueError):  # ragged, for example
+                self.of_metrics += tf.nest.flatten(value, expand_composites=True)
 
     def record(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, is_reduced: bool = False

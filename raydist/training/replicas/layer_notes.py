@@ -70,6 +70,12 @@ def refusing_constant_rows(model: Any, strategy: tf.distribute.Strategy) -> Iter
                 str(own),
                 "write -1 or tf.shape(x)[0] in its place",
             ) from error
+        if num_replicas > 1 and (rows := _rows_beside_none(message)):
+            raise UnsupportedError(
+                f"{layer} combines {rows} rows of a tensor with 0 rows. If they are parts of a batch that is "
+                f"cut at constant rows, such as x[:{rows}] and x[{rows}:], each of {num_replicas} replicas "
+                "has fewer rows; put what belongs together into one row, or use one worker with one device"
+            ) from error
         asked = re.search(_ROW_OUTSIDE, message)
         index, size = map(int, filter(None, asked.groups())) if asked else (0, 0)
         if not size <= index < num_replicas * size:
@@ -82,14 +88,17 @@ def refusing_constant_rows(model: Any, strategy: tf.distribute.Strategy) -> Iter
 
 
 _SHAPE = r"\[(\d+)[^\]]*\]"
-_UNLIKE_ROWS = (
-    rf"= BroadcastTo\[.*input shapes: {_SHAPE}, .*input\[1\] = {_SHAPE}",
+_COMBINED = (
     # A matrix's rows are the other one's columns.
     rf"= (?!MatMul)\w+\[.*input shapes: {_SHAPE}, {_SHAPE}",
+    rf"Incompatible shapes: {_SHAPE} vs\. {_SHAPE}",
+)
+_UNLIKE_ROWS = (
+    rf"= BroadcastTo\[.*input shapes: {_SHAPE}, .*input\[1\] = {_SHAPE}",
+    *_COMBINED,
     r"Dimension must be (\d+) but is (\d+) for .* = Unpack\[.*axis=0",
     r"evenly divisible by (\d+) but is (\d+)\n.*(?s:.*)input\[0\] = <0>",
     r"params\.shape\[0\]: (\d+) should be equal to indices\.shape\[0\]: (\d+)",
-    rf"Incompatible shapes: {_SHAPE} vs\. {_SHAPE}",
     rf"Shape of tensor \S+ {_SHAPE} is not compatible with expected shape {_SHAPE}",
     r"Dimension 0 in both shapes must be equal, but are (\d+) and (\d+)",
     r"\[set_shape\](?s:.*) = \] \[(\d+)\](?s:.*) = \] \[(\d+)\]",
@@ -109,6 +118,8 @@ def _rows_wanted(message: str, num_replicas: int) -> tuple[int, int, str] | None
     Where only the numbers of values are known, these and `values`.
     """
     unit = "rows"
+    if split := re.search(r"axis of size (\d+) into pieces of size \[([\d,]+)\](?s:.*) = <0>", message):
+        message = f"Incompatible shapes: [{split[1]}] vs. [{sum(map(int, split[2].split(',')))}]"
     if sizes := re.search(rf"a tensor with (\d+) elements to shape {_SHAPE} \((\d+) elements\)", message):
         values, wanted, all_values = map(int, sizes.groups())
         own = values * wanted / max(all_values, 1)
@@ -124,6 +135,13 @@ def _rows_wanted(message: str, num_replicas: int) -> tuple[int, int, str] | None
         num_replicas > 1 and own in (wanted // num_replicas, -(-wanted // num_replicas)) and own < wanted
     )
     return (int(own), wanted, unit) if is_part else None
+
+
+def _rows_beside_none(message: str) -> int | None:
+    """Returns the rows of a tensor that is combined with one of no rows; None for another message."""
+    found = (re.search(one, message) for one in _COMBINED)
+    sizes = sorted(map(int, next((one.groups() for one in found if one), (0, 0))))
+    return sizes[1] if sizes[0] == 0 and sizes[1] > 1 else None
 
 
 def _needs_all_rows(cause: str, strategy: tf.distribute.Strategy, own: str, remedy: str) -> UnsupportedError:

@@ -108,6 +108,8 @@ def _results(op: tf.Operation, given: Sequence[_State]) -> list[_State]:
     found = []
     for output in op.outputs:
         kind = _kind_of(output, is_sized=is_sized)
+        if op.type in ("Sum", "Reshape") and all(one.kind is not _Kind.ROWS for one in values):
+            kind = _Kind.WHOLE  # also where TensorFlow does not know its shape
         is_number = output.dtype.is_floating or output.dtype.is_complex
         mixes = is_number and not _is_linear(op, values, kind)
         found.append(_State(kind, is_sized and kind is _Kind.ROWS, is_mixed or mixes))
@@ -130,7 +132,7 @@ def _is_linear(op: tf.Operation, values: Sequence[_State], kind: _Kind) -> bool:
     if kind is _Kind.ROWS:  # each example gets what comes from all of them
         return False
     has_rows = any(one.kind is _Kind.ROWS for one in values)
-    if op.type == "Cast":
+    if op.type in ("AddN", "Cast"):  # all that is added has the shape of the sum
         return True
     if op.type in ("Select", "SelectV2") and is_whole[0]:
         return False

@@ -194,7 +194,7 @@ def _differences(metrics: Sequence[Any], checked: step_check.StepCheck) -> list[
     tensors: list[tf.Tensor] = []
     failed: set[int] = set()
     # A metric that draws, to break ties for example, would differ from itself.
-    with rehearsal.graph.as_default(), tf_private.constant_draws(lambda: None):
+    with rehearsal.graph.as_default(), tf_private.constant_draws(lambda constant: None):
         for index, (metric, calls) in enumerate(zip(metrics, rehearsal.metric_calls, strict=True)):
             try:
                 tensors += _results(metric, calls)

@@ -95,7 +95,7 @@ class Rehearsal:
       depends_on_replicas: Whether anything but raydist asks: tf_keras's compiled losses do, for example.
       reduces_twice: Whether it reduces something over replicas, outside of layers, and an optimizer adds up
         its gradients again.
-      drawing: The layers and metrics of the model that draw random numbers.
+      drawing: The layers and metrics of the model that draw random numbers which the step uses.
       drawing_function: A method of the model's that draws some by itself; None where none does.
       draws_elsewhere: Whether something else does, such as a loss.
     """
@@ -128,6 +128,7 @@ class Rehearsal:
         self.asks_for_replicas = self.depends_on_replicas = False
         self.reduces_twice = self.draws_elsewhere = False
         self.drawing: list[Any] = []
+        self._draws: list[tuple[Any, tf.Tensor | None]] = []
         self.drawing_function: Any = None
         self._model, self._shown = model, shown
         self.spec, self.watched = spec, watched
@@ -156,6 +157,7 @@ class Rehearsal:
             return [tf.identity(one) for one in flat if one is not None]
 
         self._run = tf_private.WithoutEffects(outputs, tf.TensorSpec([], tf.float32), spec)
+        self._note_used_draws()
         self._runs: dict[tuple[int, ...], Callable[..., list[tf.Tensor]]] = {}
         self.graph = self._run.graph
         self.means = [metric for metric, _ in self._probe.means[:MOST_MEANS]]
@@ -343,23 +345,39 @@ class Rehearsal:
         is_of_step = not (_is_of_library(frame) or _is_gradient(frame) or _is_in_layer(frame))
         self.reduces_twice = self.reduces_twice or is_of_step
 
-    def _note_draw(self) -> None:
+    def _note_draw(self, constant: tf.Tensor | None) -> None:
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and not self._is_drawing(frame):
+        while frame is not None and self._drawing_in(frame) is None:
             frame = frame.f_back
-        self.draws_elsewhere = self.draws_elsewhere or frame is None
+        self._draws.append((None if frame is None else self._drawing_in(frame), constant))
 
-    def _is_drawing(self, frame: FrameType) -> bool:
-        """Whether a call is one of a layer, a metric or a method of the model's; notes it if so."""
+    def _drawing_in(self, frame: FrameType) -> Any:
+        """Returns the layer, the metric or the method of the model's that a call is one of; None if none."""
         owner = frame.f_locals.get("self")
         if id(owner) in self._owners:
-            self.drawing += [owner] if all(one is not owner for one in self.drawing) else []
-        elif owner is not None and owner is self._model and _package_of(frame) not in _LIBRARIES:
-            name = frame.f_code.co_name.removeprefix("tf__")  # what AutoGraph makes of it
-            self.drawing_function = getattr(type(owner), name, type(owner))
-        else:
-            return False
-        return True
+            return owner
+        if owner is None or owner is not self._model or _package_of(frame) in _LIBRARIES:
+            return None
+        name = frame.f_code.co_name.removeprefix("tf__")  # what AutoGraph makes of it
+        return getattr(type(owner), name, type(owner))
+
+    def _note_used_draws(self) -> None:
+        """Notes who draws what the step uses.
+
+        TensorFlow Probability draws a sample of each distribution that a layer returns, also for a loss that
+        takes the distribution.
+        """
+        of_metrics = [one for one in self._probe.of_metrics if getattr(one, "graph", None) is self._run.graph]
+        used = {id(op) for op in self._run.used_by(of_metrics)}
+        for drawing, constant in self._draws:
+            if constant is not None and id(constant.op) not in used:
+                continue
+            if drawing is None:
+                self.draws_elsewhere = True
+            elif id(drawing) not in self._owners:
+                self.drawing_function = drawing
+            elif all(one is not drawing for one in self.drawing):
+                self.drawing.append(drawing)
 
 
 def _observed_call(layer: Any, record: Callable[[LayerCall], None]) -> Callable[..., Any]:

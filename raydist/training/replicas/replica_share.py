@@ -171,13 +171,13 @@ def of_step(metric: Any, value: Any, weight: Any) -> tuple[Any, Any]:
     """
     if weight is not None:
         if (probe := gradient_probe.active()) is not None:
-            probe.weighted_means.append((metric, tf.convert_to_tensor(value)))
+            probe.note_mean(metric, tf.convert_to_tensor(value), is_weighted=True)
         return value, weight
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_floating:  # a share of one would be cut off
         value = tf.cast(value, tf.float32)
     if (probe := gradient_probe.active()) is not None:
-        probe.means.append((metric, value))
+        probe.note_mean(metric, value, is_weighted=False)
     weight = step_weight(value.dtype)
     if weight is not None and (_replica.step.rule, _replica.step.is_evaluation) in _takers_of_sums.get(
         metric, ()

@@ -86,6 +86,7 @@ from raydist.training.tf_private.random_numbers import (
     draw_anew_in_each_pass as draw_anew_in_each_pass,
     eager_seeds as eager_seeds,
     global_random_variables as global_random_variables,
+    outside_of_control_flow as outside_of_control_flow,
     set_eager_seeds as set_eager_seeds,
 )
 from raydist.training.tf_private.strategies import (

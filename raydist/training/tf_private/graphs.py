@@ -103,9 +103,9 @@ def reads_any(tensor: tf.Tensor, variables: Sequence[Any]) -> bool:
     return any(id(one) in inside for op in ops_behind(tensor) for one in op.inputs)
 
 
-def ops_behind(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """Yields each operation that a tensor of a graph is computed by, once."""
-    ahead, seen = [tensor.op], set[int]()
+def ops_behind(*tensors: tf.Tensor) -> Iterator[tf.Operation]:
+    """Yields each operation that tensors of a graph are computed by, once."""
+    ahead, seen = [one.op for one in tensors], set[int]()
     while ahead:
         op = ahead.pop()
         if id(op) not in seen:

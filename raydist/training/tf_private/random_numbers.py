@@ -33,14 +33,21 @@ _DRAWN = {**dict.fromkeys(op_types.UNIFORM_DRAWS, 0.9375), **dict.fromkeys(op_ty
 _GENERATOR_STATE = 3
 
 
+def outside_of_control_flow(graph: Any) -> Any:
+    """Returns the graph that a condition or a loop is in, if the graph is that of one; else the graph."""
+    while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    return graph
+
+
 @contextlib.contextmanager
-def constant_draws(on_draw: Callable[[], None]) -> Iterator[None]:
+def constant_draws(on_draw: Callable[[tf.Tensor | None], None]) -> Iterator[None]:
     """Lets the graph that is being traced have constants in the place of random numbers.
 
     Its conditions and loops too; not a `tf.function` that it calls, which may be called again later.
 
     Args:
-      on_draw: Called where numbers would be drawn.
+      on_draw: Called where numbers would be drawn, with the constant in their place; None where they are.
     """
     owner, root = func_graph.FuncGraph, tf.compat.v1.get_default_graph()
     original = owner._create_op_internal
@@ -49,20 +56,22 @@ def constant_draws(on_draw: Callable[[], None]) -> Iterator[None]:
         number, least = _DRAWN.get(op_type), op_types.INTEGER_DRAWS.get(op_type)
         drawn = original(self, op_type, inputs, *args, **kwargs)
         is_generator = op_type == op_types.GENERATES
-        if number is None and least is None and not is_generator:
+        # Keras finds the shapes of a layer's outputs in a graph of its own (base_layer.py,
+        # `_infer_output_signature`).
+        is_of_step = not self.name.endswith("_scratch_graph")
+        if (number is None and least is None and not is_generator) or not is_of_step:
             return drawn
-        if not is_generator:
-            on_draw()
-        graph = self
-        while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
-            graph = graph.outer_graph
-        if graph is not root:
+        if outside_of_control_flow(self) is not root:
+            if not is_generator:
+                on_draw(None)
             return drawn
         with self.as_default():
             if is_generator:
                 return _Replaced(drawn, outputs=[tf.zeros([_GENERATOR_STATE], tf.int64)])
             value = inputs[least] if least else tf.constant(number, drawn.outputs[0].dtype)
-            return _Replaced(drawn, outputs=[tf.fill(inputs[0], value)])
+            constant = tf.fill(inputs[0], value)
+            on_draw(constant)
+            return _Replaced(drawn, outputs=[constant])
 
     with changed(owner, _create_op_internal=create):
         yield

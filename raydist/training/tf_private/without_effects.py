@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.training import op_types
-from raydist.training.tf_private.graphs import draws_by_own_seed, has_state, operations_in
+from raydist.training.tf_private.graphs import (
+    bodies_of,
+    draws_by_own_seed,
+    has_state,
+    operations_in,
+    ops_behind,
+)
 
 
 class WithoutEffects:
@@ -45,6 +51,11 @@ class WithoutEffects:
         self._run = traced.prune(self.inputs, traced.outputs)
         self.needed: tf.Graph = self._run.graph
         self.effects = _effects_in(self.needed)
+
+    def used_by(self, tensors: Sequence[tf.Tensor]) -> Iterator[tf.Operation]:
+        """Yields each operation that the outputs need, or what has effects, or `tensors` of the graph."""
+        changing = [op for op in self.graph.get_operations() if _changes_something(op)]
+        return ops_behind(*self._traced.outputs, *(one for op in changing for one in op.inputs), *tensors)
 
     def __call__(self, *args: Any) -> list[tf.Tensor]:
         """Returns the outputs.
@@ -103,6 +114,11 @@ def _check_effects(effects: Sequence[str]) -> None:
 
 def _effects_in(graph: tf.Graph) -> list[str]:
     return sorted({op.type for op in operations_in(graph) if _has_effect(op.type)})
+
+
+def _changes_something(op: tf.Operation) -> bool:
+    inside = (one for body in bodies_of(op) for one in operations_in(body))
+    return _has_effect(op.type) or any(_has_effect(one.type) for one in inside)
 
 
 def _has_effect(op_type: str) -> bool:

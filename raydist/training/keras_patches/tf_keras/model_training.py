@@ -43,10 +43,11 @@ def update_state_wrapper(
         probe = gradient_probe.active()
         if probe is None:
             return wrapped(metric_obj, *args, **kwargs)
+        probe.note_given((args, kwargs))
         is_scalar = bool(args) and getattr(args[0], "shape", None) == ()
         if is_scalar and isinstance(metric_obj, tf_keras.metrics.Mean):
             is_weighted = len(args) > 1 or kwargs.get("sample_weight") is not None
-            (probe.weighted_means if is_weighted else probe.means).append((metric_obj, args[0]))
+            probe.note_mean(metric_obj, args[0], is_weighted=is_weighted)
         return tf.no_op()
 
     return tf.__internal__.decorator.make_decorator(update_state_fn, decorated)
