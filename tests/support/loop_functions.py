@@ -882,7 +882,7 @@ def parts_without_effects(ctx: Any) -> dict[str, Any]:
     state = generator.state.numpy().tolist()
 
     def draws(x: Any) -> list[Any]:
-        with tf_private.constant_draws(lambda: None):
+        with tf_private.constant_draws(lambda constant: None):
             return [x + generator.normal([])]
 
     drawing = tf_private.WithoutEffects(draws, spec)

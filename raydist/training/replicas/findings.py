@@ -11,12 +11,9 @@ import dataclasses
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from raydist.training.replicas.step_check import StepCheck
 
 # Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
 TOLERANCE = 1e-3
@@ -193,40 +190,6 @@ class StepFindings:
     has_effects: float = 0.0
     may_divide: float = 0.0
     may_divide_part: float = 0.0
-
-    @classmethod
-    def of(cls, check: StepCheck | None, division: Division = Division.NONE) -> StepFindings:
-        if check is None:
-            return cls()
-        step, errors = check.rehearsal, np.array([check.errors, check.errors_before_clipping])
-        found = cls(
-            errors=np.where(errors < NOT_COMPUTED, errors, 0.0),
-            is_known=errors < NOT_COMPUTED,
-            has_compared=check.has_compared,
-            asks_for_replicas=step.asks_for_replicas,
-            is_random=step.is_random,
-            reduces_itself=step.reduces_itself,
-            reduces_twice=step.reduces_twice,
-            is_without_updates=not step.updates,
-            trains_by_hand=any(one.trainable for one in step.fed),
-            clips_gradients=step.clips_gradients,
-            clips_batch_gradient=step.clips_batch_gradient,
-            tolerance=step.tolerance,
-            is_checked=True,
-            holds_for_first_batch_only=not check.is_additive,
-            has_effects=bool(step.effects),
-            may_divide=division is Division.WHOLE,
-            may_divide_part=division is Division.PART,
-        )
-        if check.has_compared:
-            found.takes_sums[:, : len(check.takes_sums[0])] = check.takes_sums
-            found.shows_batch[:] = check.shows_batch
-            kinds = np.asarray(check.returned)[:, :MOST_RETURNED]
-            for index, kind in enumerate((1, 0, -1)):
-                found.returned[:, index, : kinds.shape[1]] = kinds == kind
-            for index, one in enumerate(check.dependences[:MOST_RETURNED]):
-                found.returned_varies[index], found.returned_fixed[index] = not one.is_additive, one.is_fixed
-        return found
 
     def joined(self, mean_of: Callable[[list[float]], Sequence[float]]) -> StepFindings:
         """Returns the mean over the workers.

@@ -427,7 +427,8 @@ def _of_workers(
     strategy: tf.distribute.Strategy, check: step_check.StepCheck | None, division: Division = Division.NONE
 ) -> StepFindings:
     """Returns the mean of what all workers have found. A collective."""
-    return StepFindings.of(check, division).joined(lambda numbers: findings_of_workers(strategy, numbers))
+    own = StepFindings() if check is None else check.findings(division)
+    return own.joined(lambda numbers: findings_of_workers(strategy, numbers))
 
 
 def _find_rule(

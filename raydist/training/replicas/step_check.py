@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training.replicas import linearity, slices
-from raydist.training.replicas.findings import NOT_COMPUTED, TOLERANCE, Division
+from raydist.training.replicas.findings import MOST_RETURNED, NOT_COMPUTED, TOLERANCE, Division, StepFindings
 from raydist.training.replicas.gradients import with_unique_rows
 from raydist.training.replicas.rehearsal import NOTHING, Outcome, Rehearsal, Shown, Watched
 
@@ -194,6 +194,42 @@ class StepCheck:
                     )
             before = scale
             yield found
+
+    def findings(self, division: Division = Division.NONE) -> StepFindings:
+        """Returns what was measured as numbers, which workers can exchange.
+
+        Args:
+          division: What of the gradients is divided by a number from outside.
+        """
+        step, errors = self.rehearsal, np.array([self.errors, self.errors_before_clipping])
+        found = StepFindings(
+            errors=np.where(errors < NOT_COMPUTED, errors, 0.0),
+            is_known=errors < NOT_COMPUTED,
+            has_compared=self.has_compared,
+            asks_for_replicas=step.asks_for_replicas,
+            is_random=step.is_random,
+            reduces_itself=step.reduces_itself,
+            reduces_twice=step.reduces_twice,
+            is_without_updates=not step.updates,
+            trains_by_hand=any(one.trainable for one in step.fed),
+            clips_gradients=step.clips_gradients,
+            clips_batch_gradient=step.clips_batch_gradient,
+            tolerance=step.tolerance,
+            is_checked=True,
+            holds_for_first_batch_only=not self.is_additive,
+            has_effects=bool(step.effects),
+            may_divide=division is Division.WHOLE,
+            may_divide_part=division is Division.PART,
+        )
+        if self.has_compared:
+            found.takes_sums[:, : len(self.takes_sums[0])] = self.takes_sums
+            found.shows_batch[:] = self.shows_batch
+            kinds = np.asarray(self.returned)[:, :MOST_RETURNED]
+            for index, kind in enumerate((1, 0, -1)):
+                found.returned[:, index, : kinds.shape[1]] = kinds == kind
+            for index, one in enumerate(self.dependences[:MOST_RETURNED]):
+                found.returned_varies[index], found.returned_fixed[index] = not one.is_additive, one.is_fixed
+        return found
 
     def divides_by(self, steps: Sequence[Callable[[Any], Any]]) -> Division:
         """Returns what a number does to the gradients, by steps that have it once, twice and four times.
