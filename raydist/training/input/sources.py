@@ -42,7 +42,7 @@ class Source:
     """Data that begin at the position by themselves.
 
     Attributes:
-      groups: Which batches make up each step.
+      start: The position. `groups`: which batches make up each step.
     """
 
     def __init__(self, start: Start | None = None, groups: BatchGroups | None = None) -> None:
