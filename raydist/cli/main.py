@@ -178,6 +178,8 @@ def _usage_sentence(error: click.ClickException, arguments: Sequence[str]) -> st
     text = error.format_message()
     if isinstance(error, click.NoSuchOption):
         text = "; ".join([error.message.rstrip("."), *_near_options(error)])  # click's may be far
+    if extra := re.fullmatch(r"Got unexpected extra argument \((.+)\)", text):
+        text = "; ".join([f"Got unexpected extra argument {extra[1]!r}", *_meant_options(extra[1], context)])
     sentence = re.sub(r"\s*\n\s*", " ", text).rstrip(".")
     return f"{sentence} (see `{command} --help`)"
 
@@ -193,6 +195,15 @@ def _near_options(error: click.NoSuchOption) -> Iterator[str]:
             spelled |= long or {str(option.name).partition("_")[0]: flags[0]}  # -p has none
     if near := [spelled[name] for name in nearest(error.option_name.lstrip("-"), spelled)]:
         yield f"did you mean {' or '.join(near)}?"
+
+
+def _meant_options(argument: str, context: click.Context | None) -> Iterator[str]:
+    """Yields `did you mean --task worker/1?`, if an argument looks like the value of an option."""
+    options = {name for one in context.command.params for name in one.opts} if context else set()
+    if "--task" in options and re.fullmatch(r"(chief|worker|ps|evaluator)/\d+", argument):
+        yield f"did you mean --task {argument}?"
+    elif "-p" in options:
+        yield "a param is -p NAME=VALUE"
 
 
 # The numbers of arg_start and arg_end in /proc/PID/stat, counted from 1 (proc(5)).

@@ -272,18 +272,21 @@ class Controller:
         """Stops the group, if there is one, and returns what is known of its tasks then."""
         group = self._group
         problem = self._stop_group(for_another=for_another, keeps_state=keeps_state)
-        return GroupStopped(
-            problem,
-            statuses=() if group is None else group.last_statuses(),
-            checkpoint=self._stored_checkpoint(),
-        )
-
-    def _stored_checkpoint(self) -> StoredCheckpoint | None:
+        statuses = () if group is None else group.last_statuses()
+        reported = [status.checkpoint for status in statuses if status.checkpoint is not None]
+        named = next(reversed(reported), self._machine.reached.checkpoint)
+        stored, is_gone, note = None, False, None
         try:
-            return self._newest_checkpoint()
+            stored = self._newest_checkpoint()
+            is_gone = stored is None and named is not None
         except StorageError as error:
             logger.warning("the newest checkpoint could not be looked up: %s", error)
-            return None
+            note = f"{named} may be gone, storage cannot be read: {error}" if named is not None else None
+        if is_gone:
+            note = f"{named} is gone: something has deleted the run's checkpoints from storage"
+        return GroupStopped(
+            problem, statuses=statuses, checkpoint=stored, is_checkpoint_gone=is_gone, note=note
+        )
 
     def _stop_group(self, *, for_another: bool, keeps_state: bool) -> str | None:
         """Stops the group, if there is one; returns why it could not be stopped, or None."""

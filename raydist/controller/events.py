@@ -84,11 +84,15 @@ class GroupStopped:
       problem: Why some of them may still be there; None when all are gone.
       statuses: What the tasks sent since the last update; they train on until their processes end.
       checkpoint: What is on storage now; None where there is none, or storage could not be read.
+      is_checkpoint_gone: Whether one was reported, and storage has none.
+      note: What is to be said about the checkpoint; None where it is there, or none was reported.
     """
 
     problem: str | None = None
     statuses: tuple[TaskStatus, ...] = ()
     checkpoint: StoredCheckpoint | None = None
+    is_checkpoint_gone: bool = False
+    note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -414,6 +414,10 @@ class RunMachine:
         self._update_reached(stopped.statuses)
         if stopped.checkpoint is not None:
             self.reached = self.reached.with_checkpoint(stopped.checkpoint.uri, step=stopped.checkpoint.step)
+        if stopped.is_checkpoint_gone:
+            self.reached = dataclasses.replace(self.reached, checkpoint=None)
+        if stopped.note is not None:
+            self._note(stopped.note)
 
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:
         number = self.attempt.number

@@ -45,7 +45,8 @@ class TaskContext(TrainContext):
 
     def __getattr__(self, name: str) -> Any:
         known = [one for one in dir(self) if not one.startswith("_")]
-        raise AttributeError(f"ctx has no {name!r}; {suggest(name, known)}", name=name, obj=self)
+        remedy = _NOT_NEEDED.get(name) or suggest(name, known)
+        raise AttributeError(f"ctx has no {name!r}; {remedy}", name=name, obj=self)
 
     @property
     def strategy(self) -> Any:
@@ -209,6 +210,17 @@ class ScriptContext(TaskContext):
     def _trainer(self) -> base.Trainer:
         self._strategies.planned()
         return self._make_trainer(self._run)
+
+
+# What does itself what one may look for a method of.
+_NOT_NEEDED = {
+    **dict.fromkeys(
+        ("export", "save_model"), "ctx.fit exports the model at its end, and --no-export leaves it out"
+    ),
+    **dict.fromkeys(
+        ("rank", "world_rank", "worker_rank"), "ctx.task.index is the number of the worker, from 0"
+    ),
+}
 
 
 def _bound(name: str, *args: Any, **options: Any) -> dict[str, Any]:

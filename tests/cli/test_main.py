@@ -63,6 +63,22 @@ def test_folder_that_was_deleted_is_exit_2(arguments: list[str], tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["logs", "r", "worker/1"], "argument 'worker/1'; did you mean --task worker/1?"),
+        (["submit", "job.py", "-p", "rate", "0.1"], "argument '0.1'; a param is -p NAME=VALUE"),
+        (["status", "r", "other"], "argument 'other' (see"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_argument_that_belongs_to_an_option_is_told(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == 2
+    assert hint in capsys.readouterr().err
+
+
 def test_usage_error_with_json_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["submit", "--json"]) == 2
     printed = json.loads(capsys.readouterr().out)

@@ -309,6 +309,23 @@ def test_result_says_what_the_tasks_did_until_they_were_gone(
     assert [event["checkpoint"] for event in run.of("checkpoint")][-1] == expected[1]
 
 
+@pytest.mark.parametrize(
+    ("stored", "checkpoint", "note"),
+    [
+        (lambda: None, None, "/c/step-48 is gone: something has deleted the run's checkpoints from storage"),
+        (cannot_be_read, "/c/step-48", "/c/step-48 may be gone, storage cannot be read: "),
+    ],
+    ids=["deleted", "away"],
+)
+def test_checkpoint_that_storage_does_not_have_at_the_end_is_told(
+    stored: Callable[[], StoredCheckpoint], checkpoint: str | None, note: str
+) -> None:
+    run = Run([train, train_on_while_stopped, press_ctrl_c], newest_checkpoint=stored)
+    result = run.controller.run()
+    assert result.checkpoint == checkpoint
+    assert [one for one in result.notes if one.startswith(note)] != []
+
+
 def test_resumed_run_that_is_stopped_before_it_trains_keeps_its_checkpoint() -> None:
     stored = StoredCheckpoint(step=48, uri="/c/step-48")
     run = Run([place, press_ctrl_c], first_attempt=1, newest_checkpoint=lambda: stored)

@@ -281,6 +281,11 @@ def slips(ctx: Any) -> dict[str, str]:
         "predict": lambda: model.predict(data, verbose=0),
         "steps": lambda: ctx.train_steps(lambda batch: {"loss": 0.0}, data, num_steps=1),
         "name": lambda: ctx.num_wokers,
+        "export": lambda: ctx.export(model),
+        "rank": lambda: ctx.rank,
+        "epochs": lambda: ctx.fit(model, data, epochs=1.5),
+        "size": lambda: ctx.fit(model, np.ones((8, 4)), np.zeros(8), epochs=1, batch_size="8"),
+        "class": lambda: ctx.fit(model, data, epochs=1, callbacks=[tf.keras.callbacks.EarlyStopping]),
         "save": lambda: ctx.save(step=1),
     }
     errors = {}

@@ -165,3 +165,10 @@ def test_data_without_batches_and_a_name_that_the_context_lacks_are_told(keras: 
         assert task.values[name].endswith("add .batch(GLOBAL_BATCH_SIZE) to the dataset")
     assert task.values["save"].startswith("ctx.save got nothing to save; name what it stores: ctx.save(step=")
     assert task.values["name"] == "ctx has no 'num_wokers'; did you mean num_workers?"
+    assert task.values["export"].startswith("ctx has no 'export'; ctx.fit exports the model at its end")
+    assert task.values["rank"].startswith("ctx has no 'rank'; ctx.task.index is the number of the worker")
+    assert task.values["epochs"] == "ctx.fit got epochs=1.5; give a whole number"
+    assert task.values["size"] == "ctx.fit got batch_size='8'; give a whole number"
+    assert task.values["class"] == (
+        "ctx.fit got the class EarlyStopping as a callback; give an object of it, such as EarlyStopping()"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,20 @@ class FitRequest:
     accumulate: int = 1
     callbacks: Sequence[Any] = ()
     verbose: int | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "initial_epoch", "batch_size"):
+            value = getattr(self, name)
+            try:
+                operator.index(0 if value is None else value)
+            except TypeError:
+                raise UnsupportedError(f"ctx.fit got {name}={value!r}; give a whole number") from None
+        for one in self.callbacks if isinstance(self.callbacks, Sequence) else ():
+            if isinstance(one, type):
+                raise UnsupportedError(
+                    f"ctx.fit got the class {one.__name__} as a callback; give an object of it, such as "
+                    f"{one.__name__}()"
+                )
 
     def validates(self, epoch: int) -> bool:
         """Whether the data are evaluated at the end of an epoch, counted from 0, as Keras counts."""
