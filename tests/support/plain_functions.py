@@ -60,6 +60,21 @@ def fits_in_a_row(ctx: Any) -> dict[str, Any]:
     }
 
 
+def after_a_fit_with_callbacks(ctx: Any) -> dict[str, Any]:
+    """A plain fit after one with ctx.callbacks()."""
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
+    status, steps = progress_of(ctx).status, []
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    model.fit(data, epochs=2, verbose=0, callbacks=ctx.callbacks())
+    steps.append(status().step)
+    model.fit(data, epochs=1, verbose=0)
+    steps.append(status().step)
+    return {"steps": steps}
+
+
 def packed(ctx: Any) -> dict[str, Any]:
     """Returns the largest number of steps that a call of a plain fit has had."""
     import tensorflow as tf

@@ -14,7 +14,13 @@ FUNCTIONS = "tests.support.plain_functions"
 # The last one leaves a task that has failed.
 CALLS: dict[str, tuple[str, dict[str, object]]] = {
     name: (f"{FUNCTIONS}:{name}", {})
-    for name in ("fits_in_a_row", "packed", "fails_before_its_first_step", "fails_after_a_fit")
+    for name in (
+        "fits_in_a_row",
+        "after_a_fit_with_callbacks",
+        "packed",
+        "fails_before_its_first_step",
+        "fails_after_a_fit",
+    )
 }
 
 
@@ -46,6 +52,8 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
         assert is_told == (cluster.keras != "legacy")  # tf_keras counts as raydist does
         assert task.values["awaits"] == 0
         assert task.values["has trained"]
+    for task in found["after_a_fit_with_callbacks"]:
+        assert task.values["steps"] == [33, 37]  # behind the 25 of before
     for task in found["packed"]:
         assert task.values["steps"] == 400
         assert task.values["largest"] > 1
@@ -53,7 +61,7 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
         assert task.values == {"raised": "ValueError"}
     for task in found["fails_after_a_fit"]:
         # A new attempt would begin with the steps of the plain fits again, and has nothing to continue from.
-        assert task.values == {"steps": 4, "awaits": 0, "failed at": 25}
+        assert task.values == {"steps": 4, "awaits": 0, "failed at": 33}
     losses = global_losses(tmp_path)
     np.testing.assert_allclose(losses[:4], found["fits_in_a_row"][0].arrays["losses"], rtol=1e-6)
 

@@ -110,7 +110,6 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     calls.call("on_train_end", position.history[-1] if position.history else {})
     run.steps_repeated += training.scheduler.num_repeated
     if not position.is_done:  # a later one exports
-        run.reporter.first_step = max(run.reporter.first_step, position.step)
         run.export(model, fit=position.number, element_spec=feed.element_spec)
     return model.history
 

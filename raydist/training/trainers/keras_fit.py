@@ -83,7 +83,6 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
         )
         fit_position.fit_ended(run, request, position, *in_all, group_size=groups.size)
         if not position.is_done:  # a later one exports
-            run.reporter.first_step = max(run.reporter.first_step, position.step)
             spec = data.exported_spec or data.element_spec or position.element_spec
             run.export(model, fit=position.number, element_spec=spec)
         return history

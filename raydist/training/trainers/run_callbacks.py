@@ -225,8 +225,12 @@ class _Checkpoint(FitHooks):
             self._keep()
 
     def on_train_end(self, logs: Any = None) -> None:
-        self.position.end(self.model, self._users)
-        self.position.run.checkpoints.finish()
+        position, reporter = self.position, self.position.run.reporter
+        position.end(self.model, self._users)
+        position.run.checkpoints.finish()
+        if position.state is not None or not position.is_done:
+            # The next training counts from here, a plain `model.fit` too.
+            reporter.first_step = max(reporter.first_step, position.step)
 
 
 def callbacks_of(run: TaskRun) -> list[Any]:
