@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +42,6 @@ def trace_step(
     step: Callable[[Any], Any],
     element_spec: Any,
     *,
-    shown: own_logs.Results,
     build: Callable[[Any, Sequence[Any]], None],
 ) -> None:
     """Traces a model's training step without running it, for what it uses, and builds its optimizers.
@@ -53,13 +51,11 @@ def trace_step(
     Args:
       step: Called with one replica's batch.
       element_spec: The structure of one replica's batch: types, or values.
-      shown: What its logs show of metrics, which the step itself notes.
       build: Builds an optimizer for the variables that it will update.
     """
     strategy = model.distribute_strategy
     is_checked = loss_rules.is_enabled() and strategy.num_replicas_in_sync > 1 and not is_central(strategy)
-    rehearsed = functools.partial(_rehearsed, shown=shown)
-    ways: list[_Way] = [rehearsed, _traced_alone] if is_checked else [_traced_alone]
+    ways = [_rehearsed, _traced_alone] if is_checked else [_traced_alone]
     for trace in ways:
         try:
             with side_effects.undone(model):
@@ -83,14 +79,10 @@ def trace_step(
     state_of(model).traced = Traced(optimizers=optimizers, updated=updated, variables=_in_order(graph))
 
 
-_Way = Callable[[Any, Callable[[Any], Any], Any], tuple[Sequence[Update], Any]]
-
-
-def _rehearsed(
-    model: Any, step: Callable[[Any], Any], element_spec: Any, *, shown: own_logs.Results
-) -> tuple[Sequence[Update], Any]:
+def _rehearsed(model: Any, step: Callable[[Any], Any], element_spec: Any) -> tuple[Sequence[Update], Any]:
     """Returns what a rehearsal of the step has found; it is kept for the check of the first batch."""
-    on_rows, given = slices.without_none(step, element_spec)
+    shown = own_logs.Results(model)
+    on_rows, given = slices.without_none(lambda batch: shown.noted(step(batch)), element_spec)
     rehearsal = Rehearsal(
         on_rows,
         strategy=model.distribute_strategy,

@@ -221,10 +221,8 @@ def build(model: Any, element_spec: Any) -> None:
             logger.info("%s is built by its train_step: %s", model.name, error)
     is_new = model.train_function is None or not step_trace.has_traced(model)
     if has_own_step and model.optimizer is not None and is_new:
-        step, shown = converted_step(model, model.train_step), own_logs.Results(model)
-        step_trace.trace_step(
-            model, lambda batch: shown.noted(step(batch)), element_spec, shown=shown, build=optimizers.build
-        )
+        step = converted_step(model, model.train_step)
+        step_trace.trace_step(model, step, element_spec, build=optimizers.build)
 
 
 def converted_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:

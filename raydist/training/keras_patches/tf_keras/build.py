@@ -21,7 +21,7 @@ from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
 from raydist.training.input import walk
 from raydist.training.keras_patches.tf_keras import optimizers
-from raydist.training.replicas import own_logs, replica_share, side_effects, slices
+from raydist.training.replicas import replica_share, side_effects, slices
 from raydist.training.replicas.findings import LossRule
 from raydist.training.replicas.gradient_probe import Probe
 
@@ -75,11 +75,10 @@ def build(model: Any, element_spec: Any) -> None:
             raise
         logger.info("%s is built by its train_step: %s", model.name, error)
     if has_own_step and (model.train_function is None or not _is_traced(model)):
-        shown = own_logs.Results(model)
-        step = converted(model.train_step, shown)
+        step = converted(model.train_step)
         if not all(layer.built for layer in model._flatten_layers()):
             _build_in_replicas(model, step, element_spec)
-        step_trace.trace_step(model, step, element_spec, shown=shown, build=optimizers.build)
+        step_trace.trace_step(model, step, element_spec, build=optimizers.build)
         _traced_losses[model] = weakref.ref(model.compiled_loss)
 
 
@@ -118,19 +117,16 @@ def _rehearse(model: Any, call: Callable[[], None]) -> None:
                 variable.assign(value)
 
 
-def converted(step: Callable[[Any], Any], shown: own_logs.Results | None = None) -> Callable[[Any], Any]:
+def converted(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns a model's step as tf_keras traces it, with results of metrics that are this replica's own.
 
     Users write `if tensor:` in their own steps.
-
-    Args:
-      shown: Notes what such a step shows in its logs.
     """
     traced = tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
 
     def local_step(batch: Any) -> Any:
         with tf_private.changed(local_results, active=True):
-            return traced(batch) if shown is None else shown.noted(traced(batch))
+            return traced(batch)
 
     return local_step
 

@@ -248,15 +248,16 @@ def _is_stock(model: Any) -> bool:
 
 def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     step, counter = getattr(model, f"{kind}_step"), getattr(model, f"_{kind}_counter")
+    converted = build.converted(step)
     # There the replicas share a metric's variables; a padding example counts, as one example more.
     is_shared = is_central(model.distribute_strategy)
 
-    shown = None if code_names.is_keras(step) else own_logs.Results(model)
+    shown, is_keras_step = own_logs.Results(model), code_names.is_keras(step)
     return model_steps.make_step_function(
         model,
-        build.converted(step, shown),
+        converted if is_keras_step else lambda batch: shown.noted(converted(batch)),
         is_training=kind == "train",
-        shown=shown,
+        shown=None if is_keras_step else shown,
         # tf_keras aggregates metrics when they are read.
         metric_variables=lambda: (
             [] if is_shared else [variable for one in model.metrics for variable in one.variables]
