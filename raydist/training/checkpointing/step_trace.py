@@ -12,11 +12,9 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
-from raydist.training.cluster.strategy import is_central
-from raydist.training.replicas import loss_rules, metric_check, own_logs, side_effects, slices
+from raydist.training.replicas import side_effects
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.model_states import state_of
-from raydist.training.replicas.rehearsal import Rehearsal, Watched
 from raydist.training.replicas.step_notes import described
 
 logger = logging.getLogger(__name__)
@@ -53,17 +51,21 @@ def trace_step(
       element_spec: The structure of one replica's batch: types, or values.
       build: Builds an optimizer for the variables that it will update.
     """
-    strategy = model.distribute_strategy
-    is_checked = loss_rules.is_enabled() and strategy.num_replicas_in_sync > 1 and not is_central(strategy)
-    ways = [_rehearsed, _traced_alone] if is_checked else [_traced_alone]
-    for trace in ways:
-        try:
-            with side_effects.undone(model):
-                updates, graph = trace(model, step, element_spec)
-            break
-        except Exception as error:
-            logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
-    else:
+    probe = Probe(model.distribute_strategy)
+    updates: list[Update] = []
+
+    @tf.autograph.experimental.do_not_convert
+    def run(batch: Any) -> None:
+        # Inside: layers that it builds are made outside of the graph, in the scope that holds there.
+        with tf_private.as_one_of(1):
+            updates[:] = probe.collect(lambda: step(batch))
+
+    specs = tf.nest.map_structure(_spec_of, element_spec)
+    try:
+        with side_effects.undone(model):
+            graph = tf.function(run, autograph=False).get_concrete_function(specs).graph
+    except Exception as error:
+        logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
         state_of(model).traced = None  # of an earlier compile
         return
     with model.distribute_strategy.scope():
@@ -77,39 +79,6 @@ def trace_step(
         if gradient is not None
     ]
     state_of(model).traced = Traced(optimizers=optimizers, updated=updated, variables=_in_order(graph))
-
-
-def _rehearsed(model: Any, step: Callable[[Any], Any], element_spec: Any) -> tuple[Sequence[Update], Any]:
-    """Returns what a rehearsal of the step has found; it is kept for the check of the first batch."""
-    shown = own_logs.Results(model)
-    on_rows, given = slices.without_none(lambda batch: shown.noted(step(batch)), element_spec)
-    rehearsal = Rehearsal(
-        on_rows,
-        strategy=model.distribute_strategy,
-        spec=tf.nest.map_structure(slices.relaxed_spec, given),
-        num_replicas=2,
-        model=model,
-        shown=shown,
-        watched=Watched(metrics=metric_check.unknown(model)),
-    )
-    state_of(model).rehearsal = rehearsal
-    return rehearsal.updates, rehearsal.graph
-
-
-def _traced_alone(model: Any, step: Callable[[Any], Any], element_spec: Any) -> tuple[Sequence[Update], Any]:
-    """Returns what the step of one replica is seen to do in a `tf.function`, which makes any variable."""
-    probe = Probe(model.distribute_strategy)
-    updates: list[Update] = []
-
-    @tf.autograph.experimental.do_not_convert
-    def run(batch: Any) -> None:
-        # Inside: layers that it builds are made outside of the graph, in the scope that holds there.
-        with tf_private.as_one_of(1):
-            updates[:] = probe.collect(lambda: step(batch))
-
-    specs = tf.nest.map_structure(_spec_of, element_spec)
-    graph = tf.function(run, autograph=False).get_concrete_function(specs).graph
-    return updates, graph
 
 
 def _in_order(graph: Any) -> list[Any]:

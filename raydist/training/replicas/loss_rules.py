@@ -150,7 +150,6 @@ def check_step(
     strategy = model.distribute_strategy
     step, batch = slices.on_own_rows(strategy, step, element)
     layers = _may_mix(model) if is_training and not is_decided else []
-    rehearsal, state_of(model).rehearsal = state_of(model).rehearsal, None
     return _checked(
         step,
         batch,
@@ -159,8 +158,7 @@ def check_step(
         model=model,
         shown=shown,
         compares=not is_decided and (not is_training or code_names.has_own_losses(model)),
-        watched=Watched(layers=(model, *layers) if layers else (), metrics=metrics),
-        rehearsal=rehearsal if is_training and not is_decided else None,
+        watched=Watched(layers=[model, *layers] if layers else [], metrics=metrics),
     )
 
 

@@ -82,8 +82,6 @@ class Rehearsal:
     """A training step, traced once for batches of any size, as one of some replicas.
 
     Attributes:
-      spec: The structure of one replica's batch.
-      watched: Whose calls are kept.
       layer_calls: The calls of the layers that are watched, in order.
       metric_calls: Of each metric that is watched, the arguments of each call of its `update_state`.
       updates: What the step gives to its optimizers: tensors of the trace.
@@ -130,8 +128,7 @@ class Rehearsal:
         self.drawing: list[Any] = []
         self._draws: list[tuple[Any, tf.Tensor | None]] = []
         self.drawing_function: Any = None
-        self._model, self._shown = model, shown
-        self.spec, self.watched = spec, watched
+        self._model, self._shown, self._spec = model, shown, spec
         self._owners: set[int] = set()
         if model is not None:
             operations = getattr(model, "operations", ())  # of a functional one of Keras 3
@@ -254,7 +251,7 @@ class Rehearsal:
         _, *tensors = self._run.inputs
         is_sized = [
             not isinstance(component, tf.TensorSpec)
-            for component in tf.nest.flatten(self.spec)
+            for component in tf.nest.flatten(self._spec)
             for _ in tf.nest.flatten(component, expand_composites=True)
         ]
         gradients = self._flat_gradients()
@@ -370,7 +367,8 @@ class Rehearsal:
         of_metrics = [one for one in self._probe.of_metrics if getattr(one, "graph", None) is self._run.graph]
         used = {id(op) for op in self._run.used_by(of_metrics)}
         for drawing, constant in self._draws:
-            if constant is not None and id(constant.op) not in used:
+            # What is drawn inside of a condition or a loop counts as used.
+            if constant is not None and constant.graph is self._run.graph and id(constant.op) not in used:
                 continue
             if drawing is None:
                 self.draws_elsewhere = True

@@ -283,10 +283,10 @@ def on_own_rows(
     strategy: tf.distribute.Strategy, step: Callable[[Any], Any], element: Any
 ) -> tuple[Callable[[Any], Any], Any]:
     """Returns the batch of this worker's first replica, and `step` for what of it is there."""
-    return without_none(step, own_rows_of(strategy.experimental_local_results(element)[0]))
+    return _without_none(step, own_rows_of(strategy.experimental_local_results(element)[0]))
 
 
-def without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], list[Any]]:
+def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], Any]:
     """Returns a step on the components that are there, and these; `train_on_batch` has None for weights."""
     components = tf.nest.flatten(batch)
     given = [tf.convert_to_tensor(one) if isinstance(one, np.ndarray) else one for one in components]

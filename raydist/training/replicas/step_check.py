@@ -63,7 +63,6 @@ class StepCheck:
         shown: Shown | None = None,
         watched: Watched = NOTHING,
         variants: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
-        rehearsal: Rehearsal | None = None,
     ) -> None:
         """Traces `step(batch)` for batches of any number of rows.
 
@@ -74,7 +73,6 @@ class StepCheck:
           model: Whose step it is; None for that of a loop.
           shown: What its logs show of metrics, which the step itself notes.
           watched: Whose calls are kept.
-          rehearsal: One of the same step, with two replicas, if there is one already.
           variants: By the number of replicas, what `step` is where it has that number from outside.
 
         Raises:
@@ -86,10 +84,7 @@ class StepCheck:
         self._on_one_device = variants.get(1, step)
         self._has_variants = bool(variants)
         self._of_step = functools.partial(self._trace, shown=shown, watched=watched)
-        is_same = rehearsal is not None and (rehearsal.spec, rehearsal.watched) == (spec, watched)
-        if rehearsal is None or not is_same:
-            rehearsal = self._of_step(variants.get(2, step), num_replicas=2)
-        self.rehearsal = rehearsal
+        self.rehearsal = self._of_step(variants.get(2, step), num_replicas=2)
         self.errors = [NOT_COMPUTED] * len(_WEIGHTS)
         self.errors_before_clipping = [NOT_COMPUTED] * len(_WEIGHTS)
         self.takes_sums: list[list[bool]] = []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,6 @@ import tf_keras
 from tf_keras.src.engine import data_adapter
 
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
 from raydist.training.input import walk
 from raydist.training.keras_patches.tf_keras import optimizers
@@ -28,13 +26,6 @@ from raydist.training.replicas.gradient_probe import Probe
 logger = logging.getLogger(__name__)
 
 
-class _LocalResults(threading.local):
-    """Whether `metric.result()` means this replica's own value, in the thread that traces a step."""
-
-    active = False
-
-
-local_results = _LocalResults()
 _specs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 # The losses with which a model was compiled when its step was traced.
 _traced_losses: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -118,17 +109,8 @@ def _rehearse(model: Any, call: Callable[[], None]) -> None:
 
 
 def converted(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a model's step as tf_keras traces it, with results of metrics that are this replica's own.
-
-    Users write `if tensor:` in their own steps.
-    """
-    traced = tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
-
-    def local_step(batch: Any) -> Any:
-        with tf_private.changed(local_results, active=True):
-            return traced(batch)
-
-    return local_step
+    """Returns a model's step as tf_keras traces it: users write `if tensor:` in their own."""
+    return tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
 
 
 def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,15 @@ from raydist.training.keras_patches.replacement import lowered, overrides, repla
 from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import code_names, gradient_probe, gradients, own_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
+
+
+class _LocalResults(threading.local):
+    """Whether `metric.result()` means this replica's own value, in the thread that traces a step."""
+
+    active = False
+
+
+_local_results = _LocalResults()
 
 
 @replaces(
@@ -77,7 +87,7 @@ def result_wrapper(original: Callable[..., Any], result_fn: Callable[..., Any]) 
     merged = original(result_fn)
 
     def decorated(metric_obj: Any, *args: Any) -> Any:
-        if not build.local_results.active:
+        if not _local_results.active:
             return merged(metric_obj, *args)
         result = tf.nest.map_structure(tf.identity, result_fn(*args))
         metric_obj._call_result = result
@@ -253,9 +263,14 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     is_shared = is_central(model.distribute_strategy)
 
     shown, is_keras_step = own_logs.Results(model), code_names.is_keras(step)
+
+    def local_step(batch: Any) -> Any:
+        with tf_private.changed(_local_results, active=True):
+            return converted(batch) if is_keras_step else shown.noted(converted(batch))
+
     return model_steps.make_step_function(
         model,
-        converted if is_keras_step else lambda batch: shown.noted(converted(batch)),
+        local_step,
         is_training=kind == "train",
         shown=None if is_keras_step else shown,
         # tf_keras aggregates metrics when they are read.
