@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import forget_notes, notes_of
+
 SIZE = 5
 
 
@@ -72,6 +74,83 @@ def evaluated_sums(ctx: Any) -> dict[str, Any]:
             model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
         shown[name] = model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True)["loss"]
     return shown
+
+
+def of_a_step_that_callbacks_change(ctx: Any) -> dict[str, Any]:
+    """Returns weights after a step whose loss a callback chooses, here and on one device."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
+        reduction = "mean"
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                losses = tf.square(y - self(x, training=True))
+                loss = tf.reduce_mean(losses) if self.reduction == "mean" else tf.reduce_sum(losses)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    class Chooses(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.model.reduction = "sum"
+
+    x, y = (np.linspace(-1.0, 1.0, 32 * width, dtype="float32").reshape(32, width) for width in (3, 1))
+    found = {}
+    for name, scope in (("found", ctx.strategy.scope()), ("right", contextlib.nullcontext())):
+        with scope:
+            inputs = keras.Input((3,))
+            model = OwnStep(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+            model.compile(keras.optimizers.SGD(0.01))
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+        if name == "found":
+            ctx.fit(model, data, epochs=1, callbacks=[Chooses()])
+        else:
+            model.fit(data, epochs=1, verbose=0, callbacks=[Chooses()])
+        found[name] = model.layers[-1].get_weights()[0]
+    return found
+
+
+def notes_on_draws_and_metrics(ctx: Any) -> dict[str, Any]:
+    """Returns the notes on layers that draw in a condition and in loops, and on a metric that is no sum."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class InCondition(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, inputs: Any) -> Any:
+            noise = lambda: inputs + tf.random.normal(tf.shape(inputs))  # noqa: E731
+            return tf.cond(tf.reduce_sum(inputs) > -1e9, noise, lambda: inputs)
+
+    class InLoop(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, inputs: Any) -> Any:
+            return tf.map_fn(lambda row: row + tf.random.normal([3]), inputs)
+
+    class Largest(keras.metrics.Metric):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="largest")
+            self.value = self.add_weight(name="value", initializer="zeros")
+
+        def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+            self.value.assign(tf.reduce_max(tf.abs(y - predicted)))
+
+        def result(self) -> Any:
+            return self.value + 0.0
+
+    x, y = (np.linspace(-1.0, 1.0, 32 * width, dtype="float32").reshape(32, width) for width in (3, 1))
+    found = {}
+    for layer in (InCondition, InLoop):
+        with ctx.strategy.scope():
+            inputs = keras.Input((3,))
+            model = keras.Model(inputs, keras.layers.Dense(1)(layer(name=layer.__name__)(inputs)))
+            model.compile(keras.optimizers.SGD(0.01), lambda y, p: tf.square(y - p), metrics=[Largest()])
+        forget_notes(ctx)
+        model.fit(x, y, batch_size=8, verbose=0)
+        found[layer.__name__] = notes_of(ctx)
+    return found
 
 
 def made_in_a_step_that_cannot_be_rehearsed(ctx: Any) -> dict[str, Any]:

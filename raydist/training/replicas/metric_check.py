@@ -126,7 +126,19 @@ _looked_at: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def is_wanted(model: Any, strategy: tf.distribute.Strategy) -> bool:
     """Whether several replicas have metrics still to be checked: the user's, or by Keras's Dice."""
-    return loss_rules.is_enabled() and strategy.num_replicas_in_sync > 1 and bool(unknown(model))
+    if not loss_rules.is_enabled() or strategy.num_replicas_in_sync == 1:
+        return False
+    return bool(unknown(model)) or _makes_metrics_later(model)
+
+
+def _makes_metrics_later(model: Any) -> bool:
+    """Whether tf_keras will make metrics in the first step, of what `compile` was given of the user's."""
+    compiled = getattr(model, "compiled_metrics", None)
+    given = tf.nest.flatten(
+        [getattr(compiled, "_user_metrics", ()), getattr(compiled, "_user_weighted_metrics", ())]
+    )
+    own = (one for one in given if one is not None and not isinstance(one, str))
+    return not getattr(compiled, "built", True) and any(_may_compare(_source(one)) for one in own)
 
 
 def check(model: Any, checked: step_check.StepCheck | None) -> None:

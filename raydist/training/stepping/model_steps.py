@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -219,22 +220,20 @@ def make_step_function(
         is_group = isinstance(element, Group)
         first, num_batches = (element.batches[0], len(element.batches)) if is_group else (element, 1)
         undecided = is_undecided(is_group)
-        metrics = metric_check.unknown(model) if metric_check.is_wanted(model, strategy) else []
-        check = loss_rules.check_step(
-            model,
-            step,
-            first,
-            shown=shown,
-            is_training=is_training,
-            is_decided=not undecided,
-            metrics=metrics,
+        is_wanted = metric_check.is_wanted(model, strategy)
+        metrics = metric_check.unknown(model) if is_wanted else []
+        look = functools.partial(
+            loss_rules.check_step, model, step, first, shown=shown, is_training=is_training
         )
+        check = look(is_decided=not undecided, metrics=metrics)
         if undecided and not is_training:
             loss_rules.decide_evaluation(model, check)
         elif undecided:
             loss_rules.decide_training(model, check, first, num_batches=num_batches)
             if is_group:
                 loss_rules.check_rule(model)
+        if is_wanted and len(made := metric_check.unknown(model)) > len(metrics):  # in that trace
+            metrics, check = made, look(is_decided=True, metrics=made)
         if metrics:
             metric_check.check(model, check)
 
