@@ -61,10 +61,10 @@ UNEQUAL_DRAWS = frozenset(
 SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 # Has the size of its input, and nothing else of it.
 LIKE = frozenset(("OnesLike", "ZerosLike"))
-# Of which the size may be the number of examples.
+# The size of their outputs may be the number of examples.
 SIZES_OF_BATCHES = frozenset(("Shape", "ShapeN", "Size", "IteratorGetNext", "OptionalGetValue"))
 UNIQUE = frozenset(("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"))
-# Which output has no element twice.
+# By operation, the output that has no element twice.
 OUTPUT_OF_UNIQUE: Mapping[str, int] = {
     **dict.fromkeys(UNIQUE, 0),
     **dict.fromkeys(("SparseSegmentSumGradV2", "SparseSegmentMeanGradV2", "SparseSegmentSqrtNGradV2"), 1),

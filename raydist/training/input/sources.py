@@ -1,4 +1,7 @@
-"""Where one `fit` takes up its training data, by what data can do: a class for each."""
+"""How a resumed `fit` continues in its training data: a class for each kind of data.
+
+The trainers choose the class, both Kerases call `begin` with the dataset that they read, and `epoch_ended`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ Begin: TypeAlias = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 class Source:
-    """Data that begin at the position by themselves.
+    """Data that begin at the position without help, such as batches that raydist numbers.
 
     Attributes:
       start: The position. `groups`: which batches make up each step.
@@ -55,7 +58,7 @@ class Source:
         return Source(start, groups) if start == Start() else cls(start, groups)
 
     def of_python(self) -> Source:
-        """Returns that of data that Keras cannot be given again, or makes in another order each time."""
+        """Returns the source of Python data that cannot be read again, or come in another order each time."""
         return self
 
     def begin(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None, unread: Unread) -> Begin:
@@ -75,7 +78,7 @@ class Source:
 
 
 class UncountedSource(Source):
-    """Data of a `fit` whose position nobody keeps."""
+    """Data of a `fit` that saves no position, such as a plain `model.fit`."""
 
     def begin(self, dataset: tf.data.Dataset, **options: Any) -> Begin:
         shuffle_seeds.note_read_ahead(dataset)
@@ -87,7 +90,7 @@ class NumberedSource(Source):
 
     def __init__(self, start: Start, groups: BatchGroups | None = None) -> None:
         super().__init__(start, groups)
-        # How many batches the iterators skip that are made now.
+        # Batches that new iterators skip.
         self._skip = tf_private.plain_variable(0, tf.int64)
 
     def begin(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None, unread: Unread) -> Begin:

@@ -22,7 +22,7 @@ class ModelState:
       has_shown: Whether a step has run. If not, a function of the user's own runs the steps.
       returned: What each virtual replica has returned, by name, in the last training step (True), and in the
         last test step (False).
-      equalize: Makes moving statistics equal on all replicas: traced once.
+      equalize: A function, traced once, that makes moving statistics equal on all replicas.
     """
 
     rule: LossRule | None = None

@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """The layers and metrics of a step whose calls are kept."""
+    """The layers and metrics whose calls a rehearsal records."""
 
     layers: Sequence[Any] = ()
     metrics: Sequence[Any] = ()
@@ -114,9 +114,9 @@ class Rehearsal:
         Args:
           num_replicas: How many there are in what is traced. Losses of one of several are scaled by a number
             that `run` gets.
-          model: Whose step it is; None for that of a loop.
+          model: The model whose step it is; None for the step of a loop.
           shown: Notes which values of its logs are metrics, while the step is traced.
-          watched: Whose calls are kept.
+          watched: The layers and metrics whose calls are recorded.
 
         Raises:
           Exception: What the step raises.

@@ -70,9 +70,9 @@ class StepCheck:
         are.
 
         Args:
-          model: Whose step it is; None for that of a loop.
+          model: The model whose step it is; None for the step of a loop.
           shown: What its logs show of metrics, which the step itself notes.
-          watched: Whose calls are kept.
+          watched: The layers and metrics whose calls are recorded.
           variants: By the number of replicas, what `step` is where it has that number from outside.
 
         Raises:
