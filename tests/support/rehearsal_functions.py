@@ -53,6 +53,16 @@ def errors(ctx: Any) -> dict[str, list[float]]:
     return found
 
 
+def _examples(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    x, y = (np.linspace(-1.0, 1.0, rows * width, dtype="float32").reshape(rows, width) for width in (3, 1))
+    return x, y
+
+
+def _dense(keras: Any, model_class: Any) -> Any:
+    inputs = keras.Input((3,))
+    return model_class(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+
+
 def evaluated_sums(ctx: Any) -> dict[str, Any]:
     """Returns what `evaluate` shows of a test step with a loss that is a sum, here and on one device."""
     import tensorflow as tf
@@ -65,12 +75,11 @@ def evaluated_sums(ctx: Any) -> dict[str, Any]:
             self.compiled_loss(y, self(x, training=False))
             return {metric.name: metric.result() for metric in self.metrics}
 
-    x, y = (np.linspace(-1.0, 1.0, 16 * width, dtype="float32").reshape(16, width) for width in (3, 1))
+    x, y = _examples(16)
     shown = {}
     for name, scope in (("found", ctx.strategy.scope()), ("right", contextlib.nullcontext())):
         with scope:
-            inputs = keras.Input((3,))
-            model = OwnStep(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+            model = _dense(keras, OwnStep)
             model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
         shown[name] = model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True)["loss"]
     return shown
@@ -98,12 +107,11 @@ def of_a_step_that_callbacks_change(ctx: Any) -> dict[str, Any]:
         def on_train_begin(self, logs: Any = None) -> None:
             self.model.reduction = "sum"
 
-    x, y = (np.linspace(-1.0, 1.0, 32 * width, dtype="float32").reshape(32, width) for width in (3, 1))
+    x, y = _examples(32)
     found = {}
     for name, scope in (("found", ctx.strategy.scope()), ("right", contextlib.nullcontext())):
         with scope:
-            inputs = keras.Input((3,))
-            model = OwnStep(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+            model = _dense(keras, OwnStep)
             model.compile(keras.optimizers.SGD(0.01))
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
         if name == "found":
@@ -140,7 +148,7 @@ def notes_on_draws_and_metrics(ctx: Any) -> dict[str, Any]:
         def result(self) -> Any:
             return self.value + 0.0
 
-    x, y = (np.linspace(-1.0, 1.0, 32 * width, dtype="float32").reshape(32, width) for width in (3, 1))
+    x, y = _examples(32)
     found = {}
     for layer in (InCondition, InLoop):
         with ctx.strategy.scope():
@@ -178,12 +186,11 @@ def made_in_a_step_that_cannot_be_rehearsed(ctx: Any) -> dict[str, Any]:
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
             return {"loss": loss}
 
-    x, y = (np.linspace(-1.0, 1.0, 32 * width, dtype="float32").reshape(32, width) for width in (3, 1))
+    x, y = _examples(32)
     found = {}
     for name, scope in (("found", ctx.strategy.scope()), ("right", contextlib.nullcontext())):
         with scope:
-            inputs = keras.Input((3,))
-            model = OwnStep(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+            model = _dense(keras, OwnStep)
             model.compile(keras.optimizers.SGD(0.1))
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8, drop_remainder=True)
         model.fit(data, epochs=2, verbose=0)

@@ -83,7 +83,8 @@ class Probe:
 
     def collect(self, step: Callable[[], Any]) -> list[Update]:
         """Runs `step` and returns what it gave to its optimizers, which change nothing."""
-        self.updates, self.means, self.weighted_means, self._of_tapes = [], [], [], []
+        self.updates, self.means, self.weighted_means = [], [], []
+        self.of_metrics, self._of_tapes = [], []
         self._graph = tf.compat.v1.get_default_graph()
         gradient = tf.GradientTape.gradient
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import types
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -138,7 +139,9 @@ def _makes_metrics_later(model: Any) -> bool:
         [getattr(compiled, "_user_metrics", ()), getattr(compiled, "_user_weighted_metrics", ())]
     )
     own = (one for one in given if one is not None and not isinstance(one, str))
-    return not getattr(compiled, "built", True) and any(_may_compare(_source(one)) for one in own)
+    return not getattr(compiled, "built", True) and any(
+        _may_compare(one if isinstance(one, types.FunctionType) else _source(one)) for one in own
+    )
 
 
 def check(model: Any, checked: step_check.StepCheck | None) -> None:
@@ -202,7 +205,11 @@ def _source(metric: Any) -> Any:
 
 def _differences(metrics: Sequence[Any], checked: step_check.StepCheck) -> list[tuple[float, float]]:
     """Returns of each metric whether it is wrong, and whether that is unknown, as 0.0 or 1.0."""
-    rehearsal = checked.of_whole
+    try:
+        rehearsal = checked.of_whole
+    except Exception as error:  # the user's code, for another number of replicas
+        logger.info("metrics could not be checked: %s", error, exc_info=True)
+        return [(0.0, 1.0)] * len(metrics)
     tensors: list[tf.Tensor] = []
     failed: set[int] = set()
     # A metric that draws, to break ties for example, would differ from itself.

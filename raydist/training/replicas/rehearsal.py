@@ -364,6 +364,8 @@ class Rehearsal:
         TensorFlow Probability draws a sample of each distribution that a layer returns, also for a loss that
         takes the distribution.
         """
+        if not self._draws:
+            return
         of_metrics = [one for one in self._probe.of_metrics if getattr(one, "graph", None) is self._run.graph]
         used = {id(op) for op in self._run.used_by(of_metrics)}
         for drawing, constant in self._draws:

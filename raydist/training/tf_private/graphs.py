@@ -163,11 +163,11 @@ def operations_in(graph: Any) -> Iterator[tf.Operation]:
             seen.add(id(one))
             for op in one.get_operations():
                 yield op
-                ahead += bodies_of(op) if _may_call(op.type) else []
+                ahead += bodies_of(op) if may_call(op.type) else []
 
 
 @functools.cache
-def _may_call(op_type: str) -> bool:
+def may_call(op_type: str) -> bool:
     """Whether an operation has functions among its attributes, which takes a copy of those to see."""
     definition = op_def_registry.get(op_type)
     return definition is None or any("func" in one.type for one in definition.attr)

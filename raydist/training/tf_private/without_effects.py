@@ -12,6 +12,7 @@ from raydist.training.tf_private.graphs import (
     bodies_of,
     draws_by_own_seed,
     has_state,
+    may_call,
     operations_in,
     ops_behind,
 )
@@ -117,8 +118,10 @@ def _effects_in(graph: tf.Graph) -> list[str]:
 
 
 def _changes_something(op: tf.Operation) -> bool:
-    inside = (one for body in bodies_of(op) for one in operations_in(body))
-    return _has_effect(op.type) or any(_has_effect(one.type) for one in inside)
+    if _has_effect(op.type):
+        return True
+    bodies = bodies_of(op) if may_call(op.type) else []
+    return any(_has_effect(one.type) for body in bodies for one in operations_in(body))
 
 
 def _has_effect(op_type: str) -> bool:
