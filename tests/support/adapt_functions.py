@@ -71,3 +71,42 @@ def _trained(ctx: Any, tf: Any, make: Callable[[], Any], data: np.ndarray, place
     batches = tf.data.Dataset.from_tensor_slices((x, NUMBERS[:, 1:])).batch(8)
     ctx.fit(model, batches, epochs=2)
     return np.concatenate([np.ravel(weight) for weight in model.trainable_weights[0].numpy()])
+
+
+def with_own_functions(ctx: Any) -> dict[str, np.ndarray]:
+    """Returns the weights of models with a vocabulary, by what is the user's own: a loss, a step, neither."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class OwnStep(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    def own_loss(y: Any, predicted: Any) -> Any:
+        return tf.reduce_mean((y - predicted) ** 2)
+
+    found = {}
+    words = tf.constant(WORDS)
+    for name, made, loss, is_eager in (
+        ("neither", keras.Model, "mse", False),
+        ("loss", keras.Model, own_loss, False),
+        ("step", OwnStep, None, False),
+        ("eager", keras.Model, own_loss, True),
+    ):
+        keras.utils.set_random_seed(7)
+        with ctx.strategy.scope():
+            lookup = keras.layers.StringLookup(output_mode="multi_hot")
+            lookup.adapt(WORDS)
+            inputs = keras.Input((1,), dtype="string")
+            model = made(inputs, keras.layers.Dense(1, kernel_initializer="ones")(lookup(inputs)))
+            model.compile(keras.optimizers.SGD(0.05), loss, metrics=["mae"], run_eagerly=is_eager)
+        batches = tf.data.Dataset.from_tensor_slices((words, NUMBERS[:, 1:])).batch(8)
+        ctx.fit(model, batches, epochs=2)
+        found[name] = np.ravel(model.trainable_weights[0].numpy())
+    return found

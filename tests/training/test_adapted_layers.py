@@ -35,3 +35,13 @@ def test_model_with_an_adapted_layer_trains_and_is_kept(cluster: Cluster) -> Non
         assert task.values == one.values
         for name, expected in one.arrays.items():
             np.testing.assert_allclose(task.arrays[name], expected, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_model_with_a_vocabulary_trains_with_a_loss_or_a_step_of_its_own(keras: str) -> None:
+    target = "tests.support.adapt_functions:with_own_functions"
+    [task] = run_function(target, Cluster(strategy="mirrored", devices=2, keras=keras))
+    assert set(task.arrays) == {"neither", "loss", "step", "eager"}
+    for name, found in task.arrays.items():
+        np.testing.assert_allclose(found, task.arrays["neither"], atol=1e-6, err_msg=name)

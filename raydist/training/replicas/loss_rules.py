@@ -570,6 +570,8 @@ def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
     """Returns those of the variables that may differ between replicas, without any other note on them."""
     owners = (*model._flatten_layers(include_self=False), *model.metrics)
     # The notes on layers name these. Weights that a step assigns by itself have no other note.
-    known = tf_private.ids_of([one for owner in owners for one in owner.variables if not one.trainable])
+    # tf_keras's lookups list their vocabulary too, which is no variable.
+    listed = (one for owner in owners for one in owner.variables)
+    known = tf_private.ids_of([one for one in listed if not getattr(one, "trainable", False)])
     none = tf.VariableAggregation.NONE
     return [one for one in fed if id(one) not in known and one.aggregation == none]

@@ -89,10 +89,10 @@ def _weights_of(model: Any) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for layer in model.layers:
         for position, weight in enumerate(layer.weights):
-            name = str(getattr(weight, "path", None) or weight.name)
             parts = tf_private.parts_of(weight)
             if not parts or not parts[0].dtype.is_floating:
                 continue  # a counter, a seed, or a table
+            name = str(getattr(weight, "path", None) or weight.name)
             stem = _PART.sub("", name).replace(":", "_")
             if stem == name.replace(":", "_") and stem in found:
                 stem = f"{stem}_{position}"  # of another layer with that name

@@ -102,7 +102,8 @@ def _rehearse(model: Any, call: Callable[[], None]) -> None:
         except Exception:
             if not model.run_eagerly:
                 raise
-            before = [(one, one.numpy()) for one in model.variables]
+            variables = [one for one in model.variables if isinstance(one, tf.Variable)]  # and vocabularies
+            before = [(one, one.numpy()) for one in variables]
             call()
             for variable, value in before:
                 variable.assign(value)
