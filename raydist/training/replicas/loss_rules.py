@@ -187,7 +187,7 @@ def decide_training(
             has_own_losses=code_names.are_losses_own(model),
             sums_itself=code_names.sums_by_itself(model.optimizer),
         )
-    _refuse_drifting(source, [] if check is None else _drifting(model, check.rehearsal.fed), strategy)
+    _refuse_drifting(_assigner(model), [] if check is None else _drifting(model, check), strategy)
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
     if layers := _comparing_layers(model, check):
@@ -202,12 +202,14 @@ def decide_evaluation(model: Any, check: step_check.StepCheck | None) -> None:
     strategy = model.distribute_strategy
     found = _of_workers(strategy, check)
     rule = findings.rule_of_evaluation(found)
+    source = type(model).test_step
+    source = _assigner(model) if is_keras(source) else source
+    if check is not None and (drifting := _drifting(model, check)):
+        reporter.note(step_notes.describe_assignments(source, drifting, is_note=True))
     if rule is None or check is None:
         # Most likely that of training, so that evaluations before and after a fit agree.
         is_scaled = found.asks_for_replicas > 0
         state_of(model).evaluation_rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
-        source = type(model).test_step
-        source = next(code_names.own_sources(model)) if is_keras(source) else source
         is_known, num_replicas = found.has_compared == 1, strategy.num_replicas_in_sync
         reporter.note(step_notes.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known))
         return
@@ -389,15 +391,14 @@ def _sums_returned(
 
 def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
     """Returns the variables to which each replica assigns a value of its own, on which results depend."""
-    none = tf.VariableAggregation.NONE
     weights = [one for one in check.rehearsal.fed if one.trainable]
     return [
         one
         for one in (*_assigned_in_loop(check), *weights)
         if (
             check.rehearsal.gradients_depend_on(one)
-            if tf_private.is_synchronized_on_read(one)
-            else one.aggregation == none  # TensorFlow has two enums of them
+            if tf_private.is_synchronized_on_read(one) and tf_private.is_of_strategy(one)
+            else _differs(one, check)
         )
     ]
 
@@ -525,9 +526,8 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
         yield layer_notes.describe_state(stateful, is_sure=True)
     if has_replicas:
         yield from _notes_on_draws(model, check)
-    source = next(code_names.own_sources(model), None)
-    if source is not None and (drifting := _drifting(model, fed)):
-        yield step_notes.describe_assignments(source, drifting, is_note=True)
+    if drifting := _drifting(model, check):
+        yield step_notes.describe_assignments(_assigner(model), drifting, is_note=True)
 
 
 def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
@@ -559,19 +559,37 @@ def _refuse_drifting(source: Any, drifting: Sequence[Any], strategy: tf.distribu
 
     The checkpoint of such a run would not be that of any worker but the chief.
     """
-    if source is None or is_alone(strategy) or is_virtual(strategy):
+    if is_alone(strategy) or is_virtual(strategy):
         return
     [share] = findings_of_workers(strategy, [float(bool(drifting))])
     if share > 0:
         raise UnsupportedError(step_notes.describe_assignments(source, drifting, is_note=False))
 
 
-def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
+def _assigner(model: Any) -> Any:
+    """Returns the user's function or class that most likely assigns what a step does."""
+    sources = (*code_names.own_sources(model), *layer_notes.may_compare(model))
+    return next(iter(sources), model)
+
+
+def _drifting(model: Any, check: step_check.StepCheck) -> list[Any]:
     """Returns those of the variables that may differ between replicas, without any other note on them."""
     owners = (*model._flatten_layers(include_self=False), *model.metrics)
     # The notes on layers name these. Weights that a step assigns by itself have no other note.
     # tf_keras's lookups list their vocabulary too, which is no variable.
     listed = (one for owner in owners for one in owner.variables)
     known = tf_private.ids_of([one for one in listed if not getattr(one, "trainable", False)])
-    none = tf.VariableAggregation.NONE
-    return [one for one in fed if id(one) not in known and one.aggregation == none]
+    return [one for one in check.rehearsal.fed if id(one) not in known and _differs(one, check)]
+
+
+def _differs(variable: Any, check: step_check.StepCheck) -> bool:
+    """Whether a variable holds what one replica, or one worker, assigns from its part of the batch.
+
+    What was made outside of the scope has no aggregation, whatever it was given. Replicas of one worker add
+    to it one after another, which is a sum.
+    """
+    if tf_private.is_of_strategy(variable):
+        of_one = (tf.VariableAggregation.NONE, tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        return any(variable.aggregation == one for one in of_one)  # TensorFlow has two enums of them
+    is_sum = variable.aggregation == tf.VariableAggregation.SUM and is_alone(check.strategy)
+    return not (is_sum and dependence.builds_on_itself(variable, check.rehearsal.graph))
