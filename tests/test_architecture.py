@@ -50,7 +50,9 @@ ROOMS: dict[str, set[str]] = {
     "training.lazy_imports": set(),
     "training.op_types": set(),
     "training.tf_private": {"errors", "spec", "training.op_types"},
-    "training.reporting": {"errors", "spec", "outcome", "planning", "storage", "metrics"},
+    "training.reporting": {
+        *("errors", "spec", "outcome", "planning", "storage", "metrics", "training.tf_private"),
+    },
     "training.cluster": {
         *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private"),
     },

@@ -27,8 +27,8 @@ from raydist.training.replicas import (
     step_notes,
 )
 from raydist.training.replicas.code_names import is_keras
-from raydist.training.replicas.findings import NOT_COMPUTED, Division, LossRule, LossVerdict, StepFindings
-from raydist.training.replicas.model_states import state_of
+from raydist.training.replicas.findings import NOT_COMPUTED, Division, LossVerdict, StepFindings
+from raydist.training.replicas.model_states import LossRule, state_of
 from raydist.training.replicas.rehearsal import Watched
 from raydist.training.reporting import reporter
 
@@ -118,7 +118,7 @@ def check_rule(model: Any) -> None:
     """Raises UnsupportedError for losses of a model's own that no batch's share can weight."""
     if rule_of(model) is not LossRule.SCALED or not code_names.has_own_losses(model):
         return
-    source = step_notes.described(next(code_names.own_sources(model)))
+    source = code_names.described(next(code_names.own_sources(model)))
     raise UnsupportedError(
         f"ctx.fit got accumulate, and the losses in {source} are "
         "scaled for several replicas, or could not be checked, so raydist cannot weight each batch by its "

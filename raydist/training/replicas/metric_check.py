@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import findings_of_workers
-from raydist.training.replicas import code_names, loss_rules, own_logs, slices, step_check, step_notes
+from raydist.training.replicas import code_names, loss_rules, own_logs, slices, step_check
 from raydist.training.replicas.rehearsal import MetricCall
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.reporting import reporter
@@ -161,7 +161,7 @@ def check(model: Any, checked: step_check.StepCheck | None) -> None:
     # One decision for all: each worker has looked at other examples.
     flat = findings_of_workers(strategy, [value for one in found for value in one])
     for metric, is_wrong, is_unknown in zip(metrics, flat[::2], flat[1::2], strict=True):
-        where = step_notes.described(_source(metric))
+        where = code_names.described(_source(metric))
         if is_wrong:
             reporter.note(
                 f"metric {metric.name} from {where} is not a sum or mean over examples: several replicas' "
@@ -179,7 +179,7 @@ def note_sums(model: Any) -> None:
     """Notes what the metrics of the user's own have to be where no batch is at hand to try them on."""
     if metrics := unknown(model):
         _looked_at.update(metrics)
-        named = ", ".join(f"{one.name} from {step_notes.described(_source(one))}" for one in metrics)
+        named = ", ".join(f"{one.name} from {code_names.described(_source(one))}" for one in metrics)
         reporter.note(
             f"what the workers have of the metrics {named} is added up, which is right for sums and means "
             "over examples alone"

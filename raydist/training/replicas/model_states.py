@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import enum
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from raydist.training.replicas.findings import LossRule
+
+class LossRule(enum.Enum):
+    """How the losses of a training step are written.
+
+    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
+      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
+    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
+      themselves, and the optimizer weights each replica's gradients by its share.
+    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
+    """
+
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+    SUM = "sum"
 
 
 @dataclass

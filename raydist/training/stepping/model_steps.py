@@ -22,10 +22,10 @@ from raydist.training.replicas import (
     side_effects,
     slices,
 )
-from raydist.training.replicas.accumulation import Group, UpdateCheck
-from raydist.training.replicas.findings import LossRule
+from raydist.training.replicas.accumulation import Group
+from raydist.training.replicas.model_states import LossRule
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
-from raydist.training.replicas.step_notes import location_of
+from raydist.training.replicas.update_check import UpdateCheck, check_update
 from raydist.training.reporting import reporter
 from raydist.training.stepping import fit_session, step_calls
 
@@ -35,7 +35,7 @@ def refuse_own_functions(model: Any) -> None:
     if (function := code_names.own_step_function(model)) is not None:
         steps = function.__name__.removeprefix("make_").replace("function", "step")
         raise UnsupportedError(
-            f"{function.__qualname__} in {location_of(function)} "
+            f"{function.__qualname__} in {code_names.location_of(function)} "
             "does not call Keras's, which raydist replaces: it would get the parts of several replicas in "
             f"place of batches. Override {steps}, or call super().{function.__name__}"
         )
@@ -239,7 +239,7 @@ def make_step_function(
 
     def look_at_groups(element_spec: Any) -> None:
         nonlocal update_check
-        update_check = accumulation.check_update(model, step, element_spec)
+        update_check = check_update(model, step, element_spec)
         if not loss_rules.is_undecided(model, strategy, is_group=True):
             loss_rules.check_rule(model)
 

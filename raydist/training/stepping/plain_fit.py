@@ -12,9 +12,9 @@ from raydist.spec.tasks import TaskType
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
-from raydist.training.replicas import layer_notes, loss_rules, model_summaries
+from raydist.training.replicas import layer_notes, loss_rules
 from raydist.training.replicas.code_names import keras_kinds
-from raydist.training.reporting import reporter
+from raydist.training.reporting import model_summaries, reporter
 from raydist.training.reporting.logs import floats
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session

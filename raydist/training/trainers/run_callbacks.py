@@ -9,8 +9,8 @@ from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import sources
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.replicas import layer_notes, loss_rules, model_summaries
-from raydist.training.reporting import reporter
+from raydist.training.replicas import layer_notes, loss_rules
+from raydist.training.reporting import model_summaries, reporter
 from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.fit_session import FitHooks

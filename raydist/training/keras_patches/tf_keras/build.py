@@ -20,8 +20,8 @@ from raydist.training.checkpointing import step_trace
 from raydist.training.input import walk
 from raydist.training.keras_patches.tf_keras import optimizers
 from raydist.training.replicas import replica_share, side_effects, slices
-from raydist.training.replicas.findings import LossRule
 from raydist.training.replicas.gradient_probe import Probe
+from raydist.training.replicas.model_states import LossRule
 
 logger = logging.getLogger(__name__)
 
