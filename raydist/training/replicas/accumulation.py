@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.replicas import slices
+from raydist.training.replicas import batch_slices
 from raydist.training.replicas.gradients import added, comes_from_half, overflowed_halves
 from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, weighted_gradient
 
@@ -172,7 +172,7 @@ def shares_of(elements: Sequence[Any]) -> list[tf.Tensor]:
     Args:
       elements: This replica's elements: `Slice`s, or bare batches, of which every replica has as much.
     """
-    if isinstance(elements[0], slices.Slice):
+    if isinstance(elements[0], batch_slices.Slice):
         total = tf.add_n([tf.cast(one.num_global, SHARE_TYPE) for one in elements])
         return [tf.math.divide_no_nan(tf.cast(one.num_examples, SHARE_TYPE), total) for one in elements]
     rows = [tf.cast(_num_rows(one), SHARE_TYPE) for one in elements]
@@ -184,7 +184,7 @@ def _num_rows(batch: Any) -> Any:
     first = next((one for one in components if one is not None), None)
     if first is None or (isinstance(first, tf.Tensor) and first.shape.rank == 0):
         return 1
-    return slices.num_rows(first)
+    return batch_slices.num_rows(first)
 
 
 def _added(total: Any, gradient: Any) -> Any:

@@ -32,7 +32,7 @@ class ModelState:
       rule: What it trains by; None where that is not decided. `evaluation_rule`: by which its test step shows
         losses, where that was looked at.
       traced: `step_trace.Traced` of its `train_step`, if that is the user's own.
-      shown: `own_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
+      shown: `step_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
       has_shown: Whether a step has run. If not, a function of the user's own runs the steps.
       returned: What each virtual replica has returned, by name, in the last training step (True), and in the
         last test step (False).

@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.replicas import side_effects, slices
-from raydist.training.replicas.code_names import described, is_keras
+from raydist.training.replicas import batch_slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.replica_share import SHARE_TYPE, use_share
+from raydist.training.user_code import side_effects
+from raydist.training.user_code.code_names import described, is_keras
 
 
 class UpdateCheck:
@@ -88,7 +89,7 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> U
     own = tf_private.spec_of_replica(element_spec)
     where = described(type(model).train_step)
     try:
-        spec = tf.nest.map_structure(slices.relaxed_spec, slices.own_rows_of(own))
+        spec = tf.nest.map_structure(batch_slices.relaxed_spec, batch_slices.own_rows_of(own))
         with side_effects.undone(model):
             check = UpdateCheck(step, strategy=strategy, spec=spec)
     except Exception as error:  # the user's code

@@ -21,11 +21,11 @@ from raydist.training.cluster.collectives import (
     means_over_workers,
 )
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import slices
-from raydist.training.replicas.code_names import described
+from raydist.training.replicas import batch_slices
 from raydist.training.replicas.model_states import state_of
 from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
+from raydist.training.user_code.code_names import described
 
 # Bytes of the names that a step returns, of which workers compare those at most.
 _MOST_BYTES = 512
@@ -154,7 +154,7 @@ class Results:
         The mean over replicas is then that over all examples. Metrics know their examples, and are left
         alone.
         """
-        if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
+        if not isinstance(outputs, Mapping) or not isinstance(element, batch_slices.Slice):
             return outputs
         return _weighted(outputs, element.share * num_replicas(), self.metrics)
 

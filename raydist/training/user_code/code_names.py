@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from raydist.training.replicas import bytecode
+from raydist.training.user_code import bytecode
 
 # raydist stands among the classes of each model.
 _PACKAGES = ("keras", "tf_keras", "tensorflow", "raydist", "builtins")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from raydist.training.replicas.code_names import described
-from raydist.training.replicas.findings import LossFinding, LossVerdict
+from raydist.training.checks.findings import LossFinding, LossVerdict
 from raydist.training.replicas.model_states import LossRule
+from raydist.training.user_code.code_names import described
 
 
 def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
