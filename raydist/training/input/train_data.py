@@ -16,7 +16,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import cut, recipes, shuffle_seeds
-from raydist.training.replicas import slices
+from raydist.training.replicas import batch_slices
 from raydist.training.reporting.reporter import note
 
 NO_WEIGHT = (
@@ -221,7 +221,7 @@ _REMEDIES = {
         "the dataset reads no files that TensorFlow could divide among the workers, and its auto-shard "
         "policy is file; use --auto-shard data"
     ),
-    slices.UNLIKE_ROWS: slices.UNLIKE_ROWS,
+    batch_slices.UNLIKE_ROWS: batch_slices.UNLIKE_ROWS,
     NO_WEIGHT: NO_WEIGHT,
     "When providing an infinite dataset, you must": equal_workers.ENDLESS,
 }

@@ -16,8 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import gradient_probe, linearity
-from raydist.training.replicas.findings import LossRule
+from raydist.training.replicas import gradient_probe
+from raydist.training.replicas.model_states import LossRule
+from raydist.training.user_code import linearity
 
 # Of shares and amounts: a model may compute in float64, whose losses must not be weighted more coarsely.
 SHARE_TYPE = tf.float64

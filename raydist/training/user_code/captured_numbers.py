@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training.replicas import bytecode
+from raydist.training.user_code import bytecode
 
 # More values than this are not looked through, nor those that lie deeper.
 _MOST = 2000

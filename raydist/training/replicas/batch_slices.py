@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.replicas.findings import LossRule
+from raydist.training.replicas.model_states import LossRule
 from raydist.training.replicas.replica_share import SHARE_TYPE, use_share
 
 

@@ -11,26 +11,16 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
+from raydist.training.checks import dependence, findings, layer_notes, loop_scalars, step_check, step_notes
+from raydist.training.checks.findings import NOT_COMPUTED, Division, LossVerdict, StepFindings
+from raydist.training.checks.rehearsal import Watched
 from raydist.training.cluster.collectives import findings_of_workers, is_alone
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import (
-    code_names,
-    dependence,
-    findings,
-    layer_notes,
-    loop_scalars,
-    outside_numbers,
-    own_logs,
-    replica_share,
-    slices,
-    step_check,
-    step_notes,
-)
-from raydist.training.replicas.code_names import is_keras
-from raydist.training.replicas.findings import NOT_COMPUTED, Division, LossRule, LossVerdict, StepFindings
-from raydist.training.replicas.model_states import state_of
-from raydist.training.replicas.rehearsal import Watched
+from raydist.training.replicas import batch_slices, replica_share, step_logs
+from raydist.training.replicas.model_states import LossRule, state_of
 from raydist.training.reporting import reporter
+from raydist.training.user_code import captured_numbers, code_names
+from raydist.training.user_code.code_names import is_keras
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +108,7 @@ def check_rule(model: Any) -> None:
     """Raises UnsupportedError for losses of a model's own that no batch's share can weight."""
     if rule_of(model) is not LossRule.SCALED or not code_names.has_own_losses(model):
         return
-    source = step_notes.described(next(code_names.own_sources(model)))
+    source = code_names.described(next(code_names.own_sources(model)))
     raise UnsupportedError(
         f"ctx.fit got accumulate, and the losses in {source} are "
         "scaled for several replicas, or could not be checked, so raydist cannot weight each batch by its "
@@ -131,7 +121,7 @@ def check_step(
     step: Callable[[Any], Any],
     element: Any,
     *,
-    shown: own_logs.Results | None,
+    shown: step_logs.Results | None,
     is_training: bool,
     is_decided: bool,
     metrics: Sequence[Any],
@@ -148,7 +138,7 @@ def check_step(
       metrics: Whose updates are kept.
     """
     strategy = model.distribute_strategy
-    step, batch = slices.on_own_rows(strategy, step, element)
+    step, batch = batch_slices.on_own_rows(strategy, step, element)
     layers = _may_mix(model) if is_training and not is_decided else []
     return _checked(
         step,
@@ -175,7 +165,7 @@ def decide_training(
     if check is not None or source is not None:  # otherwise it stays undecided
         state_of(model).rule = _rule_without_check(model)
     if source is not None:
-        numbers = outside_numbers.found_in(model.train_step, _sizes(strategy))
+        numbers = captured_numbers.found_in(model.train_step, _sizes(strategy))
         number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0])
         state_of(model).rule, _ = _find_rule(
             source,
@@ -237,9 +227,9 @@ def _checked(
     """
     check: step_check.StepCheck | None = None
     try:
-        num_rows = int(slices.num_rows(batch))
+        num_rows = int(batch_slices.num_rows(batch))
         if num_rows == 1 and compares:
-            batch = slices.doubled(batch)
+            batch = batch_slices.doubled(batch)
         check = step_check.StepCheck(step, batch, strategy=strategy, **options)
         if compares and num_rows:
             check.measure()
@@ -293,7 +283,7 @@ def rule_of_loop(
 
     step, batch = _on_rows(step_fn, strategy, element)
     returned = loop_scalars.StepScalars(step_fn)
-    numbers = outside_numbers.found_in(step_fn, _sizes(strategy, num_workers))
+    numbers = captured_numbers.found_in(step_fn, _sizes(strategy, num_workers))
     # Those that are known to be it are asked for, as that of the strategy is.
     asked = [one for one in numbers if one.is_of_context and one.value == num_replicas]
     numbers = [one for one in numbers if one not in asked]
@@ -329,7 +319,7 @@ def _on_rows(
 ) -> tuple[Callable[[Any], Any], Any]:
     """Returns a step for one replica's batch, as AutoGraph converts it, and that batch."""
     status = tf.__internal__.autograph.control_status_ctx()
-    return slices.on_own_rows(strategy, tf.__internal__.autograph.tf_convert(function, status), element)
+    return batch_slices.on_own_rows(strategy, tf.__internal__.autograph.tf_convert(function, status), element)
 
 
 def _sizes(strategy: tf.distribute.Strategy, num_workers: int = 1) -> list[float]:
@@ -339,7 +329,7 @@ def _sizes(strategy: tf.distribute.Strategy, num_workers: int = 1) -> list[float
 
 
 def _with_replicas(
-    step_fn: Any, asked: Sequence[outside_numbers.OutsideNumber], num_replicas: int
+    step_fn: Any, asked: Sequence[captured_numbers.OutsideNumber], num_replicas: int
 ) -> Callable[[Any], Any]:
     """Returns a step that has another number of replicas from outside."""
     function = step_fn
@@ -350,7 +340,7 @@ def _with_replicas(
 
 def _divider(
     check: step_check.StepCheck | None,
-    numbers: Sequence[outside_numbers.OutsideNumber],
+    numbers: Sequence[captured_numbers.OutsideNumber],
     on_rows: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
 ) -> tuple[str, Division]:
     """Returns the number by which the gradients are divided, of those that equal the number of replicas.
@@ -359,7 +349,7 @@ def _divider(
     divides its losses by: it is a size.
     """
     name, division = "", Division.NONE
-    if check is None or not check.has_compared or int(slices.num_rows(check.batch)) < 2:
+    if check is None or not check.has_compared or int(batch_slices.num_rows(check.batch)) < 2:
         return name, division
     for number in numbers:
         # Twice and four times the number, or the half and the quarter of one that is a part of 1.

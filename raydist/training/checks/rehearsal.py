@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import dependence, linearity
-from raydist.training.replicas.findings import (
+from raydist.training.checks import dependence
+from raydist.training.checks.findings import (
     MOST_MEANS,
     TOLERANCE,
     TOLERANCE_OF_DOUBLES,
@@ -25,6 +25,7 @@ from raydist.training.replicas.findings import (
 )
 from raydist.training.replicas.gradient_probe import Probe, Statistics, Update
 from raydist.training.replicas.replica_share import use_share
+from raydist.training.user_code import linearity
 
 # What calls the user's code, and TensorFlow on its behalf.
 _LIBRARIES = ("keras", "tf_keras", "raydist")
