@@ -59,7 +59,7 @@ def embedded_resources(roles: Sequence[AnyRole], inventory: Inventory) -> dict[s
 
 _WITH_VIRTUAL_REPLICAS = (Strategy.ONE_DEVICE, Strategy.MIRRORED, Strategy.MULTI_WORKER_MIRRORED)
 # Not parameter_server: a script runs on the chief, and Keras 3's model.fit is refused there.
-_WITH_DEFAULT_STRATEGY = (*_WITH_VIRTUAL_REPLICAS, Strategy.CENTRAL_STORAGE)
+WITH_DEFAULT_STRATEGY = (*_WITH_VIRTUAL_REPLICAS, Strategy.CENTRAL_STORAGE)
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
 
@@ -107,7 +107,7 @@ def make_plan(
             "results depend on how many workers an attempt has; "
             f"--virtual-replicas {job.workers.maximum} gives the same bits for any number"
         )
-    builds_none = job.default_strategy and strategy_use is None and strategy in _WITH_DEFAULT_STRATEGY
+    builds_none = job.default_strategy and strategy_use is None and strategy in WITH_DEFAULT_STRATEGY
     num_workers = 1 if strategy.is_single_host else job.workers.maximum
     num_replicas = num_workers * max(num_gpus, devices or 1)
     if builds_none and num_replicas > 1:

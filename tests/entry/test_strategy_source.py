@@ -59,8 +59,8 @@ def test_own_modules_of_a_script_are_read_too(tmp_path: Path) -> None:
         (LOOP + UPDATE, 3),
         (LOOP + "w.assign_sub(0.1 * tape.gradient(loss, w))\n", 3),
         (
-            "class Base: ...\nclass Trainer(Base, ABC):\n def step(self, x):\n  with tf.GradientTape() as tape: pass\n  "
-            + UPDATE,
+            "class Base: ...\nclass Trainer(Base, ABC):\n def step(self, x):\n"
+            "  with tf.GradientTape() as tape: pass\n  " + UPDATE,
             5,
         ),
         # Grad-CAM looks at gradients, and a model's own train_step runs in fit.

@@ -14,7 +14,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
-from raydist.training.cluster.default_strategy import as_default
+from raydist.training.cluster.default_strategy import as_default, is_default
 from raydist.training.cluster.strategy import (
     build_coordinator,
     check_replicas,
@@ -253,13 +253,18 @@ class ScriptStrategy:
         if self._assignment.task.task_type in _SERVERS:
             self._release_port()
 
+    def _leave_default(self) -> None:
+        if is_default():
+            self._default.close()
+            self._built = None
+
     def _built_within(self, original: Callable[..., None], around: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
             if self._is_own:
                 original(strategy, *args, **kwargs)
                 return
-            self._default.close()
+            self._leave_default()
             with around(strategy, *args, **kwargs):
                 original(strategy, *args, **kwargs)
 

@@ -1,0 +1,121 @@
+"""Jobs that build no strategy: they get the run's, and read what they have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess
+from tests.support.scripts import run_bare, run_script, write_script
+
+pytestmark = pytest.mark.slow
+
+TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+MODEL = """
+import sys
+import numpy as np
+import tensorflow as tf
+keras = tf.keras
+keras.utils.set_random_seed(3)
+x = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True) ** 2
+def made():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+model = made()
+"""
+FILES = f"""{MODEL}
+aside = sys.argv[1]
+paths = ("best.keras", f"{{aside}}/best.keras")
+callbacks = [keras.callbacks.ModelCheckpoint(path, save_best_only=True) for path in paths]
+callbacks += [keras.callbacks.CSVLogger("log.csv"), keras.callbacks.EarlyStopping(patience=1)]
+model.fit(x, y, batch_size=16, epochs=3, validation_split=0.25, verbose=0, callbacks=callbacks)
+model.save("last.keras")
+model.save(f"{{aside}}/last.keras")
+model.save_weights(f"{{aside}}/last.weights.h5")
+for path in ("best.keras", f"{{aside}}/best.keras", "last.keras", f"{{aside}}/last.keras"):
+    print("VALUES", *keras.models.load_model(path).evaluate(x, y, verbose=0))
+another = made()
+another.load_weights(f"{{aside}}/last.weights.h5")
+print("VALUES", another.predict(x[:7], verbose=0).sum())
+print("VALUES", *[float(one) for line in open("log.csv").readlines()[1:] for one in line.split(",")])
+"""
+
+
+def values(*printed: str) -> list[float]:
+    found = [
+        float(one)
+        for text in printed
+        for line in text.splitlines()
+        for one in line.partition("VALUES")[2].split()
+    ]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_job_reads_what_it_has_written_and_gets_the_values_of_plain_python(
+    keras: str, tmp_path: Path
+) -> None:
+    (tmp_path / "aside").mkdir()
+    script = write_script(tmp_path, FILES)
+    expected = values(*run_bare(script, tmp_path / "aside", workers=0, keras=keras))
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    for task in run_script(script, cluster, tmp_path / "aside"):
+        assert task.values["failure"] is None, task.values["traceback"]
+        assert values(task.printed) == pytest.approx(expected, rel=1e-5)
+    assert sorted(one.name for one in (tmp_path / "aside").iterdir()) == [
+        "best.keras",
+        "last.keras",
+        "last.weights.h5",
+    ]
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "switched off": (
+        f"{MODEL}\nmodel.fit(x, y, verbose=0)\n",
+        {"default_strategy": False},
+        "each of 2 workers trains one by itself; make it in the scope of the run's",
+    ),
+    "built while it runs": (
+        f"{MODEL}\ngetattr(tf, 'distri' + 'bute').MirroredStrategy()\nmade().fit(x, y, verbose=0)\n",
+        {},
+        "main.py built a MirroredStrategy, with replicas in its own process: each of the 2 workers",
+    ),
+    "loop that is not seen": (
+        f"{MODEL}\ntape = getattr(tf, 'Gradient' + 'Tape')()\n"
+        "with tape:\n    loss = tf.reduce_sum(model(x))\ntape.gradient(loss, model.trainable_variables)\n",
+        {},
+        "main.py updates weights in a loop of its own, outside of model.fit: --no-default-strategy lets",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_job_that_the_default_does_not_fit_is_told(name: str, tmp_path: Path) -> None:
+    source, options, sentence = OTHERS[name]
+    tasks: list[TaskProcess] = run_script(write_script(tmp_path, source), TWO_WORKERS, job_options=options)
+    for task in tasks:
+        assert any(sentence in one for one in task.values["notes"]), task.values["notes"]
+
+
+LOOP = f"""{MODEL}
+optimizer, mean = keras.optimizers.Adam(0.01), keras.metrics.Mean()
+for start in range(0, 96, 16):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x[start : start + 16], training=True) - y[start : start + 16]) ** 2)
+    weights = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    mean.update_state(loss)
+print("VALUES", float(mean.result()), *[float(tf.reduce_sum(one)) for one in weights])
+"""
+
+
+def test_loop_of_a_jobs_own_trains_alike_in_each_worker(tmp_path: Path) -> None:
+    script = write_script(tmp_path, LOOP)
+    expected = values(*run_bare(script, workers=0, keras="3"))
+    for task in run_script(script, TWO_WORKERS):
+        assert values(task.printed) == pytest.approx(expected, rel=1e-6)
