@@ -49,7 +49,7 @@ def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> 
         "is_chief": assignment.is_chief,
         "is_first_of_host": not hosts or hosts.index(hosts[index]) == index,
     }
-    with tf_private.changed(_Job, **job), strategy.scope():
+    with tf_private.changed(_Job, **job), tf_private.scope_of_program(strategy):
         yield
 
 
