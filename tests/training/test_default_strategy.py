@@ -127,6 +127,25 @@ def test_what_else_a_program_calls_gives_the_values_of_plain_python(keras: str, 
         assert values(task.printed) == pytest.approx(expected, rel=1e-5)
 
 
+UNSEEDED = """
+import keras
+import numpy as np
+rng = np.random.default_rng()
+x = rng.normal(size=(96, 4))
+order = rng.permutation(96)
+model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+history = model.fit(x[order], x[order].sum(axis=1), batch_size=16, validation_split=0.25, verbose=0).history
+print("VALUES", *history["loss"], *history["val_loss"], *model.predict(x[:4], verbose=0).ravel())
+"""
+
+
+def test_program_without_a_seed_draws_alike_in_all_workers(tmp_path: Path) -> None:
+    one, other = run_script(write_script(tmp_path, UNSEEDED), TWO_WORKERS)
+    assert values(one.printed) == values(other.printed)
+    assert not [note for note in one.values["notes"] if "begins with other values" in note]
+
+
 def test_tensorflow_by_itself_loses_a_scope_and_reads_no_loaded_variables(tmp_path: Path) -> None:
     [task] = run_function(
         "tests.support.script_functions:scope_without_help",
