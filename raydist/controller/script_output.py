@@ -1,0 +1,227 @@
+"""What a script prints in all its tasks, shown once where they print the same."""
+
+from __future__ import annotations
+
+import collections
+import math
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from raydist.controller.attempt import servers
+from raydist.outcome.printed import Printed, PrintedLine
+from raydist.planning.plan import Plan
+from raydist.spec.job import RunOn
+from raydist.spec.log_noise import NoiseFilter
+from raydist.spec.tasks import TaskId, TaskType, chief_of
+from raydist.spec.text import as_submitted, without_sequences
+
+# How long a line waits for the other tasks to print it too.
+WAIT_S = 2.0
+# How often a script that prints faster than it is shown is told about.
+LEFT_OUT_EVERY_S = 5.0
+# Lines that wait; beyond, the oldest waits no longer.
+MOST_WAITING = 20_000
+
+# What lines of two tasks may differ in: a time at the beginning, of TensorFlow's C++ code with its thread.
+_STAMP = re.compile(
+    r"[IWEF]0000 00:00:\d+\.\d+ +\d+ "
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ "
+    r"|\[?(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?"
+)
+# And in a progress bar, or Keras's line of an epoch, how long it took.
+_EPOCH = re.compile(r"\d+/\d+ - ")
+_TIME = re.compile(
+    r"\d+(?::\d\d)+|[\d.?]+ ?(?:[num\u00b5]?s|min|h)(?:/\w+)?(?![\w/])|[\d.?]+ ?[a-zA-Z]*/s(?!\w)"
+)
+# Of raydist itself, and what TensorFlow tells of the failure that ends the run.
+_NOT_OF_SCRIPT = re.compile(
+    r"raydist: |.*\] (?:BaseCollectiveExecutor::StartAbort|Reporting error to coordination service)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownLine:
+    """A line to show.
+
+    Attributes:
+      tasks: Those that printed it; empty for a line of all.
+    """
+
+    text: str
+    tasks: tuple[TaskId, ...] = ()
+
+
+@dataclass(eq=False, kw_only=True)
+class _Line:
+    """One line that some tasks have printed, as yet."""
+
+    text: str
+    at_s: float
+    number: int = 0
+    tasks: list[TaskId] = field(default_factory=list)
+    num_left_out: int = 0
+    is_shown: bool = False
+
+
+class _Equals:
+    """The lines with one key that are not shown yet: a task's third one is that of the others, too."""
+
+    def __init__(self) -> None:
+        self._lines: collections.deque[_Line] = collections.deque()
+        self._first = 0
+        self._next: dict[TaskId, int] = {}
+
+    def take(self, task: TaskId, make: Callable[[], _Line]) -> _Line:
+        """Returns the first line that the task has not printed; what `make` returns where there is none."""
+        at = max(self._next.get(task, 0), self._first)
+        while at - self._first < len(self._lines) and self._lines[at - self._first].is_shown:
+            at += 1
+        if at - self._first == len(self._lines):
+            self._lines.append(make())
+        self._next[task] = at + 1
+        return self._lines[at - self._first]
+
+    def forget_shown(self) -> bool:
+        """Returns whether no line is left."""
+        while self._lines and self._lines[0].is_shown:
+            self._lines.popleft()
+            self._first += 1
+        return not self._lines
+
+
+class ScriptOutput:
+    """Takes the lines of each task, and returns those to show. Does no I/O.
+
+    A line that all tasks have printed is shown once, in the chief's order. One that others have not printed
+    in `WAIT_S` is shown with its tasks. Equal lines are matched by their count, in any order.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskId],
+        *,
+        logs_command: str,
+        has_gpus: Callable[[TaskId], bool] = lambda task: False,
+    ) -> None:
+        """Takes the tasks that run the script.
+
+        Args:
+          logs_command: What shows all lines, for messages.
+          has_gpus: Whether a task has GPUs.
+        """
+        self._tasks = frozenset(tasks)
+        self._chief = chief_of(task.task_type for task in tasks)
+        self._logs_command = logs_command
+        self._noise = {task: NoiseFilter(has_gpus=has_gpus(task)) for task in tasks}
+        self._equals: dict[Hashable, _Equals] = {}
+        self._of_chief: collections.deque[tuple[_Line, Hashable]] = collections.deque()
+        self._of_others: dict[int, tuple[_Line, Hashable]] = {}  # by their number, the oldest first
+        self._num_lines = 0
+        self._num_left_out = 0
+        self._left_out_at_s = math.inf
+        self._left_out: _Line | None = None  # where that is told, once it is
+
+    @classmethod
+    def of(cls, plan: Plan, *, logs_command: str) -> ScriptOutput:
+        """Returns that of an attempt with this plan."""
+        runs_all = plan.job.run_on is RunOn.ALL
+        idle = () if runs_all else servers(plan.strategy, plan.tasks)
+        tasks = [
+            task for task in plan.tasks if task not in idle and task.task_type is not TaskType.DATA_WORKER
+        ]
+        return cls(
+            tasks, logs_command=logs_command, has_gpus=lambda task: plan.resources_of(task).num_gpus > 0
+        )
+
+    def add(self, printed: Iterable[Printed], *, now_s: float) -> None:
+        """Takes what tasks have printed."""
+        for part in printed:
+            if part.task not in self._tasks:
+                continue
+            if part.lines and self._num_left_out:
+                self._place_left_out(now_s)
+            for line in part.lines:
+                self._add(part.task, line, now_s)
+            if part.num_left_out:
+                self._left_out_at_s = min(self._left_out_at_s, now_s)
+                self._num_left_out += part.num_left_out
+
+    def take(self, *, now_s: float, is_last: bool = False) -> list[ShownLine]:
+        """Returns what is to be shown now; all that is left, if the tasks are gone."""
+        if self._num_left_out and (is_last or now_s - self._left_out_at_s >= LEFT_OUT_EVERY_S):
+            self._place_left_out(now_s)
+        shown = []
+        while (line := self._next(now_s, is_last)) is not None:
+            line.is_shown = True
+            if line is self._left_out:
+                self._left_out = None
+                line.text = f"… {line.num_left_out:,} lines more in `{self._logs_command}`"
+            is_of_all = len(line.tasks) == len(self._tasks) or line.num_left_out > 0
+            shown.append(
+                ShownLine(text=line.text, tasks=() if is_of_all else tuple(sorted(line.tasks, key=_by_index)))
+            )
+        return shown
+
+    def _add(self, task: TaskId, line: PrintedLine, now_s: float) -> None:
+        text = as_submitted(without_sequences(line.text)).rstrip()
+        if not self._noise[task].keeps(text) or _NOT_OF_SCRIPT.match(text):
+            return
+
+        def make() -> _Line:
+            self._num_lines += 1
+            made = _Line(text=text, at_s=now_s, number=self._num_lines)
+            self._of_others[made.number] = made, key
+            return made
+
+        key = match_key(text, is_redrawn=line.is_redrawn)
+        found = self._equals.setdefault(key, _Equals()).take(task, make)
+        found.tasks.append(task)
+        if task == self._chief:
+            found.text = text
+            self._of_chief.append(self._of_others.pop(found.number))
+
+    def _place_left_out(self, now_s: float) -> None:
+        """Has the lines that were left out told behind what the chief has printed so far."""
+        if self._left_out is None:
+            self._left_out = _Line(text="", at_s=now_s)
+            self._of_chief.append((self._left_out, None))
+        self._left_out.num_left_out += self._num_left_out
+        self._num_left_out, self._left_out_at_s = 0, math.inf
+
+    def _next(self, now_s: float, is_last: bool) -> _Line | None:
+        """Takes out the next line to show; None where all others wait."""
+        is_last = is_last or len(self._of_chief) + len(self._of_others) > MOST_WAITING
+        due_s = math.inf if is_last else now_s - WAIT_S
+        own = self._of_chief[0][0] if self._of_chief else None
+        other = next(iter(self._of_others.values()))[0] if self._of_others else None
+        is_whole = own is not None and (len(own.tasks) == len(self._tasks) or own.num_left_out > 0)
+        if own is not None and not is_whole and own.at_s > due_s:
+            own = None
+        if other is not None and other.at_s > due_s:
+            other = None
+        # Where workers print lines of their own in one place, the chief's is the first of these.
+        if other is not None and (
+            own is None or other.at_s < own.at_s or (is_whole and other.at_s == own.at_s)
+        ):
+            line, key = self._of_others.pop(other.number)
+        elif own is not None:
+            line, key = self._of_chief.popleft()
+        else:
+            return None
+        line.is_shown = True
+        if (equals := self._equals.get(key)) is not None and equals.forget_shown():
+            del self._equals[key]
+        return line
+
+
+def match_key(text: str, *, is_redrawn: bool) -> Hashable:
+    """Returns what is equal in lines that say the same, but for when and how long."""
+    text = _STAMP.sub("", text, count=1) if _STAMP.match(text) else text
+    if is_redrawn or _EPOCH.match(text):
+        return True, _TIME.sub("", text)
+    return False, text
+
+
+def _by_index(task: TaskId) -> tuple[str, int]:
+    return task.task_type.value, task.index
