@@ -54,11 +54,16 @@ class ShownLine:
 
 @dataclass(eq=False, kw_only=True)
 class _Line:
-    """One line that some tasks have printed, as yet."""
+    """One line that some tasks have printed, as yet.
+
+    Attributes:
+      after: What the task that printed it first had printed before.
+    """
 
     text: str
     at_s: float
     number: int = 0
+    after: _Line | None = None
     tasks: list[TaskId] = field(default_factory=list)
     num_left_out: int = 0
     is_shown: bool = False
@@ -117,10 +122,13 @@ class ScriptOutput:
         self._equals: dict[Hashable, _Equals] = {}
         self._of_chief: collections.deque[tuple[_Line, Hashable]] = collections.deque()
         self._of_others: dict[int, tuple[_Line, Hashable]] = {}  # by their number, the oldest first
+        self._previous: dict[TaskId, _Line] = {}
         self._num_lines = 0
-        self._num_left_out = 0
-        self._left_out_at_s = math.inf
-        self._left_out: _Line | None = None  # where that is told, once it is
+        self._num_left_out = 0  # that no line which waits tells
+        self._left_out_since_s = math.inf
+        self._left_out: _Line | None = None  # the line that tells it, while it waits
+        self._left_out_at_s: dict[TaskId, float] = {}
+        self._flooded: set[TaskId] = set()  # tasks whose next lines are left out, too
 
     @classmethod
     def of(cls, plan: Plan, *, logs_command: str) -> ScriptOutput:
@@ -139,28 +147,35 @@ class ScriptOutput:
         for part in printed:
             if part.task not in self._tasks:
                 continue
-            if part.lines and self._num_left_out:
-                self._place_left_out(now_s)
+            if part.lines:
+                self._flooded.discard(part.task)
+                if self._num_left_out:
+                    self._tell_left_out(now_s)
             for line in part.lines:
                 self._add(part.task, line, now_s)
             if part.num_left_out:
-                self._left_out_at_s = min(self._left_out_at_s, now_s)
-                self._num_left_out += part.num_left_out
+                self._flooded.add(part.task)
+                self._left_out_at_s[part.task] = now_s
+                self._leave_out(part.num_left_out, now_s)
 
     def take(self, *, now_s: float, is_last: bool = False) -> list[ShownLine]:
         """Returns what is to be shown now; all that is left, if the tasks are gone."""
-        if self._num_left_out and (is_last or now_s - self._left_out_at_s >= LEFT_OUT_EVERY_S):
-            self._place_left_out(now_s)
+        if now_s - self._left_out_since_s >= LEFT_OUT_EVERY_S:
+            self._tell_left_out(now_s)
         shown = []
         while (line := self._next(now_s, is_last)) is not None:
-            line.is_shown = True
             if line is self._left_out:
                 self._left_out = None
-                line.text = f"… {line.num_left_out:,} lines more in `{self._logs_command}`"
-            is_of_all = len(line.tasks) == len(self._tasks) or line.num_left_out > 0
-            shown.append(
-                ShownLine(text=line.text, tasks=() if is_of_all else tuple(sorted(line.tasks, key=_by_index)))
-            )
+                shown.append(self._left_out_line(line.num_left_out))
+            elif self._is_in_doubt(line):
+                self._leave_out(len(line.tasks), now_s)
+            else:
+                some = len(line.tasks) < len(self._tasks)
+                shown.append(
+                    ShownLine(text=line.text, tasks=tuple(sorted(line.tasks, key=_by_index)) if some else ())
+                )
+        if is_last and self._num_left_out:
+            shown.append(self._left_out_line())
         return shown
 
     def _add(self, task: TaskId, line: PrintedLine, now_s: float) -> None:
@@ -170,24 +185,41 @@ class ScriptOutput:
 
         def make() -> _Line:
             self._num_lines += 1
-            made = _Line(text=text, at_s=now_s, number=self._num_lines)
+            made = _Line(text=text, at_s=now_s, number=self._num_lines, after=self._previous.get(task))
             self._of_others[made.number] = made, key
             return made
 
         key = match_key(text, is_redrawn=line.is_redrawn)
         found = self._equals.setdefault(key, _Equals()).take(task, make)
         found.tasks.append(task)
+        self._previous[task] = found
         if task == self._chief:
             found.text = text
             self._of_chief.append(self._of_others.pop(found.number))
 
-    def _place_left_out(self, now_s: float) -> None:
+    def _is_in_doubt(self, line: _Line) -> bool:
+        """Whether one of the other tasks may have printed it among the lines that it has left out."""
+        others = self._tasks.difference(line.tasks)
+        return any(self._left_out_at_s.get(task, -math.inf) >= line.at_s for task in others)
+
+    def _leave_out(self, num_lines: int, now_s: float) -> None:
+        self._num_left_out += num_lines
+        self._left_out_since_s = min(self._left_out_since_s, now_s)
+
+    def _tell_left_out(self, now_s: float) -> None:
         """Has the lines that were left out told behind what the chief has printed so far."""
         if self._left_out is None:
             self._left_out = _Line(text="", at_s=now_s)
             self._of_chief.append((self._left_out, None))
         self._left_out.num_left_out += self._num_left_out
-        self._num_left_out, self._left_out_at_s = 0, math.inf
+        self._num_left_out, self._left_out_since_s = 0, math.inf
+
+    def _left_out_line(self, num_lines: int = 0) -> ShownLine:
+        num_lines += self._num_left_out
+        self._num_left_out, self._left_out_since_s = 0, math.inf
+        return ShownLine(
+            text=f"… {num_lines:,} {'line' if num_lines == 1 else 'lines'} more in `{self._logs_command}`"
+        )
 
     def _next(self, now_s: float, is_last: bool) -> _Line | None:
         """Takes out the next line to show; None where all others wait."""
@@ -195,24 +227,31 @@ class ScriptOutput:
         due_s = math.inf if is_last else now_s - WAIT_S
         own = self._of_chief[0][0] if self._of_chief else None
         other = next(iter(self._of_others.values()))[0] if self._of_others else None
-        is_whole = own is not None and (len(own.tasks) == len(self._tasks) or own.num_left_out > 0)
+        is_whole = own is not None and (
+            not self._flooded if own is self._left_out else len(own.tasks) == len(self._tasks)
+        )
         if own is not None and not is_whole and own.at_s > due_s:
             own = None
         if other is not None and other.at_s > due_s:
             other = None
-        # Where workers print lines of their own in one place, the chief's is the first of these.
-        if other is not None and (
-            own is None or other.at_s < own.at_s or (is_whole and other.at_s == own.at_s)
-        ):
+        if other is not None and (own is None or _is_before(other, own, is_whole=is_whole)):
             line, key = self._of_others.pop(other.number)
         elif own is not None:
             line, key = self._of_chief.popleft()
         else:
             return None
-        line.is_shown = True
+        line.is_shown, line.after = True, None
         if (equals := self._equals.get(key)) is not None and equals.forget_shown():
             del self._equals[key]
         return line
+
+
+def _is_before(other: _Line, own: _Line, *, is_whole: bool) -> bool:
+    """Whether a line that the chief has not printed is shown before the chief's next one."""
+    if other.after is not None and not other.after.is_shown:
+        return False
+    # Where workers print lines of their own in one place, the chief's is the first of these.
+    return other.at_s < own.at_s or (is_whole and other.at_s == own.at_s)
 
 
 def match_key(text: str, *, is_redrawn: bool) -> Hashable:
