@@ -32,7 +32,9 @@ _STAMP = re.compile(
 # And in a progress bar, or Keras's line of an epoch, how long it took.
 _EPOCH = re.compile(r"\d+/\d+ - ")
 _TIME = re.compile(
-    r"\d+(?::\d\d)+|[\d.?]+ ?(?:[num\u00b5]?s|min|h)(?:/\w+)?(?![\w/])|[\d.?]+ ?[a-zA-Z]*/s(?!\w)"
+    r" {0,20}(?:\d{1,6}(?::\d\d)+"
+    r"|[\d.?]{1,20} ?(?:[num\u00b5]?s|min|h)(?:/\w{1,20})?(?![\w/])"
+    r"|[\d.?]{1,20} ?[a-zA-Z]{0,20}/s(?!\w))"
 )
 # Of raydist itself, and what TensorFlow tells of the failure that ends the run.
 _NOT_OF_SCRIPT = re.compile(
