@@ -59,13 +59,13 @@ class _Line:
     """One line that some tasks have printed, as yet.
 
     Attributes:
-      after: What the task that printed it first had printed before.
+      after: The newest line without the chief that one of its tasks had printed before.
     """
 
     text: str
     at_s: float
     number: int = 0
-    after: _Line | None = None
+    after: int = 0
     tasks: list[TaskId] = field(default_factory=list)
     num_left_out: int = 0
     is_shown: bool = False
@@ -124,7 +124,7 @@ class ScriptOutput:
         self._equals: dict[Hashable, _Equals] = {}
         self._of_chief: collections.deque[tuple[_Line, Hashable]] = collections.deque()
         self._of_others: dict[int, tuple[_Line, Hashable]] = {}  # by their number, the oldest first
-        self._previous: dict[TaskId, _Line] = {}
+        self._newest: dict[TaskId, int] = {}  # of a task's lines that the chief had not printed
         self._num_lines = 0
         self._num_left_out = 0  # that no line which waits tells
         self._left_out_since_s = math.inf
@@ -187,17 +187,19 @@ class ScriptOutput:
 
         def make() -> _Line:
             self._num_lines += 1
-            made = _Line(text=text, at_s=now_s, number=self._num_lines, after=self._previous.get(task))
+            made = _Line(text=text, at_s=now_s, number=self._num_lines)
             self._of_others[made.number] = made, key
             return made
 
         key = match_key(text, is_redrawn=line.is_redrawn)
         found = self._equals.setdefault(key, _Equals()).take(task, make)
         found.tasks.append(task)
-        self._previous[task] = found
+        found.after = max(found.after, self._newest.get(task, 0))
         if task == self._chief:
             found.text = text
             self._of_chief.append(self._of_others.pop(found.number))
+        elif found.number in self._of_others:
+            self._newest[task] = max(found.number, self._newest.get(task, 0))
 
     def _is_in_doubt(self, line: _Line) -> bool:
         """Whether one of the other tasks may have printed it among the lines that it has left out."""
@@ -232,28 +234,20 @@ class ScriptOutput:
         is_whole = own is not None and (
             not self._flooded if own is self._left_out else len(own.tasks) == len(self._tasks)
         )
-        if own is not None and not is_whole and own.at_s > due_s:
+        # Each task's lines stay in their order, so what all have printed after a line of one waits with it.
+        is_held = own is not None and other is not None and other.number <= own.after
+        if own is not None and (is_held or not (is_whole or own.at_s <= due_s)):
             own = None
-        if other is not None and other.at_s > due_s:
-            other = None
-        if other is not None and (own is None or _is_before(other, own, is_whole=is_whole)):
+        if own is None and other is not None and other.at_s <= due_s:
             line, key = self._of_others.pop(other.number)
         elif own is not None:
             line, key = self._of_chief.popleft()
         else:
             return None
-        line.is_shown, line.after = True, None
+        line.is_shown = True
         if (equals := self._equals.get(key)) is not None and equals.forget_shown():
             del self._equals[key]
         return line
-
-
-def _is_before(other: _Line, own: _Line, *, is_whole: bool) -> bool:
-    """Whether a line that the chief has not printed is shown before the chief's next one."""
-    if other.after is not None and not other.after.is_shown:
-        return False
-    # Where workers print lines of their own in one place, the chief's is the first of these.
-    return other.at_s < own.at_s or (is_whole and other.at_s == own.at_s)
 
 
 def match_key(text: str, *, is_redrawn: bool) -> Hashable:
