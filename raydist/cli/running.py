@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raydist.cli.screen import output, run_view, standard_streams
 from raydist.cli.screen.progress import Progress, ProgressView, open_view
 from raydist.errors import RunCancelledError
-from raydist.spec.text import listed
+from raydist.outcome.printed import OutputText
 
 if TYPE_CHECKING:
     from raydist import RunHandle
@@ -47,7 +47,7 @@ class _Screen:
 
     def __init__(self, view: ProgressView) -> None:
         self._view = view
-        self._attempt: int | None = None
+        self._output = OutputText()
         self.said: set[str] = set()
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class _Screen:
                 fields = Progress.__dataclass_fields__
                 self._view.show(Progress(**{name: event[name] for name in fields}))
             case "output":
-                self._print(event)
+                self._view.say(self._output.of(event))
             case "straggler" if event["message"] in self.said:
                 pass  # of the other task on the same slow link
             case "note" | "attempt" | "straggler" | "restarting" | "task_back" | "task_given_up":
@@ -73,17 +73,6 @@ class _Screen:
         for note in event["notes"]:
             self._say(f"note: {note}")
             self.said.add(note)
-
-    def _print(self, event: Mapping[str, Any]) -> None:
-        """Prints what the script has printed, in one go: it may be thousands of lines."""
-        lines = [
-            f"[{listed(line['tasks'], most=3)}] {line['text']}" if line["tasks"] else line["text"]
-            for line in event["lines"]
-        ]
-        if self._attempt not in (None, event["attempt"]):
-            lines.insert(0, f"==> attempt {event['attempt']} <==")
-        self._attempt = event["attempt"]
-        self._view.say("\n".join(lines))
 
     def _say(self, sentence: str) -> None:
         self.said.add(sentence)

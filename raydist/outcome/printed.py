@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from raydist.spec.tasks import TaskId
+from raydist.spec.text import listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,3 +49,22 @@ class Printed:
     task: TaskId
     lines: tuple[PrintedLine, ...] = ()
     num_left_out: int = 0
+
+
+class OutputText:
+    """Turns `output` events of a run into what a person reads."""
+
+    def __init__(self) -> None:
+        self._attempt: int | None = None
+
+    def of(self, event: Mapping[str, Any]) -> str:
+        """Returns the lines of an event, below a heading where its attempt is another than the last one's."""
+        is_new = self._attempt not in (None, event["attempt"])
+        self._attempt = event["attempt"]
+        heading = [f"==> attempt {event['attempt']} <=="] if is_new else []
+        lines = [f"{_prefix(line['tasks'])}{line['text']}" for line in event["lines"]]
+        return "\n".join([*heading, *lines])
+
+
+def _prefix(tasks: list[str]) -> str:
+    return f"[{listed(tasks, most=3)}] " if tasks else ""
