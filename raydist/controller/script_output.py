@@ -36,9 +36,12 @@ _TIME = re.compile(
     r"|[\d.?]{1,20} ?(?:[num\u00b5]?s|min|h)(?:/\w{1,20})?(?![\w/])"
     r"|[\d.?]{1,20} ?[a-zA-Z]{0,20}/s(?!\w))"
 )
-# Of raydist itself, and what TensorFlow tells of the failure that ends the run.
-_NOT_OF_SCRIPT = re.compile(
-    r"raydist: |.*\] (?:BaseCollectiveExecutor::StartAbort|Reporting error to coordination service)"
+# Of tqdm, and of Keras 3 and tf_keras; what the script prints while one is drawn stands behind it.
+_BAR = re.compile(
+    r"(?P<name>[^|]{0,200}?) {0,9}\d{1,3}%\|[^|]{0,300}\| {0,9}(?P<num>[\w.]+)/(?P<total>[\w.]+)"
+    r" \[[^\]]{0,300}\]"
+    r"| {0,9}(?P<step>\d+)/(?P<steps>\d+|Unknown)(?: \[[=>.]+\]| \u2501+)?(?: -)? (?:ETA: )?[\d:]+\w*"
+    r"(?: \d+\w+/\w+)?(?: - [^\s:]{1,100}: -?(?:[\d.]+(?:e[+-]\d+)?|nan|inf))*"
 )
 
 
@@ -59,6 +62,7 @@ class _Line:
     """One line that some tasks have printed, as yet.
 
     Attributes:
+      end: What a progress bar that is whole shows; None of any other, and of other lines.
       after: The newest line without the chief that one of its tasks had printed before.
     """
 
@@ -66,6 +70,7 @@ class _Line:
     at_s: float
     number: int = 0
     after: int = 0
+    end: str | None = None
     tasks: list[TaskId] = field(default_factory=list)
     num_left_out: int = 0
     is_shown: bool = False
@@ -120,7 +125,7 @@ class ScriptOutput:
         self._tasks = frozenset(tasks)
         self._chief = chief_of(task.task_type for task in tasks)
         self._logs_command = logs_command
-        self._noise = {task: NoiseFilter(has_gpus=has_gpus(task)) for task in tasks}
+        self._noise = {task: NoiseFilter(has_gpus=has_gpus(task), with_aborts=False) for task in tasks}
         self._equals: dict[Hashable, _Equals] = {}
         self._of_chief: collections.deque[tuple[_Line, Hashable]] = collections.deque()
         self._of_others: dict[int, tuple[_Line, Hashable]] = {}  # by their number, the oldest first
@@ -182,17 +187,38 @@ class ScriptOutput:
 
     def _add(self, task: TaskId, line: PrintedLine, now_s: float) -> None:
         text = as_submitted(without_sequences(line.text)).rstrip()
-        if not self._noise[task].keeps(text) or _NOT_OF_SCRIPT.match(text):
+        if not self._noise[task].keeps(text) or text.startswith("raydist: "):
             return
+        if line.is_redrawn:
+            self._add_redrawn(task, text, now_s)
+        else:
+            self._take(task, match_key(text), text, now_s)
 
+    def _add_redrawn(self, task: TaskId, text: str, now_s: float) -> None:
+        """Adds a line with a progress bar: how far it was when it was drawn last differs between tasks."""
+        bar = _BAR.match(text)
+        if bar is None:
+            self._take(task, _TIME.sub("", text), text, now_s)
+        elif behind := text[bar.end() :].strip():
+            self._take(task, match_key(behind), behind, now_s)
+        else:
+            is_whole = (bar["num"], bar["step"]) == (bar["total"], bar["steps"])
+            end = _TIME.sub("", text) if is_whole else None
+            key = bar["name"], bar["total"], bar["steps"]
+            self._take(task, key, text, now_s, end=end)
+
+    def _take(self, task: TaskId, key: Hashable, text: str, now_s: float, *, end: str | None = None) -> None:
         def make() -> _Line:
             self._num_lines += 1
             made = _Line(text=text, at_s=now_s, number=self._num_lines)
             self._of_others[made.number] = made, key
             return made
 
-        key = match_key(text, is_redrawn=line.is_redrawn)
         found = self._equals.setdefault(key, _Equals()).take(task, make)
+        if end is not None and found.end not in (None, end):
+            self._take(task, (key, end), text, now_s, end=end)
+            return
+        found.end = found.end or end
         found.tasks.append(task)
         found.after = max(found.after, self._newest.get(task, 0))
         if task == self._chief:
@@ -250,12 +276,10 @@ class ScriptOutput:
         return line
 
 
-def match_key(text: str, *, is_redrawn: bool) -> Hashable:
-    """Returns what is equal in lines that say the same, but for when and how long."""
+def match_key(text: str) -> Hashable:
+    """Returns what is equal in lines that say the same, but for when and, of an epoch, how long."""
     text = _STAMP.sub("", text, count=1) if _STAMP.match(text) else text
-    if is_redrawn or _EPOCH.match(text):
-        return True, _TIME.sub("", text)
-    return False, text
+    return _TIME.sub("", text) if _EPOCH.match(text) else text
 
 
 def _by_index(task: TaskId) -> tuple[str, int]:

@@ -30,7 +30,14 @@ _NO_GPUS = re.compile(
     _PREFIX.format(level="[IWE]")
     + r"(?:failed call to cuInit|(?:Could not find|Cannot dlopen).*(?:GPU|cuda))"
 )
-_CONTINUATION = re.compile(r"\t \[\[(?:\{\{node |type\.googleapis)")
+# A peer has failed, which is told by itself.
+_ABORT = re.compile(_WARNING + r".*(?:[Aa]bort|coordination service)")
+_CONTINUATION = re.compile(
+    r"\t \[\[(?:\{\{node |type\.googleapis)"
+    r"|The error could be from a previous operation\. Restart your program to reset\."
+    r"|Additional GRPC error information from remote target "
+    r"|:[A-Z_]+:Error received from peer"
+)
 
 
 class NoiseFilter:
@@ -38,13 +45,15 @@ class NoiseFilter:
 
     Args:
       has_gpus: Whether the task has GPUs.
+      with_aborts: Whether what TensorFlow tells of a peer's failure is kept.
 
     Attributes:
       num_left_out: Lines that were noise so far.
     """
 
-    def __init__(self, *, has_gpus: bool) -> None:
+    def __init__(self, *, has_gpus: bool, with_aborts: bool = True) -> None:
         self._has_gpus = has_gpus
+        self._with_aborts = with_aborts
         self.num_left_out = 0
         self._was_noise = False
 
@@ -59,4 +68,4 @@ class NoiseFilter:
         """Whether a line is to be shown, regardless of the lines before it."""
         if _NO_GPUS.match(line) is not None:
             return self._has_gpus
-        return _NOISE.match(line) is None
+        return _NOISE.match(line) is None and (self._with_aborts or _ABORT.match(line) is None)

@@ -23,6 +23,13 @@ from tests.support.fakes import make_plan, task
 FIRST, SECOND, THIRD = (task(f"worker/{index}") for index in range(3))
 LOGS = "raydist logs r"
 START_UP = "E0000 00:00:1795383987.268057     156 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA"
+ABORT = [
+    "E0000 00:00:1795992743.289606   21986 ring_alg.cc:291] Aborting RingGather with UNKNOWN: Collective ops "
+    "is aborted by: worker/1: RuntimeError: worker 1 is bad",
+    "The error could be from a previous operation. Restart your program to reset.",
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:1",
+    ':UNKNOWN:Error received from peer  {grpc_status:2, grpc_message:"Collective ops is aborted"}',
+]
 
 
 def output_of(workers: int = 2) -> ScriptOutput:
@@ -69,6 +76,7 @@ def shown(output: ScriptOutput, now_s: float = 0.0, *, is_last: bool = False) ->
             id="paths of copies",
         ),
         pytest.param([[START_UP, "a"], ["a", START_UP]], ["a"], id="start-up messages"),
+        pytest.param([["a"], ["a", *ABORT]], ["a"], id="what follows the failure of another worker"),
         pytest.param([["raydist: worker/0 got SIGTERM", "a"], ["a"]], ["a"], id="sentences of raydist"),
     ],
 )
@@ -80,27 +88,58 @@ def test_lines_of_all_are_shown_once_and_others_with_their_tasks(
     assert shown(output, is_last=True) == expected
 
 
+KERAS, TQDM = "8/8 ━━ 0s 11ms/step - loss: 1.5e-01", "a: 100%|###| 5/5 [00:00<00:00, 19.96it/s, loss=0.1]"
+
+
 @pytest.mark.parametrize(
-    ("first", "second", "is_redrawn", "is_equal"),
+    ("first", "second", "is_equal"),
     [
-        ("100%|###| 5/5 [00:00<00:00, 19.96it/s]", "100%|###| 5/5 [00:01<00:00,  1.02s/it]", True, True),
-        ("a: 10.0k/10.0k [00:00<00:00, 1.2MB/s]", "a: 10.0k/10.0k [00:00<00:00, 998kB/s]", True, True),
-        ("8/8 ━━ 0s 11ms/step - loss: 1.5", "8/8 ━━ 1s 8us/step - loss: 1.5", True, True),
-        ("8/8 ━━ 0s 11ms/step - loss: 1.5", "8/8 ━━ 0s 11ms/step - loss: 1.6", True, False),
-        ("8/8 - 0s - 8ms/step - loss: 0.2", "8/8 - 1s - 130ms/step - loss: 0.2", False, True),
-        ("took 3 s", "took 4 s", False, False),
-        ("2026-11-29 09:30:00,123 INFO a", "2026-11-29 09:30:01,001 INFO a", False, True),
-        ("[09:30:00] a", "[09:30:01] a", False, True),
-        ("I1129 09:30:00.123456 1234 a.py:3] a", "I1129 09:30:00.123457 5678 a.py:3] a", False, True),
-        ("W0000 00:00:1795.1   25032 a.cc:3] a", "W0000 00:00:1795.2   5 a.cc:3] a", False, True),
-        ("2026-11-29 a", "2026-11-30 a", False, False),
+        (TQDM, "a: 100%|###| 5/5 [00:01<00:00,  1.02s/it, loss=0.1]", True),
+        (TQDM, "a: 100%|###| 5/5 [00:01<00:00,  1.02s/it, loss=0.2]", False),
+        (TQDM, "a:  40%|#  | 2/5 [00:01<00:00, ?it/s]", True),
+        (TQDM, "b: 100%|###| 5/5 [00:00<00:00, 19.96it/s, loss=0.1]", False),
+        ("a:  40%|#  | 2/5 [00:00<00:01, 3.9it/s]row 1", "a:  0%|  | 0/5 [00:00<?, ?it/s]row 1", True),
+        (KERAS, "8/8 ━━ 1s 8us/step - loss: 1.5e-01", True),
+        (KERAS, "8/8 ━━ 0s 11ms/step - loss: 1.6e-01", False),
+        (KERAS, "1/8 ━━ 1:05 11s/step - loss: 2.6", True),
+        (KERAS, "1/9 ━━ 1:05 11s/step - loss: 2.6", False),
+        ("1/8 ━━ 7s 1s/step - loss: 2.3epoch 0 ends", "8/8 ━━ 0s 9ms/step - loss: 1.5epoch 0 ends", True),
+        ("8/8 [====] - 2s 84ms/step - loss: nan", "1/8 [=>..] - ETA: 7s - loss: 1.1", True),
+        ("5/Unknown - 1s 9ms/step - loss: 1", "4/Unknown - 1s 9ms/step - loss: 1", True),
+        ("downloaded 10.0k in 3 s", "downloaded 10.0k in 5 s", True),
+        ("downloaded 10.0k in 3 s", "downloaded 11.0k in 3 s", False),
     ],
 )
-def test_lines_match_but_for_when_and_how_long(
-    first: str, second: str, is_redrawn: bool, is_equal: bool
-) -> None:
-    keys = [match_key(text, is_redrawn=is_redrawn) for text in (first, second)]
-    assert (keys[0] == keys[1]) is is_equal
+def test_bars_of_two_workers_match_as_far_as_they_are_drawn(first: str, second: str, is_equal: bool) -> None:
+    output = output_of()
+    output.add([printed(0, first, is_redrawn=True), printed(1, second, is_redrawn=True)], now_s=0)
+    assert (len(shown(output, is_last=True)) == 1) is is_equal
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_equal"),
+    [
+        ("8/8 - 0s - 8ms/step - loss: 0.2", "8/8 - 1s - 130ms/step - loss: 0.2", True),
+        ("8/8 - 0s - 8ms/step - loss: 0.2", "8/8 - 0s - 8ms/step - loss: 0.3", False),
+        ("took 3 s", "took 4 s", False),
+        ("2026-11-29 09:30:00,123 INFO a", "2026-11-29 09:30:01,001 INFO a", True),
+        ("[09:30:00] a", "[09:30:01] a", True),
+        ("I1129 09:30:00.123456 1234 a.py:3] a", "I1129 09:30:00.123457 5678 a.py:3] a", True),
+        ("W0000 00:00:1795.1   25032 a.cc:3] a", "W0000 00:00:1795.2   5 a.cc:3] a", True),
+        ("2026-11-29 a", "2026-11-30 a", False),
+    ],
+)
+def test_lines_match_but_for_the_time(first: str, second: str, is_equal: bool) -> None:
+    assert (match_key(first) == match_key(second)) is is_equal
+
+
+def test_bars_that_stop_at_another_step_keep_their_order() -> None:
+    output = output_of()
+    for worker, done in enumerate((1, 8)):
+        lines = [f"{done}/8 ━━ 0s 9ms/step - loss: 1", "8/8 ━━ 0s 9ms/step - loss: 2"]
+        output.add([printed(worker, lines[0], is_redrawn=True), printed(worker, "saved")], now_s=0)
+        output.add([printed(worker, lines[1], is_redrawn=True)], now_s=0)
+    assert shown(output) == ["1/8 ━━ 0s 9ms/step - loss: 1", "saved", "8/8 ━━ 0s 9ms/step - loss: 2"]
 
 
 def test_line_waits_for_its_equals_and_holds_up_what_the_chief_prints_later() -> None:
