@@ -197,9 +197,10 @@ class ScriptOutput:
     def _add_redrawn(self, task: TaskId, text: str, now_s: float) -> None:
         """Adds a line with a progress bar: how far it was when it was drawn last differs between tasks."""
         bar = _BAR.match(text)
-        if bar is None:
+        behind = "" if bar is None else text[bar.end() :].strip()
+        if bar is None or behind.startswith("-"):  # a value that is no number
             self._take(task, _TIME.sub("", text), text, now_s)
-        elif behind := text[bar.end() :].strip():
+        elif behind:
             self._take(task, match_key(behind), behind, now_s)
         else:
             is_whole = (bar["num"], bar["step"]) == (bar["total"], bar["steps"])

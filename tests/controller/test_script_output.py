@@ -102,6 +102,8 @@ KERAS, TQDM = "8/8 ━━ 0s 11ms/step - loss: 1.5e-01", "a: 100%|###| 5/5 [00:0
         (KERAS, "8/8 ━━ 1s 8us/step - loss: 1.5e-01", True),
         (KERAS, "8/8 ━━ 0s 11ms/step - loss: 1.6e-01", False),
         (KERAS, "1/8 ━━ 1:05 11s/step - loss: 2.6", True),
+        (f"{KERAS} - f1: [0. 1.]", f"{KERAS} - f1: [0. 1.]", True),
+        (f"{KERAS} - f1: [0. 1.]", f"{KERAS} - f1: [0. 2.]", False),
         (KERAS, "1/9 ━━ 1:05 11s/step - loss: 2.6", False),
         ("1/8 ━━ 7s 1s/step - loss: 2.3epoch 0 ends", "8/8 ━━ 0s 9ms/step - loss: 1.5epoch 0 ends", True),
         ("8/8 [====] - 2s 84ms/step - loss: nan", "1/8 [=>..] - ETA: 7s - loss: 1.1", True),
