@@ -18,6 +18,8 @@ from raydist.spec.text import as_submitted, without_sequences
 
 # How long a line waits for the other tasks to print it too.
 WAIT_S = 2.0
+# And for one whose script has not begun: the tasks of a run begin together, but for what slows down a host.
+START_WAIT_S = 10.0
 # How often a script that prints faster than it is shown is told about.
 LEFT_OUT_EVERY_S = 5.0
 # Lines that wait; beyond, the oldest waits no longer.
@@ -106,7 +108,8 @@ class ScriptOutput:
     """Takes the lines of each task, and returns those to show. Does no I/O.
 
     A line that all tasks have printed is shown once, in the chief's order. One that others have not printed
-    in `WAIT_S` is shown with its tasks. Equal lines are matched by their count, in any order.
+    in `WAIT_S`, from the beginning of their scripts on, is shown with its tasks. Equal lines are matched by
+    their count, in any order.
     """
 
     def __init__(
@@ -130,6 +133,8 @@ class ScriptOutput:
         self._of_chief: collections.deque[tuple[_Line, Hashable]] = collections.deque()
         self._of_others: dict[int, tuple[_Line, Hashable]] = {}  # by their number, the oldest first
         self._newest: dict[TaskId, int] = {}  # of a task's lines that the chief had not printed
+        self._not_begun = set(tasks)
+        self._begun_s = math.inf  # when the last task's script began
         self._num_lines = 0
         self._num_left_out = 0  # that no line which waits tells
         self._left_out_since_s = math.inf
@@ -154,6 +159,9 @@ class ScriptOutput:
         for part in printed:
             if part.task not in self._tasks:
                 continue
+            self._not_begun.discard(part.task)
+            if not self._not_begun:
+                self._begun_s = min(self._begun_s, now_s)
             if part.lines:
                 self._flooded.discard(part.task)
                 if self._num_left_out:
@@ -255,7 +263,8 @@ class ScriptOutput:
     def _next(self, now_s: float, is_last: bool) -> _Line | None:
         """Takes out the next line to show; None where all others wait."""
         is_last = is_last or len(self._of_chief) + len(self._of_others) > MOST_WAITING
-        due_s = math.inf if is_last else now_s - WAIT_S
+        wait_s = WAIT_S if now_s - self._begun_s >= WAIT_S else START_WAIT_S
+        due_s = math.inf if is_last else now_s - wait_s
         own = self._of_chief[0][0] if self._of_chief else None
         other = next(iter(self._of_others.values()))[0] if self._of_others else None
         is_whole = own is not None and (

@@ -11,6 +11,7 @@ import pytest
 from raydist.controller.script_output import (
     LEFT_OUT_EVERY_S,
     MOST_WAITING,
+    START_WAIT_S,
     WAIT_S,
     ScriptOutput,
     match_key,
@@ -156,6 +157,19 @@ def test_line_waits_for_its_equals_and_holds_up_what_the_chief_prints_later() ->
     assert shown(output, 10 + WAIT_S) == ["[worker/1] too late"]
     output.add([printed(0, "too late")], now_s=20)
     assert shown(output, is_last=True) == ["[worker/0] too late"]
+
+
+def test_line_waits_longer_for_a_worker_whose_script_has_not_begun() -> None:
+    output = output_of()
+    output.add([printed(0, "a", "b")], now_s=0)
+    assert shown(output, START_WAIT_S - 0.1) == []
+    output.add([printed(1)], now_s=5)
+    assert shown(output, 5 + WAIT_S - 0.1) == []
+    output.add([printed(1, "b")], now_s=5 + WAIT_S)
+    assert shown(output, 5 + WAIT_S) == ["[worker/0] a", "b"]
+    output = output_of()
+    output.add([printed(0, "a")], now_s=0)
+    assert shown(output, START_WAIT_S) == ["[worker/0] a"]
 
 
 def test_any_interleaving_shows_each_line_as_often_as_one_task_prints_it() -> None:

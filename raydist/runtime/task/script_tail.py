@@ -37,6 +37,8 @@ class ScriptTail:
     def read(self, span: OutputSpan, *, max_bytes: int) -> tuple[Printed, ...]:
         """Returns the lines that were added and have ended; the rest of a script that is over, too.
 
+        The first answer begins with no lines at all, by which it is known that the script has begun.
+
         Args:
           max_bytes: How much of it is returned; other lines are counted.
         """
@@ -45,6 +47,9 @@ class ScriptTail:
         return ()
 
     def _read(self, span: OutputSpan, max_bytes: int) -> Iterator[Printed]:
+        if self._offset is None:
+            self._offset = span.start
+            yield Printed(task=self._task)
         is_flooded = self._is_flooded
         kept: list[PrintedLine] = []
         num_bytes = num_left_out = 0
@@ -64,8 +69,7 @@ class ScriptTail:
             self._last.clear()
 
     def _new_lines(self, span: OutputSpan) -> Iterator[PrintedLine]:
-        if self._offset is None:
-            self._offset = span.start
+        assert self._offset is not None
         with self._spool_path.open("rb") as spool:
             spool.seek(self._offset)
             while self._offset < span.end and (

@@ -22,6 +22,7 @@ class Spool:
         self._path.write_bytes(BEFORE)
         self._max_bytes = max_bytes
         self.tail = ScriptTail(self._path, task("worker/1"))
+        assert self.read() == (Printed(task=task("worker/1")),)
 
     def prints(self, content: str) -> None:
         with self._path.open("a") as file:
@@ -89,4 +90,5 @@ def test_script_that_prints_too_fast_is_counted_until_it_is_quiet(tmp_path: Path
 
 
 def test_spool_that_is_gone_has_no_lines(tmp_path: Path) -> None:
-    assert ScriptTail(tmp_path / "log", task("worker/0")).read(OutputSpan(start=0, end=9), max_bytes=9) == ()
+    tail = ScriptTail(tmp_path / "log", task("worker/0"))
+    assert not [part.lines for part in tail.read(OutputSpan(start=0, end=9), max_bytes=9) if part.lines]
