@@ -13,9 +13,9 @@ from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
 from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
-from raydist.training.checks import layer_notes, loss_rules
+from raydist.training.checks import layer_notes, loop_rules
+from raydist.training.checks.loop_rules import LoopRule
 from raydist.training.checks.loop_scalars import scalars_of
-from raydist.training.checks.loss_rules import LoopRule
 from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import batch_slices, compilation, step_logs
@@ -285,7 +285,7 @@ def _make_call(
         if rule is None:
             element = step_timing.next_element(iterator)
             with side_effects.undone(step_fn):
-                rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, num_workers=num_workers)
+                rule = loop_rules.rule_of_loop(step_fn, element, strategy=strategy, num_workers=num_workers)
             left, before = count - 1, first_step(element)
         if before is None:
             before = tf.zeros([num_local, len(names)], tf.float64)
