@@ -217,11 +217,8 @@ def _make_call(
 
     def replica_step(element: Any) -> tf.Tensor:
         assert rule is not None
-
-        def run() -> Any:
-            return batch_slices.run_slice(converted, element, rule=rule.rule)  # type: ignore[union-attr]
-
-        scalars = scalars_of(batch_slices.keep_on_padding(metric_variables, element, run), step_fn=step_fn)
+        returned = batch_slices.run_slice(converted, element, kept=metric_variables, rule=rule.rule)
+        scalars = scalars_of(returned, step_fn=step_fn)
         names[:] = scalars
         values = tf.stack([tf.cast(one, tf.float64) for one in scalars.values()])
         share = (
