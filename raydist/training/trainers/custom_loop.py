@@ -1,4 +1,8 @@
-"""ctx.train_steps: a loop of the user's steps, several in each `tf.function`."""
+"""ctx.train_steps: a loop of the user's steps, several in each `tf.function`.
+
+keras_fit.py calls `begin`, which finds where the loop continues, and then `run_steps`, which returns the
+scalars of the last call. parameter_server/chief.py shares `begin` and `Loop`.
+"""
 
 from __future__ import annotations
 

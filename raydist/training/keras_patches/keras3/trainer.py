@@ -1,4 +1,8 @@
-"""RaydistTrainer: how models of Keras 3 train, evaluate and predict on several replicas."""
+"""RaydistTrainer: how models of Keras 3 train, evaluate and predict on several replicas.
+
+Its methods do what is raydist's and call Keras's own by `super()`. epochs.py decides which steps go into a
+call, stepping/model_steps.py makes the functions that run them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""RaydistModel: how models of tf_keras train on several replicas; and metrics inside of a step."""
+"""RaydistModel: how models of tf_keras train on several replicas; and metrics inside of a step.
+
+Its methods do what is raydist's and call tf_keras's own by `super()`. data_handler.py decides which steps go
+into a call, stepping/model_steps.py makes the functions that run them.
+"""
 
 from __future__ import annotations
 
