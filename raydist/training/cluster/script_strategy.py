@@ -14,6 +14,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
+from raydist.training.cluster.default_strategy import as_default, is_default
 from raydist.training.cluster.strategy import (
     build_coordinator,
     check_replicas,
@@ -33,6 +34,8 @@ _LOCAL = (
 )
 # Options that raydist gives to the strategies that it builds.
 _OF_OWN_STRATEGY = ("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "partitioner")
+# What a GradientTape raises for the variables of a strategy with several replicas (values.py).
+_OUTSIDE_OF_REPLICAS = "DistributedVariable.handle is not available outside the replica context"
 _SERVERS = (TaskType.WORKER, TaskType.PS)
 
 
@@ -59,6 +62,7 @@ class ScriptStrategy:
         self._on_built = on_built
         self._built: tf.distribute.Strategy | None = None
         self._is_own = False  # while raydist builds one
+        self._default = contextlib.ExitStack()  # the scope of the run's strategy, where that is the default
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -95,6 +99,21 @@ class ScriptStrategy:
         return strategy
 
     @contextlib.contextmanager
+    def as_default(self) -> Iterator[None]:
+        """Has what the block makes made in the scope of the run's strategy, until it builds one by itself."""
+        with self._default:
+            self._default.enter_context(as_default(self.planned(), self._assignment))
+            try:
+                yield
+            except ValueError as error:
+                if _OUTSIDE_OF_REPLICAS in str(error):
+                    self._note(
+                        f"{self._script} updates weights in a loop of its own, outside of model.fit: "
+                        "--no-default-strategy lets each worker run all of it, and ctx.train_steps divides it"
+                    )
+                raise
+
+    @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Prepares for and checks each strategy and server that is built in the block."""
         split_devices(self._assignment)
@@ -121,7 +140,7 @@ class ScriptStrategy:
         if self._built is not None and self._spans_run(self._built):
             return
         if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1:
-            if self._built is None:
+            if self._built is None and not assignment.has_own_loop:  # of which the plan has a note
                 self._note(
                     f"{self._script} built no strategy: each of {assignment.num_workers} workers ran it by "
                     "itself; build tf.distribute.MultiWorkerMirroredStrategy() to train one model"
@@ -234,10 +253,19 @@ class ScriptStrategy:
         if self._assignment.task.task_type in _SERVERS:
             self._release_port()
 
+    def _leave_default(self) -> None:
+        if is_default():
+            self._default.close()
+            self._built = None
+
     def _built_within(self, original: Callable[..., None], around: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
-            with contextlib.nullcontext() if self._is_own else around(strategy, *args, **kwargs):
+            if self._is_own:
+                original(strategy, *args, **kwargs)
+                return
+            self._leave_default()
+            with around(strategy, *args, **kwargs):
                 original(strategy, *args, **kwargs)
 
         return __init__
