@@ -50,7 +50,7 @@ def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> 
     index = assignment.task.index
     job = {
         "strategy": strategy,
-        "folder": Path.cwd(),
+        "folder": Path.cwd().resolve(),
         "is_chief": assignment.is_chief,
         "is_first_of_host": not hosts or hosts.index(hosts[index]) == index,
     }
@@ -69,8 +69,15 @@ def is_default() -> bool:
 
 
 def keeps_own_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is this worker's own: in the working folder of a job that builds no strategy."""
-    return is_default() and Path(path).absolute().is_relative_to(_Job.folder)
+    """Whether a file is this worker's own: in the working folder of a job that builds no strategy.
+
+    Or beside it, by a path that begins there. A link in it may lead to a file that all workers see.
+    """
+    if not is_default():
+        return False
+    place = Path(path).resolve()
+    is_beside = not Path(path).is_absolute() and place.is_relative_to(_Job.folder.parent)
+    return place.is_relative_to(_Job.folder) or is_beside
 
 
 def is_writer(path: str | os.PathLike[str]) -> bool:
