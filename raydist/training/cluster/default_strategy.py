@@ -105,8 +105,9 @@ def is_writer(path: str | os.PathLike[str]) -> bool:
 def write_once(name: str, path: Any, write: Callable[[Any], Any]) -> Any:
     """Has one worker write a file of a job that builds no strategy, for all that see it; then they go on.
 
-    The others write aside, as what is written may be read from all of them. Workers' own files, and what is
-    written inside of `fit`, need nothing.
+    The others write aside, as what is written may be read from all of them. Workers' own files need nothing.
+    In `fit` a callback may run in one worker alone, so nobody waits: the first worker of each host writes,
+    and all can read once `fit` has ended.
 
     Args:
       name: The call that all workers make, such as `model.save`.
@@ -115,13 +116,15 @@ def write_once(name: str, path: Any, write: Callable[[Any], Any]) -> Any:
     """
     is_path = isinstance(path, str | os.PathLike)
     strategy = _Job.strategy
-    if strategy is None or not is_path or keeps_own_file(path) or collective_calls.is_inside():
+    if strategy is None or not is_path or keeps_own_file(path) or collectives.is_alone(strategy):
         return write(path)
-    with collective_calls.made_by_all(name, strategy), tempfile.TemporaryDirectory() as aside:
-        if collectives.is_alone(strategy):
-            return write(path)
-        own = path if is_writer(path) else os.path.join(aside, os.path.basename(path))
-        try:
-            return write(own)
-        finally:
-            collectives.gather_over_workers(strategy, [0])
+    with tempfile.TemporaryDirectory() as folder:
+        aside = os.path.join(folder, os.path.basename(path))
+        if collective_calls.is_inside():
+            return write(path if _Job.is_first_of_host else aside)
+        with collective_calls.made_by_all(name, strategy):
+            own = path if is_writer(path) else aside
+            try:
+                return write(own)
+            finally:
+                collectives.gather_over_workers(strategy, [0])
