@@ -371,6 +371,7 @@ def _prepare(
         code=code,
         owner=owner,
         datasets=request.datasets or {},
+        shows_output=job.entry_point.is_script and tell.has_listener,
     )
     controller = make_controller(
         plan,
@@ -511,7 +512,14 @@ def _connect(
 
 
 def _plan_for(request: Request, inventory: Inventory) -> Plan:
-    plan = make_plan(request.job, request.origins, inventory, legacy_keras_reason=request.legacy_keras_reason)
+    plan = make_plan(
+        request.job,
+        request.origins,
+        inventory,
+        legacy_keras_reason=request.legacy_keras_reason,
+        strategy_use=request.strategy_use,
+        own_loop=request.own_loop,
+    )
     return with_data_room(plan) if request.datasets else plan
 
 

@@ -12,17 +12,19 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
 from raydist.entry.job_probe import probe_defaults
 from raydist.entry.job_source import FoundJob, JobSource, problem_of_function, read_notebook, read_source
-from raydist.entry.keras2_source import Part, legacy_reason
+from raydist.entry.keras2_source import legacy_reason
 from raydist.entry.notebook import SUFFIX
+from raydist.entry.own_source import Part
+from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.errors import JobFileError, SpecError
 from raydist.spec.job import MODULE_FLAG, EntryPoint
 from raydist.spec.settings.decorator import Job
@@ -32,6 +34,7 @@ from raydist.spec.text import suggest
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _STANDARD_LIBRARY = Path(os.__file__).resolve().parent
+_UNREAD = "the job has no source that could be read"
 
 
 def absolute(path: str | os.PathLike[str], *, base: Path) -> Path:
@@ -105,7 +108,7 @@ def define_from_object(
         entry_point=entry_point,
         working_dir=folder,
         defaults=defaults,
-        legacy_keras_reason=_reason_of_function(function, folder),
+        **_needs_of_function(function, folder),
         where=f"the job {name}",
     )
 
@@ -128,21 +131,30 @@ def _folder_of(module: ModuleType | None, file: Path | None) -> Path | None:
     )
 
 
-def _reason_of_function(function: Any, folder: Path | None) -> str | None:
+class _Needs(TypedDict):
+    """What a job's source says of the Keras and the strategy that it needs: see JobDefinition."""
+
+    legacy_keras_reason: str | None
+    strategy_use: str | None
+    own_loop: str | None
+
+
+def _needs_of_function(function: Any, folder: Path | None) -> _Needs:
     if not isinstance(function, FunctionType):
-        return None
-    # In a notebook the import is in another cell than the function.
-    modules = (each for each in function.__globals__.values() if isinstance(each, ModuleType))
-    if any(each.__name__.partition(".")[0] == "tf_keras" for each in modules):
-        return "the job's source imports tf_keras"
+        return _needs([], file=None, roots=[], has_context=True)
     name = function.__code__.co_filename
     lines = linecache.getlines(name)  # knows notebooks' cells too
     try:
-        part = Part(Path(name).name, ast.parse("".join(lines)))
+        parts = [Part(Path(name).name, ast.parse("".join(lines)))] if lines else []
     except (SyntaxError, ValueError):
-        return None
+        parts = []
     file = Path(name) if Path(name).is_file() else None
-    return legacy_reason([part], file=file, roots=[] if folder is None else [folder])
+    needs = _needs(parts, file=file, roots=[] if folder is None else [folder], has_context=True)
+    # In a notebook the import is in another cell than the function.
+    modules = (each for each in function.__globals__.values() if isinstance(each, ModuleType))
+    if any(each.__name__.partition(".")[0] == "tf_keras" for each in modules):
+        needs["legacy_keras_reason"] = "the job's source imports tf_keras"
+    return needs
 
 
 _MAIN = "__main__.py"
@@ -208,7 +220,7 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
         entry_point=entry_point,
         working_dir=folder,
         defaults=defaults,
-        legacy_keras_reason=_reason_of_source(found, source, folder),
+        **_needs_of_source(found, source, folder, has_context=True),
         where=where,
     )
 
@@ -245,15 +257,25 @@ def _define_script(found: _Target, source: JobSource, *, asked: Path | None) -> 
         name=name,
         entry_point=entry_point,
         working_dir=folder,
-        legacy_keras_reason=_reason_of_source(found, source, folder),
+        **_needs_of_source(found, source, folder, has_context=False),
         where=found.location,
     )
 
 
-def _reason_of_source(found: _Target, source: JobSource, folder: Path | None) -> str | None:
-    """Returns why the job needs Keras 2. A script also finds modules in its own folder."""
+def _needs_of_source(found: _Target, source: JobSource, folder: Path | None, *, has_context: bool) -> _Needs:
+    """Returns what the source says. A script also finds modules in its own folder."""
     roots = [] if folder is None else list(dict.fromkeys((found.file.parent, folder)))
-    return legacy_reason(source.parts, file=found.file, roots=roots)
+    return _needs(source.parts, file=found.file, roots=roots, has_context=has_context)
+
+
+def _needs(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path], has_context: bool) -> _Needs:
+    return _Needs(
+        legacy_keras_reason=legacy_reason(parts, file=file, roots=roots),
+        strategy_use=(
+            strategy_use(parts, file=file, roots=roots, has_context=has_context) if parts else _UNREAD
+        ),
+        own_loop=own_loop(parts, file=file, roots=roots),
+    )
 
 
 def _locate(target: str, *, cwd: Path, first: Path) -> _Target:

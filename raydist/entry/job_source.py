@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from raydist.entry.keras2_source import Part
 from raydist.entry.notebook import read_cells
+from raydist.entry.own_source import Part
 from raydist.errors import JobFileError
 from raydist.spec.text import listed
 

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from raydist.entry.keras2_names import CALL_ARGUMENTS, METHOD_ARGUMENTS, MISSING_METHODS, is_missing
+from raydist.entry.own_source import Part, imported_by, own_modules
 
-_MOST_MODULES = 500
 _KERAS = "tensorflow.keras"
 # Functions whose result ends as what they are given, or names the same format.
 _SAME_END = {"abspath", "expanduser", "fspath", "latest_checkpoint", "normpath", "realpath", "str"}
 _WEIGHTS = (".weights.h5",)
 _MODELS = (".keras", ".h5", ".hdf5")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of source that messages can name: a file, or a cell of a notebook.
-
-    Attributes:
-      mentions_keras: Whether it has the word at all.
-    """
-
-    shown: str
-    tree: ast.Module
-    mentions_keras: bool = True
 
 
 def legacy_reason(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path]) -> str | None:
@@ -42,7 +27,7 @@ def legacy_reason(parts: Sequence[Part], *, file: Path | None, roots: Sequence[P
     """
     if any(_imports_tf_keras(part.tree) for part in parts):
         return "the job's source imports tf_keras"
-    own = list(_own_modules(parts, file=file, roots=roots))
+    own = list(own_modules(parts, file=file, roots=roots))
     modules = [_Module(parts), *(_Module([part]) for part in own if part.mentions_keras)]
     if any(module.imports_keras for module in modules):
         return None
@@ -87,7 +72,7 @@ def _imports_tf_keras_here(node: ast.AST) -> bool:
         ):
             found = [module]
         case _:
-            found = [name for name, level in _imported(node) if level == 0]
+            found = [name for name, level in imported_by(node) if level == 0]
     return any(name.partition(".")[0] == "tf_keras" for name in found)
 
 
@@ -99,69 +84,6 @@ def _line_of_partitioner(tree: ast.AST) -> int | None:
             if given and not (isinstance(given[0], ast.Constant) and given[0].value is None):
                 return node.lineno
     return None
-
-
-def _imported(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yields the modules that a statement names, with the level of a relative import."""
-    match node:
-        case ast.Import(names=names):
-            yield from ((alias.name, 0) for alias in names)
-        case ast.ImportFrom(module=module, names=names, level=level):
-            if module is not None:
-                yield module, level
-            yield from (
-                (alias.name if module is None else f"{module}.{alias.name}", level) for alias in names
-            )
-
-
-def _own_modules(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path]) -> Iterator[Part]:
-    """Yields the modules below `roots` that the parts import, and those that these import."""
-    seen = set() if file is None else {file}
-    ahead = [(part.tree, file) for part in parts]
-    while ahead and len(seen) < _MOST_MODULES:
-        tree, place = ahead.pop(0)
-        for node in _statements(tree):
-            for name, level in _imported(node):
-                starts = roots if level == 0 else [] if place is None else [*place.parents[level - 1 : level]]
-                for found in (one for root in starts for one in _files_of(name, root)):
-                    if found in seen:
-                        continue
-                    seen.add(found)
-                    if (part := _parsed(found, roots)) is not None:
-                        ahead.append((part.tree, found))
-                        yield part
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yields the statements, also those inside others, without looking into their expressions."""
-    found: list[Any] = [tree]
-    for node in found:  # which grows
-        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-            found += getattr(node, name, ())
-        yield node
-
-
-def _files_of(module: str, root: Path) -> Iterator[Path]:
-    """Yields the files that an import of a module runs, its packages' included, as far as they exist."""
-    place = root
-    for name in module.split("."):
-        place = place / name
-        for file in (place / "__init__.py", place.with_name(f"{name}.py")):
-            if file.is_file():
-                yield file
-
-
-def _parsed(file: Path, roots: Sequence[Path]) -> Part | None:
-    base = next((one for one in roots if file.is_relative_to(one)), file.parent)
-    try:
-        source = file.read_bytes()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None  # if it matters, it fails in the task, with its place
-    mentions_keras = b"keras" in source.lower()
-    return Part(file.relative_to(base).as_posix(), tree, mentions_keras)
 
 
 @dataclass(frozen=True)
@@ -211,7 +133,7 @@ class _Module:
     @property
     def imports_keras(self) -> bool:
         """Whether it imports the package `keras`, which is Keras 3 even if `tf.keras` is not."""
-        imported = (name for node in self._nodes() for name, level in _imported(node) if level == 0)
+        imported = (name for node in self._nodes() for name, level in imported_by(node) if level == 0)
         return any(name.partition(".")[0] == "keras" for name in imported)
 
     @property

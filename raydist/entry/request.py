@@ -32,12 +32,16 @@ class Request:
       job: With a storage that any folder can open, and with what its files of variables hold.
       origins: Where each option was set.
       legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
+      strategy_use: Where the job's source takes or builds a strategy; None where it does not.
+      own_loop: Where the job's source updates weights in a loop of its own; None where it does not.
       datasets: `ray.data.Dataset`s for the workers, by name; no part of the job, which is plain data.
     """
 
     job: JobSpec
     origins: Mapping[str, Origin]
     legacy_keras_reason: str | None
+    strategy_use: str | None
+    own_loop: str | None
     datasets: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -88,6 +92,8 @@ def read_request(
         ),
         origins=resolved.origins,
         legacy_keras_reason=_reason_of_shell(os.environ) or definition.legacy_keras_reason,
+        strategy_use=definition.strategy_use,
+        own_loop=definition.own_loop,
         datasets=datasets or {},
     )
 

@@ -31,6 +31,8 @@ class TaskAssignment:
       num_workers, num_ps: Tasks of type worker and ps.
       gpus_per_worker: GPUs of each worker, for tasks of every type.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
+      has_default_strategy: Whether the job runs in the scope of the run's strategy.
+      has_own_loop: Whether it does not, because it updates weights in a loop of its own.
       data_service: `host:port` of tf.data service's dispatcher; None for a run without data workers.
       tpu_name: TPU to connect to, for strategy tpu.
       datasets: This task's share of each dataset that the run was given, by name: Ray Data's
@@ -59,6 +61,8 @@ class TaskAssignment:
     gpus_per_worker: int = 0
     address: str | None = None
     devices: int | None = None
+    has_default_strategy: bool = False
+    has_own_loop: bool = False
     data_service: str | None = None
     tpu_name: str | None = None
     datasets: Mapping[str, Any] = field(default_factory=dict)
@@ -160,6 +164,8 @@ def make_assignments(
         "gpus_per_worker": plan.resources_of(worker).num_gpus,
         "data_service": addresses.get(dispatcher),
         "devices": plan.devices,
+        "has_default_strategy": plan.has_default_strategy,
+        "has_own_loop": plan.has_own_loop,
         # "local" is TPUClusterResolver's word for the chips of the task's own host.
         "tpu_name": (plan.inventory.tpu_name or "local") if is_tpu else None,
     }

@@ -134,6 +134,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "extra_roles": [{"name": role.name, **role.as_written()} for role in plan.job.roles.values()],
         "hosts": describe_hosts(plan),
         "devices": plan.devices,
+        "default_strategy": plan.has_default_strategy,
         "batch": None if sizes is None else sizes.as_dict(),
         "learning_rate": sizes.rate.scaled if sizes and sizes.rate else None,
         "embedded_cpus": plan.embedded_cpus,

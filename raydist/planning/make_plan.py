@@ -58,17 +58,27 @@ def embedded_resources(roles: Sequence[AnyRole], inventory: Inventory) -> dict[s
 
 
 _WITH_VIRTUAL_REPLICAS = (Strategy.ONE_DEVICE, Strategy.MIRRORED, Strategy.MULTI_WORKER_MIRRORED)
+# Not parameter_server: a script runs on the chief, and Keras 3's model.fit is refused there.
+WITH_DEFAULT_STRATEGY = (*_WITH_VIRTUAL_REPLICAS, Strategy.CENTRAL_STORAGE)
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
 
 def make_plan(
-    job: JobSpec, origins: Origins, inventory: Inventory, *, legacy_keras_reason: str | None = None
+    job: JobSpec,
+    origins: Origins,
+    inventory: Inventory,
+    *,
+    legacy_keras_reason: str | None = None,
+    strategy_use: str | None = None,
+    own_loop: str | None = None,
 ) -> Plan:
     """Returns what to launch.
 
     Args:
       origins: Where each option was set; decides which of two contradicting ones gives way.
       legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
+      strategy_use: Where the job's source takes or builds a strategy; None where it does not.
+      own_loop: Where it updates weights in a loop of its own; None where it does not.
 
     Raises:
       MistakeError: What was asked contradicts itself, or is not available.
@@ -97,6 +107,11 @@ def make_plan(
             "results depend on how many workers an attempt has; "
             f"--virtual-replicas {job.workers.maximum} gives the same bits for any number"
         )
+    builds_none = job.default_strategy and strategy_use is None and strategy in WITH_DEFAULT_STRATEGY
+    num_workers = 1 if strategy.is_single_host else job.workers.maximum
+    num_replicas = num_workers * max(num_gpus, devices or 1)
+    if builds_none and num_replicas > 1:
+        notes.append(_note_on_default_strategy(job, num_workers, num_replicas, own_loop=own_loop))
     if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
         notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
     return Plan(
@@ -108,10 +123,25 @@ def make_plan(
         keras_reason=keras_reason,
         roles=roles,
         devices=devices,
+        has_default_strategy=builds_none and own_loop is None,
+        has_own_loop=builds_none and own_loop is not None,
         worker_threads=threads_per_worker(job, origins, roles, inventory),
         embedded_cpus=_embedded_cpus(all_roles, inventory, notes),
         embedded_resources=embedded_resources(all_roles, inventory),
         notes=tuple(notes),
+    )
+
+
+def _note_on_default_strategy(
+    job: JobSpec, num_workers: int, num_replicas: int, *, own_loop: str | None
+) -> str:
+    on = f"{num_workers} workers" if num_workers > 1 else f"{num_replicas} devices"
+    if own_loop is None:
+        return f"{job.entry_point} builds no strategy: its models train on all {on}"
+    each = f"each of {on} runs all of it" if num_workers > 1 else "it runs on one device"
+    return (
+        f"{own_loop}, updates weights in a loop of its own, so {each}; give the step to ctx.train_steps to "
+        f"divide its batches among {on} (raydist guide writing-a-job)"
     )
 
 

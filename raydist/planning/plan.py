@@ -30,6 +30,8 @@ class Plan:
       job: What was asked, without what the strategy has no use for.
       roles: What to start; a single-host strategy has the one task worker/0.
       devices: Logical CPU devices per task; None leaves TensorFlow's one.
+      has_default_strategy: Whether the job, which builds no strategy, runs in the scope of the run's.
+      has_own_loop: Whether it builds none and does not, because it updates weights in a loop of its own.
       worker_threads: TensorFlow's threads in each worker.
       embedded_cpus: Logical CPUs to start an embedded Ray with; None on a running Ray.
       embedded_resources: Memory and custom resources to start an embedded Ray with, by Ray's names.
@@ -47,6 +49,8 @@ class Plan:
     keras_reason: str = ""
     roles: tuple[Role, ...]
     devices: int | None = None
+    has_default_strategy: bool = False
+    has_own_loop: bool = False
     worker_threads: int = 1
     embedded_cpus: int | None = None
     embedded_resources: Mapping[str, float] = field(default_factory=dict)

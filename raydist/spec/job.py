@@ -235,6 +235,7 @@ class JobSpec:
       keras: What `tf.keras` is.
       patch_keras: Whether raydist patches what is broken in Keras under tf.distribute (the off switch).
       check_equality: Whether a model's own losses are checked for several replicas before its first step.
+      default_strategy: Whether a job that builds no strategy gets the run's for all that it makes.
       sync_batchnorm: Whether BatchNormalization normalizes with the statistics of the global batch.
       sum_embedding_rows: Whether optimizers of Keras 3 get the sum of the rows of an embedding that a batch
         looks up several times.
@@ -330,6 +331,7 @@ class JobSpec:
     keras: KerasFlavour = KerasFlavour.AUTO
     patch_keras: bool = True
     check_equality: bool = True
+    default_strategy: bool = True
     sync_batchnorm: bool = False
     sum_embedding_rows: bool = False
     seed: int = _at_least(0, default=0)

@@ -41,6 +41,7 @@ from raydist.training.cluster import (
     collectives,
     strategy,
 )
+from raydist.training.cluster.default_strategy import as_default
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
     TaskStrategy,
@@ -99,7 +100,10 @@ def open_session(
     with _opened(assignment, strategies, progress=progress, commands=commands) as run:
         _take_strategy(run, strategy)
         reporting.note(note)
-        with _as_current(TaskContext(run, _trainer)) as context:
+        with ExitStack() as stack:
+            context = stack.enter_context(_as_current(TaskContext(run, _trainer)))
+            if assignment.has_default_strategy:
+                stack.enter_context(as_default(strategy, assignment))
             yield context
 
 
@@ -144,7 +148,10 @@ def open_script(
                 "script itself restores (BackupAndRestore, CheckpointManager, raydist.context().restore)"
             )
         stack.enter_context(strategies.watched())
-        yield stack.enter_context(_as_current(ScriptContext(run, _trainer, strategies)))
+        context = stack.enter_context(_as_current(ScriptContext(run, _trainer, strategies)))
+        if assignment.has_default_strategy:
+            stack.enter_context(strategies.as_default())
+        yield context
         strategies.finish()
 
 

@@ -29,6 +29,8 @@ def plan(
     inventory: Inventory = LAPTOP,
     *,
     legacy_keras_reason: str | None = None,
+    strategy_use: str | None = "a.py, line 3, uses tf.distribute",
+    own_loop: str | None = None,
     origins: Mapping[str, Origin] | None = None,
     **fields: Any,
 ) -> Plan:
@@ -36,4 +38,11 @@ def plan(
     entry_point = fields.pop("entry_point", EntryPoint(file="a.py", function="train"))
     job = JobSpec(name="run", entry_point=entry_point, **fields)
     by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Origin.ASKED)
-    return make_plan(job, by_field | dict(origins or {}), inventory, legacy_keras_reason=legacy_keras_reason)
+    return make_plan(
+        job,
+        by_field | dict(origins or {}),
+        inventory,
+        legacy_keras_reason=legacy_keras_reason,
+        strategy_use=strategy_use,
+        own_loop=own_loop,
+    )

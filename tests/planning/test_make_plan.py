@@ -198,6 +198,37 @@ def test_keras_flavour(fields: dict[str, Any], keras: KerasFlavour, reason: str)
     assert (made.keras, made.keras_reason) == (keras, reason)
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_default", "note"),
+    [
+        ({"workers": workers(2)}, True, "a.py:train builds no strategy: its models train on all 2 workers"),
+        (
+            {"strategy": Strategy.MIRRORED, "devices": 2},
+            True,
+            "a.py:train builds no strategy: its models train on all 2 devices",
+        ),
+        ({}, True, None),
+        ({"workers": workers(2), "default_strategy": False}, False, None),
+        ({"workers": workers(2), "strategy_use": "a.py, line 3, uses tf.distribute"}, False, None),
+        ({"workers": workers(2), "ps": 1}, False, None),
+        (
+            {"workers": workers(2), "own_loop": "a.py, line 9"},
+            False,
+            "a.py, line 9, updates weights in a loop of its own, so each of 2 workers runs all of it; give "
+            "the step to ctx.train_steps to divide its batches among 2 workers (raydist guide writing-a-job)",
+        ),
+    ],
+    ids=str,
+)
+def test_job_that_builds_no_strategy_gets_the_runs(
+    fields: dict[str, Any], is_default: bool, note: str | None
+) -> None:
+    made = plan(**{"strategy_use": None, **fields})
+    assert made.has_default_strategy == is_default
+    assert made.has_own_loop == ("own_loop" in fields)
+    assert [one for one in made.notes if "strategy" in one or "loop" in one] == ([note] if note else [])
+
+
 def test_partitioner_is_of_no_use_to_other_strategies_whichever_keras_is_asked_for() -> None:
     made = plan(partitioner=Partitioner(fixed_shards=2), keras=KerasFlavour.KERAS_3)
     assert made.keras is KerasFlavour.KERAS_3

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import faulthandler
 import importlib
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -13,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raydist.entry.own_source import Part
+from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.outcome.codec import as_plain
 from raydist.planning.assignment import (
     TaskAssignment,
@@ -20,6 +24,7 @@ from raydist.planning.assignment import (
     cluster_spec,
     static_environment,
 )
+from raydist.planning.make_plan import WITH_DEFAULT_STRATEGY
 from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, RunOn, Strategy
 from raydist.spec.settings.options import find_option
 from raydist.spec.tasks import TaskId, TaskType
@@ -86,11 +91,22 @@ def _run_script(request: dict[str, Any], assignment: TaskAssignment, file: Path)
 
         def close(self) -> None: ...
 
-    entry_point = EntryPoint(function="", file=file.name)
-    assignment = replace(assignment, job=replace(assignment.job, entry_point=entry_point))
-    os.chdir(file.parent)
-    sys.path.insert(0, str(file.parent))
-    status = TrainingRunner(assignment.task, "host").run(assignment, file.parent, Lease())
+    part = Part(file.name, ast.parse(file.read_text()))
+    builds_none = assignment.job.default_strategy and assignment.strategy in WITH_DEFAULT_STRATEGY
+    builds_none = builds_none and strategy_use([part], file=file, roots=[file.parent]) is None
+    loop = own_loop([part], file=file, roots=[file.parent])
+    assignment = replace(
+        assignment,
+        job=replace(assignment.job, entry_point=EntryPoint(function="", file=file.name)),
+        has_default_strategy=builds_none and loop is None,
+        has_own_loop=builds_none and loop is not None,
+    )
+    folder = file.parent
+    if builds_none:  # each task has a copy of its own, which no result is looked for in
+        folder = Path(shutil.copytree(folder, Path(request["folder"]) / "code"))
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    status = TrainingRunner(assignment.task, "host").run(assignment, folder, Lease())
     _write(
         Path(request["folder"]),
         {**as_plain(status), "traceback": status.failure and status.failure.traceback},

@@ -222,11 +222,6 @@ while True:
 
 
 MISFITS = {
-    "no strategy": (
-        f"{MODEL}\nfitted()\n",
-        TWO_WORKERS,
-        "each of 2 workers trains one by itself; make it in the scope of the run's",
-    ),
     "a mirrored one": (
         f"{MODEL}\nwith tf.distribute.MirroredStrategy().scope():\n    fitted()\n",
         TWO_WORKERS,

@@ -85,6 +85,7 @@ class RunOptions(TypedDict, total=False):
     keras: KerasFlavour | Literal["auto", "3", "legacy"]
     patch_keras: bool
     check_equality: bool
+    default_strategy: bool
     sync_batchnorm: bool
     sum_embedding_rows: bool
     seed: int

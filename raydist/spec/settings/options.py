@@ -261,6 +261,11 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "compute_loss, loss functions, add_loss). Losses that are means are then weighted so that the "
             "gradient equals one device's. When off, gradients are summed, as in TensorFlow.",
         ),
+        _switch(
+            "default_strategy",
+            "Give a job that builds no strategy the run's for all that it makes, so that its models train on "
+            "all workers.",
+        ),
         _flag("sync_batchnorm", "BatchNormalization normalizes with the statistics of the global batch."),
         _flag(
             "sum_embedding_rows",

@@ -44,6 +44,8 @@ class JobDefinition:
       working_dir: Folder that travels with the run; None ships nothing.
       defaults: The decorator's arguments, typed, `params` included.
       legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
+      strategy_use: Where the job's source takes or builds a strategy; None where it does not.
+      own_loop: Where the job's source updates weights in a loop of its own; None where it does not.
       where: Where the defaults are written, for messages: `jobs/cifar.py, line 12`.
     """
 
@@ -52,6 +54,8 @@ class JobDefinition:
     working_dir: Path | None = None
     defaults: TypedOptions = field(default_factory=lambda: TypedOptions({}))
     legacy_keras_reason: str | None = None
+    strategy_use: str | None = None
+    own_loop: str | None = None
     where: str = "the job"
 
 

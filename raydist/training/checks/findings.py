@@ -1,6 +1,6 @@
 """Decides from the measured gradients of a step how its losses are written: pure functions.
 
-In come the numbers that step_check.py measured on each worker (`StepFindings`), of which loss_rules.py takes
+In come the numbers that step_check.py measured on each worker (`StepFindings`), of which step_rules.py takes
 the mean over the workers. Out go the rule to train by and a `LossFinding`, of which step_notes.py makes the
 sentence.
 """

@@ -1,22 +1,30 @@
-"""Which LossRule each model trains by; found out before its first step on several replicas."""
+"""Which LossRule each model trains by; found out before its first step on several replicas.
+
+In come a model, its step as its Keras traces it, and the first element of its data; the rule goes into its
+`ModelState`, and notes to the run. stepping/model_steps.py calls `check_step`, which looks at the step, and
+then `decide_training` or `decide_evaluation`, which are collectives.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.checks import dependence, findings, layer_notes, loop_scalars, step_check, step_notes
-from raydist.training.checks.findings import NOT_COMPUTED, Division, LossVerdict, StepFindings
+from raydist.training.checks import (
+    dependence,
+    findings,
+    layer_notes,
+    step_check,
+    step_notes,
+    step_rules,
+)
 from raydist.training.checks.rehearsal import Watched
-from raydist.training.cluster.collectives import findings_of_workers, is_alone
-from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import batch_slices, replica_share, step_logs
+from raydist.training.replicas import batch_slices, step_logs
 from raydist.training.replicas.model_states import LossRule, state_of
 from raydist.training.reporting import reporter
 from raydist.training.user_code import captured_numbers, code_names
@@ -140,7 +148,7 @@ def check_step(
     strategy = model.distribute_strategy
     step, batch = batch_slices.on_own_rows(strategy, step, element)
     layers = _may_mix(model) if is_training and not is_decided else []
-    return _checked(
+    return step_rules.checked(
         step,
         batch,
         name=model.name if is_training else f"the test step of {model.name}",
@@ -165,9 +173,9 @@ def decide_training(
     if check is not None or source is not None:  # otherwise it stays undecided
         state_of(model).rule = _rule_without_check(model)
     if source is not None:
-        numbers = captured_numbers.found_in(model.train_step, _sizes(strategy))
-        number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0])
-        state_of(model).rule, _ = _find_rule(
+        numbers = captured_numbers.found_in(model.train_step, step_rules.replica_counts(strategy))
+        number, division = step_rules.divider(check, numbers, strategy=strategy, element=element)
+        state_of(model).rule, _ = step_rules.find_rule(
             source,
             check,
             strategy=strategy,
@@ -177,7 +185,7 @@ def decide_training(
             has_own_losses=code_names.are_losses_own(model),
             sums_itself=code_names.sums_by_itself(model.optimizer),
         )
-    _refuse_drifting(_assigner(model), [] if check is None else _drifting(model, check), strategy)
+    step_rules.refuse_drifting(_assigner(model), [] if check is None else _drifting(model, check), strategy)
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
     if layers := _comparing_layers(model, check):
@@ -190,7 +198,7 @@ def decide_evaluation(model: Any, check: step_check.StepCheck | None) -> None:
     It compares what the step gives to `Mean` metrics for a batch and for the two halves of it.
     """
     strategy = model.distribute_strategy
-    found = _of_workers(strategy, check)
+    found = step_rules.of_workers(strategy, check)
     rule = findings.rule_of_evaluation(found)
     source = type(model).test_step
     source = _assigner(model) if is_keras(source) else source
@@ -204,40 +212,7 @@ def decide_evaluation(model: Any, check: step_check.StepCheck | None) -> None:
         reporter.note(step_notes.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known))
         return
     state_of(model).evaluation_rule = rule
-    _set_takers_of_sums(check.rehearsal.means, found, rule, is_evaluation=True)
-
-
-def _checked(
-    step: Callable[[Any], Any],
-    batch: Any,
-    *,
-    name: object,
-    strategy: tf.distribute.Strategy,
-    compares: bool = True,
-    **options: Any,
-) -> step_check.StepCheck | None:
-    """Returns what a check of a step finds, as far as it gets; None if the step fails.
-
-    A single row is doubled: this tells sums from means, but says nothing about gradients.
-
-    Args:
-      name: Of the step, for the log.
-      compares: Whether the gradients are wanted.
-      options: Of `StepCheck`.
-    """
-    check: step_check.StepCheck | None = None
-    try:
-        num_rows = int(batch_slices.num_rows(batch))
-        if num_rows == 1 and compares:
-            batch = batch_slices.doubled(batch)
-        check = step_check.StepCheck(step, batch, strategy=strategy, **options)
-        if compares and num_rows:
-            check.measure()
-        if num_rows == 1:
-            check.errors = [NOT_COMPUTED] * len(LossRule)  # two examples alike hide a comparison
-    except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
-        logger.info("%s could not be checked: %s", name, error, exc_info=True)
-    return check
+    step_rules.set_takers_of_sums(check.rehearsal.means, found, rule, is_evaluation=True)
 
 
 def _may_mix(model: Any) -> list[Any]:
@@ -257,247 +232,7 @@ def _comparing_layers(model: Any, check: step_check.StepCheck | None) -> list[An
     except Exception as error:  # the user's code, on a part of a batch
         logger.info("the layers of %s could not be checked: %s", model.name, error, exc_info=True)
         return []
-    return found if is_sure or _compares_examples(check) else []
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopRule:
-    """How the step of a loop is run.
-
-    Attributes:
-      sums: The numbers that it returns which are sums over the examples of a batch; of others the mean over
-        replicas is shown.
-    """
-
-    rule: LossRule = LossRule.SCALED
-    sums: frozenset[str] = frozenset()
-
-
-def rule_of_loop(
-    step_fn: Callable[[Any], Any], element: Any, *, strategy: tf.distribute.Strategy, num_workers: int
-) -> LoopRule:
-    """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced."""
-    num_replicas = strategy.num_replicas_in_sync
-    if num_replicas == 1 or not _CheckSettings.checks:
-        return LoopRule()
-
-    step, batch = _on_rows(step_fn, strategy, element)
-    returned = loop_scalars.StepScalars(step_fn)
-    numbers = captured_numbers.found_in(step_fn, _sizes(strategy, num_workers))
-    # Those that are known to be it are asked for, as that of the strategy is.
-    asked = [one for one in numbers if one.is_of_context and one.value == num_replicas]
-    numbers = [one for one in numbers if one not in asked]
-    variants = {
-        count: _on_rows(_with_replicas(step_fn, asked, count), strategy, element)[0]
-        for count in (1, 2)
-        if asked
-    }
-    check = _checked(step, batch, name=step_fn, strategy=strategy, shown=returned, variants=variants)
-    number, division = _divider(check, numbers, lambda one: _on_rows(one, strategy, element)[0])
-    rule, found = _find_rule(
-        step_fn, check, strategy=strategy, is_loop=True, number=number, division=division
-    )
-    parts = _described_parts(num_replicas, 1)
-    drifting = [] if check is None else _drifting_in_loop(check)
-    # Of others there is a note: a loop may mean them to be a replica's own.
-    _refuse_drifting(step_fn, [one for one in drifting if one.trainable], strategy)
-    if check is not None:
-        if check.rehearsal.draws_elsewhere:
-            reporter.note(step_notes.describe_draws(step_fn))
-        if layers := layer_notes.normed_by_replica(check.rehearsal.normalising, strategy):
-            reporter.note(layer_notes.describe_norms(layers))
-        if drifting:
-            reporter.note(step_notes.describe_assignments(step_fn, drifting, is_note=True))
-        if summed := _summed_in_loop(check):
-            reporter.note(step_notes.describe_summed_assignments(step_fn, summed))
-    sums = _sums_returned(step_fn, returned.names, found, rule, parts=parts)
-    return LoopRule(rule=rule, sums=frozenset(sums))
-
-
-def _on_rows(
-    function: Callable[[Any], Any], strategy: tf.distribute.Strategy, element: Any
-) -> tuple[Callable[[Any], Any], Any]:
-    """Returns a step for one replica's batch, as AutoGraph converts it, and that batch."""
-    status = tf.__internal__.autograph.control_status_ctx()
-    return batch_slices.on_own_rows(strategy, tf.__internal__.autograph.tf_convert(function, status), element)
-
-
-def _sizes(strategy: tf.distribute.Strategy, num_workers: int = 1) -> list[float]:
-    """Returns the numbers of replicas and of workers, and what divides by them as a factor."""
-    sizes = {float(one) for one in (strategy.num_replicas_in_sync, num_workers) if one > 1}
-    return [*sizes, *(1 / one for one in sizes)]
-
-
-def _with_replicas(
-    step_fn: Any, asked: Sequence[captured_numbers.OutsideNumber], num_replicas: int
-) -> Callable[[Any], Any]:
-    """Returns a step that has another number of replicas from outside."""
-    function = step_fn
-    for number in asked:
-        function = number.replaced(num_replicas / number.value, function=function)
-    return function
-
-
-def _divider(
-    check: step_check.StepCheck | None,
-    numbers: Sequence[captured_numbers.OutsideNumber],
-    on_rows: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
-) -> tuple[str, Division]:
-    """Returns the number by which the gradients are divided, of those that equal the number of replicas.
-
-    The step is given others in its place. A number whose change the step does not survive is none that it
-    divides its losses by: it is a size.
-    """
-    name, division = "", Division.NONE
-    if check is None or not check.has_compared or int(batch_slices.num_rows(check.batch)) < 2:
-        return name, division
-    for number in numbers:
-        # Twice and four times the number, or the half and the quarter of one that is a part of 1.
-        factors = (1, 2, 4) if float(number.value) >= 1 else (1, 0.5, 0.25)
-        try:
-            found = check.divides_by([on_rows(number.replaced(one)) for one in factors])
-        except Exception as error:  # the user's code, with another number
-            logger.info("%s cannot be another number: %s", number.name, error)
-            continue
-        if found is Division.WHOLE or (found is Division.PART and division is Division.NONE):
-            name, division = number.name, found
-    return name, division
-
-
-def _sums_returned(
-    step_fn: Any, names: Sequence[str], found: StepFindings, rule: LossRule, *, parts: str
-) -> list[str]:
-    """Returns which of the numbers that a loop's step returns are sums; notes those that are shown wrong."""
-    if found.has_compared == 0:
-        reporter.note(step_notes.describe_returned_unknown(step_fn, parts=parts))
-        return []
-    kinds = findings.kinds_of_returned(found, names, rule)
-    if kinds.unlike and not found.is_random:
-        reporter.note(step_notes.describe_returned(step_fn, kinds.unlike, parts=parts))
-    if kinds.zero:
-        reporter.note(step_notes.describe_returned_zero(step_fn, kinds.zero, parts=parts))
-    return kinds.sums
-
-
-def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
-    """Returns the variables to which each replica assigns a value of its own, on which results depend."""
-    weights = [one for one in check.rehearsal.fed if one.trainable]
-    return [
-        one
-        for one in (*_assigned_in_loop(check), *weights)
-        if (
-            check.rehearsal.gradients_depend_on(one)
-            if tf_private.is_synchronized_on_read(one) and tf_private.is_of_strategy(one)
-            else _differs(one, check)
-        )
-    ]
-
-
-def _summed_in_loop(check: step_check.StepCheck) -> list[Any]:
-    """Returns the variables that become the sum of what replicas assign, on which gradients depend."""
-    return [
-        one
-        for one in _assigned_in_loop(check)
-        if one.aggregation == tf.VariableAggregation.SUM
-        and not tf_private.is_synchronized_on_read(one)
-        and check.rehearsal.gradients_depend_on(one)
-    ]
-
-
-def _assigned_in_loop(check: step_check.StepCheck) -> list[Any]:
-    # Without moving statistics, which another note names, or which are the same on all replicas.
-    moving = tf_private.ids_of(
-        [variable for layer in check.rehearsal.normalising for variable in layer.variables]
-    )
-    return [one for one in check.rehearsal.fed if not one.trainable and id(one) not in moving]
-
-
-def _of_workers(
-    strategy: tf.distribute.Strategy, check: step_check.StepCheck | None, division: Division = Division.NONE
-) -> StepFindings:
-    """Returns the mean of what all workers have found. A collective."""
-    own = StepFindings() if check is None else check.findings(division)
-    return own.joined(lambda numbers: findings_of_workers(strategy, numbers))
-
-
-def _find_rule(
-    source: Any,
-    check: step_check.StepCheck | None,
-    *,
-    strategy: tf.distribute.Strategy,
-    num_batches: int = 1,
-    is_loop: bool = False,
-    number: str = "",
-    division: Division = Division.NONE,
-    has_own_losses: bool = True,
-    sums_itself: bool = False,
-) -> tuple[LossRule, StepFindings]:
-    """Decides by what all workers have found, and reports the rule. A collective.
-
-    Args:
-      number, division: What the gradients are divided by, as far as this worker has found.
-      has_own_losses: Whether losses are the user's. Keras's are scaled, and only metrics are looked at.
-      sums_itself: Whether the user's optimizer adds up gradients over replicas, which the check may not see.
-    """
-    # One decision for all: each worker has looked at other examples, or had too few.
-    found = _of_workers(strategy, check, division)
-
-    def set_takers_of_sums(rule: LossRule) -> None:
-        # A worker that could not look does not know the metrics, and all have to treat them alike.
-        if check is not None and found.has_compared == 1:
-            _set_takers_of_sums(check.rehearsal.means, found, rule)
-            # Keras's own test step computes the losses by the same code.
-            _set_takers_of_sums(check.rehearsal.means, found, rule, is_evaluation=True)
-
-    def is_shown(rule: LossRule) -> bool:
-        return found.has_compared == 0 or found.shows(rule)
-
-    if is_loop and found.is_without_updates:  # it evaluates, or changes its variables by itself
-        set_takers_of_sums(LossRule.SCALED)
-        if found.trains_by_hand:
-            reporter.note(step_notes.describe_training_by_hand(source))
-        return LossRule.SCALED, found
-    parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
-    if not has_own_losses:
-        set_takers_of_sums(LossRule.SCALED)
-        if not is_shown(LossRule.SCALED) and not found.is_random:
-            reporter.note(step_notes.describe_shown(source, parts=parts))
-        return LossRule.SCALED, found
-
-    def are_examples_compared() -> bool:
-        return findings_of_workers(strategy, [float(_compares_examples(check))])[0] > 0
-
-    finding = findings.of_gradients(
-        found, number=number, sums_itself=sums_itself, are_examples_compared=are_examples_compared
-    )
-    logger.info("%s: %s, errors %s", source, finding, found.errors)
-    set_takers_of_sums(finding.rule)
-    reporter.note(step_notes.describe(finding, function=source, parts=parts))
-    is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
-    if not is_shown(finding.rule) and not is_noted and not finding.is_random:
-        reporter.note(step_notes.describe_shown(source, parts=parts))
-    return finding.rule, found
-
-
-def _set_takers_of_sums(
-    metrics: Sequence[Any], found: StepFindings, rule: LossRule, *, is_evaluation: bool = False
-) -> None:
-    """Takes a metric for one of sums if each of its scalars is one, for some of the workers.
-
-    For the others it may have been zero, which shows nothing.
-    """
-    takes_sums = found.takes_sums[list(LossRule).index(rule)]
-    others = {id(one) for one, is_sum in zip(metrics, takes_sums, strict=False) if not is_sum}
-    takers = [one for one in metrics if id(one) not in others]
-    replica_share.set_takers_of_sums(takers, rule, among=metrics, is_evaluation=is_evaluation)
-
-
-def _compares_examples(check: step_check.StepCheck | None) -> bool:
-    try:
-        return check is not None and check.compares_examples()
-    except Exception as error:  # the user's code, on a part of a batch
-        logger.info("it could not be looked at whether losses compare examples: %s", error)
-        return False
+    return found if is_sure or step_rules.compares_examples(check) else []
 
 
 def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[str]:
@@ -537,25 +272,6 @@ def _is_noted_to_draw(operation: Any) -> bool:
     return hasattr(operation, "trainable") and layer_notes.is_known_to_draw(operation)
 
 
-def _described_parts(num_replicas: int, num_batches: int) -> str:
-    batches = f"the {num_batches} batches of an update"
-    if num_batches == 1:
-        return f"the {num_replicas} replicas"
-    return batches if num_replicas == 1 else f"the {num_replicas} replicas and {batches}"
-
-
-def _refuse_drifting(source: Any, drifting: Sequence[Any], strategy: tf.distribute.Strategy) -> None:
-    """Raises UnsupportedError if a step gives each worker other values of its variables: a collective.
-
-    The checkpoint of such a run would not be that of any worker but the chief.
-    """
-    if is_alone(strategy) or is_virtual(strategy):
-        return
-    [share] = findings_of_workers(strategy, [float(bool(drifting))])
-    if share > 0:
-        raise UnsupportedError(step_notes.describe_assignments(source, drifting, is_note=False))
-
-
 def _assigner(model: Any) -> Any:
     """Returns the user's function or class that most likely assigns what a step does."""
     sources = (*code_names.own_sources(model), *layer_notes.may_compare(model))
@@ -569,17 +285,5 @@ def _drifting(model: Any, check: step_check.StepCheck) -> list[Any]:
     # tf_keras's lookups list their vocabulary too, which is no variable.
     listed = (one for owner in owners for one in owner.variables)
     known = tf_private.ids_of([one for one in listed if not getattr(one, "trainable", False)])
-    return [one for one in check.rehearsal.fed if id(one) not in known and _differs(one, check)]
-
-
-def _differs(variable: Any, check: step_check.StepCheck) -> bool:
-    """Whether a variable holds what one replica, or one worker, assigns from its part of the batch.
-
-    What was made outside of the scope has no aggregation, whatever it was given. Replicas of one worker add
-    to it one after another, which is a sum.
-    """
-    if tf_private.is_of_strategy(variable):
-        of_one = (tf.VariableAggregation.NONE, tf.VariableAggregation.ONLY_FIRST_REPLICA)
-        return any(variable.aggregation == one for one in of_one)  # TensorFlow has two enums of them
-    is_sum = variable.aggregation == tf.VariableAggregation.SUM and is_alone(check.strategy)
-    return not (is_sum and dependence.builds_on_itself(variable, check.rehearsal.graph))
+    fed = check.rehearsal.fed
+    return [one for one in fed if id(one) not in known and step_rules.differs(one, check)]

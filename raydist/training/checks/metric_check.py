@@ -1,5 +1,7 @@
 """Finds out which metrics of the user's own are wrong on several replicas.
 
+In come the updates that a step's rehearsal has recorded; out go notes on the run. stepping/model_steps.py
+calls `check` before the first step; on a parameter server parameter_server/ has metrics compute in closures.
 A metric's variables are swapped for tensors, so that updating a metric is a function of its state.
 """
 

@@ -1,6 +1,8 @@
 """A training step traced once, outside of the strategy, and what it makes of a batch and of parts of it.
 
-None of the step's effects are executed: no variable changes, and nothing is written.
+None of the step's effects are executed: no variable changes, and nothing is written. In come a step and the
+type of its batches; out go gradients and scalars for any batch of that type (`Outcome`), and facts of the
+trace, such as whether it draws random numbers. step_check.py, dependence.py and metric_check.py ask it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Finds out how the losses of a user's own training step are written: for one device, or for several
-replicas.
+"""Measures whether a user's own step is written for one device or for several replicas.
+
+In come a step and one replica's first batch. Out go the errors of its gradients under each LossRule, of which
+findings.py makes the decision (`StepCheck.findings`). step_rules.py calls it.
 
 Keras adds up the gradients of the replicas. That is right for Keras's own losses, which scale themselves,
 and for losses that divide by the global batch size. It is N times too much for `tf.reduce_mean(losses)`,

@@ -105,6 +105,11 @@ def made_by_all(name: str, strategy: tf.distribute.Strategy, model: Any = None) 
         calls.ends()
 
 
+def is_inside() -> bool:
+    """Whether this worker is inside of a call that all make."""
+    return _calls is not None and _calls.depth > 0
+
+
 # The methods of Keras's models that all workers call, whose owner and Keras the callers know.
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 REASON = "a call that one worker makes alone would wait for ever, or meet what others exchange"

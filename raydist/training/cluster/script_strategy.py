@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
+from raydist.training.cluster.default_strategy import as_default, is_default
 from raydist.training.cluster.strategy import (
     build_coordinator,
     check_replicas,
@@ -59,6 +61,7 @@ class ScriptStrategy:
         self._on_built = on_built
         self._built: tf.distribute.Strategy | None = None
         self._is_own = False  # while raydist builds one
+        self._default = contextlib.ExitStack()  # the scope of the run's strategy, where that is the default
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -95,6 +98,22 @@ class ScriptStrategy:
         return strategy
 
     @contextlib.contextmanager
+    def as_default(self) -> Iterator[None]:
+        """Has what the block makes made in the scope of the run's strategy, until it builds one by itself."""
+        with self._default:
+            self._default.enter_context(as_default(self.planned(), self._assignment))
+            try:
+                yield
+            except Exception as error:
+                if _is_of_strategy(error):
+                    self._note(
+                        f"{self._script} fails in the run's strategy, which it has because it builds none: "
+                        "--no-default-strategy lets each worker run all of it by itself, and ctx.train_steps "
+                        "divides a loop of its own"
+                    )
+                raise
+
+    @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Prepares for and checks each strategy and server that is built in the block."""
         split_devices(self._assignment)
@@ -121,7 +140,7 @@ class ScriptStrategy:
         if self._built is not None and self._spans_run(self._built):
             return
         if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1:
-            if self._built is None:
+            if self._built is None and not assignment.has_own_loop:  # of which the plan has a note
                 self._note(
                     f"{self._script} built no strategy: each of {assignment.num_workers} workers ran it by "
                     "itself; build tf.distribute.MultiWorkerMirroredStrategy() to train one model"
@@ -234,10 +253,28 @@ class ScriptStrategy:
         if self._assignment.task.task_type in _SERVERS:
             self._release_port()
 
+    def _leave_default(self) -> None:
+        if is_default():
+            self._default.close()
+            self._built = None
+
     def _built_within(self, original: Callable[..., None], around: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
-            with contextlib.nullcontext() if self._is_own else around(strategy, *args, **kwargs):
+            if self._is_own:
+                original(strategy, *args, **kwargs)
+                return
+            self._leave_default()
+            with around(strategy, *args, **kwargs):
                 original(strategy, *args, **kwargs)
 
         return __init__
+
+
+def _is_of_strategy(error: BaseException) -> bool:
+    """Whether an error tells of a strategy, or was raised where TensorFlow has its strategies."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1:]
+    told = ("tf.distribute", "DistributedVariable", "'merge_call'")
+    return any("tensorflow/python/distribute/" in one.filename for one in innermost) or any(
+        one in str(error) for one in told
+    )

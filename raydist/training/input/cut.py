@@ -1,6 +1,7 @@
 """Gives each replica its slice of every global batch of a `tf.data` pipeline.
 
-Where it can, a worker maps the examples of its own replicas alone.
+Where it can, a worker maps the examples of its own replicas alone. train_data.py calls `cut_for_replicas` for
+loops; for models both Kerases call it, with the dataset that they read.
 """
 
 from __future__ import annotations

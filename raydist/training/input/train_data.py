@@ -1,4 +1,8 @@
-"""Reads `train_data` by TensorFlow's own conventions."""
+"""Reads `train_data` by TensorFlow's own conventions.
+
+In come a `tf.data.Dataset`, a function that makes one, or batches of raydist.data; out goes a dataset of this
+worker's data. trainers/ calls `read` and `read_batches`, and parameter_server/ what checks functions.
+"""
 
 from __future__ import annotations
 

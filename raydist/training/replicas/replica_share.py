@@ -3,6 +3,9 @@
 The gradient of the global batch is the sum of the replicas' gradients, if each replica's loss is weighted
 by its share of the examples. Who applies that weight is the `LossRule`: Keras's losses do it themselves, a
 user's `tf.reduce_mean` does not.
+
+batch_slices.py enters `use_share` around each replica's step. The patched losses, metrics and optimizers of
+keras_patches/ then ask here what to scale: Keras calls them, so nothing can be passed to them.
 """
 
 from __future__ import annotations

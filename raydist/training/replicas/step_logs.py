@@ -1,4 +1,9 @@
-"""The logs of a step of the user's own, which may hold other values than metrics."""
+"""The logs of a step of the user's own, which may hold other values than metrics.
+
+In come what each replica's step returned, and what its trace has shown of metrics (`Results`). Out go the
+logs of this task (`of_task`) and, at an epoch's end and by a collective, those of all replicas (`of_epoch`).
+stepping/model_steps.py and the models of keras_patches/ call these.
+"""
 
 from __future__ import annotations
 

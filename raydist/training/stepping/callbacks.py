@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.cluster import collectives
+from raydist.training.cluster import collectives, default_strategy
 from raydist.training.cluster.collectives import worker_names
 from raydist.training.reporting import reporter
 from raydist.training.stepping.hooks import Hooks, in_run_order, users_of
@@ -85,9 +85,10 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
                 "checkpoints"
             )
     scratch = None
+    aside = [one for one in users if id(one) not in left_out and not _writes_itself(one)]
     if not current.is_chief:
         left_out |= {id(one) for one in users if _is_of_chief_alone(one)}
-        scratch = CallbackScratch([one for one in users if id(one) not in left_out])
+        scratch = CallbackScratch([one for one in aside if id(one) not in left_out])
     kept = [one for one in callbacks if id(one) not in left_out]
     backups = [one for one in users if "BackupAndRestore" in keras_kinds(one) and id(one) not in left_out]
     # A callback that only some workers have is one of all in what they have to agree on.
@@ -117,6 +118,18 @@ def reads_batch_logs(callbacks: Sequence[Any], base: type, strategy: Any) -> boo
     if lockstep is not None:
         return lockstep.reads_logs
     return collectives.is_alone(strategy) and any(_reads_batch_logs(one, base) for one in callbacks)
+
+
+def _writes_itself(callback: Any) -> bool:
+    """Whether a callback writes where it was told to in this worker too: in a job that builds no strategy."""
+    if not default_strategy.is_default():
+        return False
+    places = {**_WRITES, **_READS_THEN_WRITES}
+    names = [name for kind in keras_kinds(callback) for name in places.get(kind, ())[:1]]
+    paths = [one for name in names if isinstance(one := getattr(callback, name, None), (str, Path))]
+    return bool(paths) and all(
+        default_strategy.keeps_own_file(one) or default_strategy.is_writer(one) for one in paths
+    )
 
 
 class CallbackScratch:
@@ -221,6 +234,10 @@ class _Lockstep(Hooks):
                 f"a callback in {named} alone ended the training after epoch {epoch + 1}: all workers end"
             )
         self.model.stop_training = any(stops)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if default_strategy.is_default():
+            _gather(self._strategy, [0])  # what the callbacks have written is there for all
 
     def fit_ended(self) -> None:
         if self._scratch is not None:

@@ -1,4 +1,9 @@
-"""The function that runs a Keras model's steps, for either Keras: on replicas, several steps in a call."""
+"""The function that runs a Keras model's steps, for either Keras: on replicas, several steps in a call.
+
+In come a model and its `train_step`, `test_step` or `predict_step`. Out goes what Keras keeps as
+`train_function` and so on; before the first step runs, checks/ looks at it. The models of keras_patches/ call
+`make_step_function` and `make_predict_function`.
+"""
 
 from __future__ import annotations
 
@@ -157,13 +162,14 @@ def make_step_function(
 
     def replica_step(element: Any) -> Any:
         rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
-
-        def run() -> Any:
-            return batch_slices.run_slice(
-                step, element, rule=rule, is_model_step=True, is_evaluation=not is_training
-            )
-
-        outputs = batch_slices.keep_on_padding(metric_variables(), element, run)
+        outputs = batch_slices.run_slice(
+            step,
+            element,
+            kept=metric_variables(),
+            rule=rule,
+            is_model_step=True,
+            is_evaluation=not is_training,
+        )
         after_step()
         return outputs
 

@@ -1,4 +1,7 @@
-"""A `fit` that the user calls: raydist's callbacks in it, and reports where it has none that reports."""
+"""A `fit` that the user calls: raydist's callbacks in it, and reports where it has none that reports.
+
+The `fit` of either Keras's models calls `session_of` with its arguments; `ctx.fit` comes through it too.
+"""
 
 from __future__ import annotations
 

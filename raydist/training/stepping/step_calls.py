@@ -1,4 +1,8 @@
-"""Several steps of a model in one call: the data of the call, and the function that runs it."""
+"""Several steps of a model in one call: the data of the call, and the function that runs it.
+
+keras_patches/ makes a `StepCall` of Keras's iterator for each call; model_steps.py makes the function by
+`call_of_steps`, from one step. packing.py decides how many steps a call has.
+"""
 
 from __future__ import annotations
 

@@ -80,6 +80,7 @@ from raydist.training.tf_private.graphs import (
     variables_named as variables_named,
     writers_of as writers_of,
 )
+from raydist.training.tf_private.program_scope import scope_of_program as scope_of_program
 from raydist.training.tf_private.random_numbers import (
     RunSeed as RunSeed,
     constant_draws as constant_draws,
@@ -113,6 +114,7 @@ from raydist.training.tf_private.variables import (
     Read as Read,
     ShardedVariable as ShardedVariable,
     assign_of_first_replica as assign_of_first_replica,
+    assign_sum as assign_sum,
     count_saves_alone as count_saves_alone,
     distributed as distributed,
     follow_synchronized as follow_synchronized,

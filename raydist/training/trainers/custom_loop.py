@@ -1,4 +1,8 @@
-"""ctx.train_steps: a loop of the user's steps, several in each `tf.function`."""
+"""ctx.train_steps: a loop of the user's steps, several in each `tf.function`.
+
+keras_fit.py calls `begin`, which finds where the loop continues, and then `run_steps`, which returns the
+scalars of the last call. parameter_server/chief.py shares `begin` and `Loop`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,9 @@ from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
 from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
-from raydist.training.checks import layer_notes, loss_rules
+from raydist.training.checks import layer_notes, loop_rules
+from raydist.training.checks.loop_rules import LoopRule
 from raydist.training.checks.loop_scalars import scalars_of
-from raydist.training.checks.loss_rules import LoopRule
 from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import batch_slices, compilation, step_logs
@@ -217,11 +221,8 @@ def _make_call(
 
     def replica_step(element: Any) -> tf.Tensor:
         assert rule is not None
-
-        def run() -> Any:
-            return batch_slices.run_slice(converted, element, rule=rule.rule)  # type: ignore[union-attr]
-
-        scalars = scalars_of(batch_slices.keep_on_padding(metric_variables, element, run), step_fn=step_fn)
+        returned = batch_slices.run_slice(converted, element, kept=metric_variables, rule=rule.rule)
+        scalars = scalars_of(returned, step_fn=step_fn)
         names[:] = scalars
         values = tf.stack([tf.cast(one, tf.float64) for one in scalars.values()])
         share = (
@@ -285,7 +286,7 @@ def _make_call(
         if rule is None:
             element = step_timing.next_element(iterator)
             with side_effects.undone(step_fn):
-                rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, num_workers=num_workers)
+                rule = loop_rules.rule_of_loop(step_fn, element, strategy=strategy, num_workers=num_workers)
             left, before = count - 1, first_step(element)
         if before is None:
             before = tf.zeros([num_local, len(names)], tf.float64)

@@ -1,4 +1,8 @@
-"""Keras callbacks around the user's own: restore, count, report, save. One pair for each `fit`."""
+"""Keras callbacks around the user's own: restore, count, report, save. One pair for each `fit`.
+
+Both callbacks of a pair share a `FitPosition`, which says where the `fit` stands. keras_fit.py and
+parameter_server/fit.py put them into a `ctx.fit`; `ctx.callbacks()` returns them for a `fit` of the user's.
+"""
 
 from __future__ import annotations
 

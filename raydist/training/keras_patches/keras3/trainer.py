@@ -1,4 +1,8 @@
-"""RaydistTrainer: how models of Keras 3 train, evaluate and predict on several replicas."""
+"""RaydistTrainer: how models of Keras 3 train, evaluate and predict on several replicas.
+
+Its methods do what is raydist's and call Keras's own by `super()`. epochs.py decides which steps go into a
+call, stepping/model_steps.py makes the functions that run them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
 from raydist.training.checks import layer_notes
-from raydist.training.cluster import collective_calls
+from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import optimizers
@@ -267,6 +271,12 @@ def _check_optimizer(optimizer: Any, where: str) -> None:
             f"which Keras 3 cannot do {where} (keras#20582); "
             "set ema_overwrite_frequency=None: the averages are written over the weights at the end of fit"
         )
+
+
+@replaces(keras.Model, "save save_weights export", "self filepath ...", because=default_strategy.ONE_FILE)
+def _write(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    name = f"model.{original.__name__}"
+    return default_strategy.write_once(name, filepath, lambda path: original(self, path, *args, **kwargs))
 
 
 @replaces(

@@ -1,4 +1,8 @@
-"""RaydistModel: how models of tf_keras train on several replicas; and metrics inside of a step."""
+"""RaydistModel: how models of tf_keras train on several replicas; and metrics inside of a step.
+
+Its methods do what is raydist's and call tf_keras's own by `super()`. data_handler.py decides which steps go
+into a call, stepping/model_steps.py makes the functions that run them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tf_keras
+from tf_keras.src.distribute import distributed_file_utils
 from tf_keras.src.engine import base_layer, training
 from tf_keras.src.engine.sequential import Sequential
 from tf_keras.src.utils import metrics_utils
@@ -19,7 +24,7 @@ from tf_keras.src.utils import metrics_utils
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
-from raydist.training.cluster import collective_calls
+from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.strategy import is_central, is_parameter_server, scope_to_build
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
@@ -283,6 +288,22 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
         check_graph=functools.partial(step_trace.check_trains, model),
         after_step=lambda: counter.assign_add(1),
     )
+
+
+@replaces(
+    distributed_file_utils,
+    "write_dirpath remove_temp_dirpath",
+    "dirpath strategy",
+    because="a job that builds no strategy reads what its callbacks have written, in each worker",
+)
+def _write_aside(original: Callable[..., Any], dirpath: Any, strategy: Any) -> Any:
+    return dirpath if default_strategy.is_default() else original(dirpath, strategy)
+
+
+@replaces(training.Model, "save save_weights export", "self filepath ...", because=default_strategy.ONE_FILE)
+def _write(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    name = f"model.{original.__name__}"
+    return default_strategy.write_once(name, filepath, lambda path: original(self, path, *args, **kwargs))
 
 
 @replaces(training.Model, "__call__ build", "self ...", because=_OUTSIDE)

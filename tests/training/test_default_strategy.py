@@ -1,0 +1,223 @@
+"""Jobs that build no strategy: they get the run's, and read what they have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_function
+from tests.support.scripts import run_bare, run_script, write_script
+
+pytestmark = pytest.mark.slow
+
+TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+MODEL = """
+import sys
+import numpy as np
+import tensorflow as tf
+keras = tf.keras
+keras.utils.set_random_seed(3)
+x = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True) ** 2
+def made():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+model = made()
+"""
+FILES = f"""{MODEL}
+aside = sys.argv[1]
+paths = ("best.keras", f"{{aside}}/best.keras")
+callbacks = [keras.callbacks.ModelCheckpoint(path, save_best_only=True) for path in paths]
+class Save(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.save(f"{{aside}}/own.keras")
+callbacks += [Save(), keras.callbacks.CSVLogger("log.csv"), keras.callbacks.EarlyStopping(patience=1)]
+model.fit(x, y, batch_size=16, epochs=3, validation_split=0.25, verbose=0, callbacks=callbacks)
+model.save("last.keras")
+model.save(f"{{aside}}/last.keras")
+model.save_weights(f"{{aside}}/last.weights.h5")
+for path in (*paths, "last.keras", f"{{aside}}/last.keras", f"{{aside}}/own.keras"):
+    print("VALUES", *keras.models.load_model(path).evaluate(x, y, verbose=0))
+another = made()
+another.load_weights(f"{{aside}}/last.weights.h5")
+print("VALUES", another.predict(x[:7], verbose=0).sum())
+print("VALUES", *[float(one) for line in open("log.csv").readlines()[1:] for one in line.split(",")])
+"""
+
+
+def values(*printed: str) -> list[float]:
+    found = [
+        float(one)
+        for text in printed
+        for line in text.splitlines()
+        for one in line.partition("VALUES")[2].split()
+    ]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_job_reads_what_it_has_written_and_gets_the_values_of_plain_python(
+    keras: str, tmp_path: Path
+) -> None:
+    (tmp_path / "aside").mkdir()
+    script = write_script(tmp_path, FILES)
+    expected = values(*run_bare(script, tmp_path / "aside", workers=0, keras=keras))
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    for task in run_script(script, cluster, tmp_path / "aside"):
+        assert task.values["failure"] is None, task.values["traceback"]
+        assert values(task.printed) == pytest.approx(expected, rel=1e-5)
+    assert sorted(one.name for one in (tmp_path / "aside").iterdir()) == [
+        "best.keras",
+        "last.keras",
+        "last.weights.h5",
+        "own.keras",
+    ]
+
+
+CALLS = f"""{MODEL}
+def sums(**named):
+    for name, found in named.items():
+        print("VALUES", float(np.sum(found)))
+for fold in range(2):
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(fold)
+    model = made()
+    sums(loss=model.fit(x, y, batch_size=16, verbose=0).history["loss"])
+    print("strategy", model.distribute_strategy.num_replicas_in_sync)
+infer = tf.function(lambda given: model(given, training=False))
+sums(inferred=infer(x))
+model.export("exported")
+loaded = tf.saved_model.load("exported")
+sums(served=loaded.serve(x))
+sums(lite=len(tf.lite.TFLiteConverter.from_keras_model(model).convert()) > 1000)
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), "saved", 2)
+manager.save()
+model.fit(x, y, verbose=0)
+manager.checkpoint.restore(manager.latest_checkpoint)
+sums(restored=model.predict(x, verbose=0))
+with tf.GradientTape() as tape:
+    given = tf.constant(x)
+    tape.watch(given)
+    found = model(given)
+sums(looked=tape.gradient(found, given))
+count, factor = tf.Variable(0), tf.Variable(2.0)
+def counted():
+    for _ in range(3):
+        count.assign_add(1)
+counted()
+mapped = tf.data.Dataset.range(3).map(lambda one: tf.cast(one, tf.float32) * factor)
+sums(count=count, mapped=list(mapped.as_numpy_iterator()))
+model.set_weights([2 * one for one in model.get_weights()])
+copied = keras.models.clone_model(model)
+copied.set_weights(model.get_weights())
+sums(copied=copied.predict(x, verbose=0), layers=len(model.layers), params=model.count_params())
+kinds = keras.metrics.MeanIoU(num_classes=2)
+for metric in (keras.metrics.Mean(), keras.metrics.Sum(), keras.metrics.AUC(), kinds):
+    for _ in range(3):
+        metric.update_state([0, 1, 1, 0], [0, 1, 0, 0]) if metric is kinds else metric.update_state(
+            *([[0.0, 1.0, 1.0, 0.0]] * (2 if "AUC" in type(metric).__name__ else 1))
+        )
+    sums(metric=metric.result())
+    metric.reset_state()
+    sums(metric=metric.result())
+on_read, summed = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
+total = tf.Variable(0, synchronization=on_read, aggregation=summed)
+total.assign(5)
+total.assign_add(2)
+total.assign_sub(1)
+text = tf.Variable("a")
+text.assign("bc")
+sums(total=total, text=len(text.numpy()))
+for start in range(0, 96, 32):
+    sums(batch=model.train_on_batch(x[start : start + 32], y[start : start + 32], return_dict=True)["loss"])
+sums(tested=model.test_on_batch(x, y, return_dict=True)["mae"], predicted=model.predict_on_batch(x[:3]))
+"""
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_what_else_a_program_calls_gives_the_values_of_plain_python(keras: str, tmp_path: Path) -> None:
+    script = write_script(tmp_path, CALLS)
+    expected = values(*run_bare(script, workers=0, keras=keras))
+    for task in run_script(script, Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)):
+        assert task.values["failure"] is None, task.values["traceback"]
+        assert task.printed.count("strategy 2") == 2
+        assert values(task.printed) == pytest.approx(expected, rel=1e-5)
+
+
+UNSEEDED = """
+import keras
+import numpy as np
+rng = np.random.default_rng()
+x = rng.normal(size=(96, 4))
+order = rng.permutation(96)
+model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+history = model.fit(x[order], x[order].sum(axis=1), batch_size=16, validation_split=0.25, verbose=0).history
+print("VALUES", *history["loss"], *history["val_loss"], *model.predict(x[:4], verbose=0).ravel())
+"""
+
+
+def test_program_without_a_seed_draws_alike_in_all_workers(tmp_path: Path) -> None:
+    one, other = run_script(write_script(tmp_path, UNSEEDED), TWO_WORKERS)
+    assert values(one.printed) == values(other.printed)
+    assert not [note for note in one.values["notes"] if "begins with other values" in note]
+
+
+def test_tensorflow_by_itself_loses_a_scope_and_reads_no_loaded_variables(tmp_path: Path) -> None:
+    [task] = run_function(
+        "tests.support.script_functions:scope_without_help",
+        Cluster(strategy="mirrored", devices=2),
+        folder=str(tmp_path),
+    )
+    assert task.values == {"kept": False, "told": True}
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "switched off": (
+        f"{MODEL}\nmodel.fit(x, y, verbose=0)\n",
+        {"default_strategy": False},
+        "each of 2 workers trains one by itself; make it in the scope of the run's",
+    ),
+    "built while it runs": (
+        f"{MODEL}\ngetattr(tf, 'distri' + 'bute').MirroredStrategy()\nmade().fit(x, y, verbose=0)\n",
+        {},
+        "main.py built a MirroredStrategy, with replicas in its own process: each of the 2 workers",
+    ),
+    "loop that is not seen": (
+        f"{MODEL}\ntape = getattr(tf, 'Gradient' + 'Tape')()\n"
+        "with tape:\n    loss = tf.reduce_sum(model(x))\ntape.gradient(loss, model.trainable_variables)\n",
+        {},
+        "main.py fails in the run's strategy, which it has because it builds none: --no-default-strategy",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_job_that_the_default_does_not_fit_is_told(name: str, tmp_path: Path) -> None:
+    source, options, sentence = OTHERS[name]
+    tasks: list[TaskProcess] = run_script(write_script(tmp_path, source), TWO_WORKERS, job_options=options)
+    for task in tasks:
+        assert any(sentence in one for one in task.values["notes"]), task.values["notes"]
+
+
+LOOP = f"""{MODEL}
+optimizer, mean = keras.optimizers.Adam(0.01), keras.metrics.Mean()
+for start in range(0, 96, 16):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x[start : start + 16], training=True) - y[start : start + 16]) ** 2)
+    weights = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    mean.update_state(loss)
+print("VALUES", float(mean.result()), *[float(tf.reduce_sum(one)) for one in weights])
+"""
+
+
+def test_loop_of_a_jobs_own_trains_alike_in_each_worker(tmp_path: Path) -> None:
+    script = write_script(tmp_path, LOOP)
+    expected = values(*run_bare(script, workers=0, keras="3"))
+    for task in run_script(script, TWO_WORKERS):
+        assert values(task.printed) == pytest.approx(expected, rel=1e-6)
