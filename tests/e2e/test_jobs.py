@@ -92,11 +92,11 @@ def test_folder_of_a_finished_run_tells_everything(raydist: Raydist, tmp_path: P
 
 
 def test_first_command_of_the_readme_needs_no_token_and_leaves_none(tmp_path: Path) -> None:
-    (tmp_path / "digits.py").write_text(blocks(README, "python")[0])
+    (tmp_path / "train.py").write_text(blocks(README, "python")[0])
     home = tmp_path / "home"
     home.mkdir()
     ended = subprocess.run(
-        [BIN / "raydist", *next(commands(README)), "--address", "local", "-p", "epochs=2"],
+        [BIN / "raydist", *next(commands(README)), "--address", "local"],
         cwd=tmp_path,
         env={**inherited(), "HOME": str(home), "RAY_AUTH_MODE": "token"},
         stdin=subprocess.DEVNULL,
@@ -105,5 +105,5 @@ def test_first_command_of_the_readme_needs_no_token_and_leaves_none(tmp_path: Pa
         timeout=180 * PATIENCE,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "SUCCEEDED after 30 steps" in ended.stdout + ended.stderr
+    assert "SUCCEEDED after 330 steps" in ended.stdout + ended.stderr
     assert not (home / ".ray").exists()
