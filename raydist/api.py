@@ -28,7 +28,7 @@ from raydist.runs.evidence import traced_code
 from raydist.runs.handle import RunHandle, ThreadedRun, checked
 from raydist.runs.hooks import GuardedHook
 from raydist.runs.notebook import display_in_cell, hide_advice
-from raydist.runtime.cluster.connection import EmbeddedSize, connect
+from raydist.runtime.cluster.connection import EmbeddedSize, connect, end_with_ray
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.salvage import new_owner
@@ -326,10 +326,7 @@ def _prepare(
     was_detached = folder.before is not None and folder.before.is_detached
     if not was_detached:
         _claim(folder, stack)
-    # TensorFlow is imported while Ray starts, or while this process connects to it.
-    if early_plan is not None:
-        stack.enter_context(started_ahead(early_plan))
-    elif not _is_connected():
+    if early_plan is None and not _is_connected():  # TensorFlow is imported while this process connects
         address = running_address() if job.address in (None, "auto") else job.address
         stack.enter_context(started_beside(_guess(request), address))
     if packed is not None:
@@ -495,14 +492,18 @@ def _connect(
     check_runtime_env(request.job)
     check_placeable(request.job)
     plan: Plan | None = None
+    ahead = stack.enter_context(contextlib.ExitStack())
 
     def embedded() -> EmbeddedSize:
         nonlocal plan
         plan = early_plan or _plan_for(request, this_machine())
         tell({"event": "ray", "message": f"starting an embedded Ray with {plan.embedded_cpus} logical CPUs"})
+        ahead.enter_context(started_ahead(plan))  # TensorFlow is imported while Ray starts
         return EmbeddedSize(num_cpus=plan.embedded_cpus, resources=plan.embedded_resources)
 
     connection = stack.enter_context(connect(request.job.address, embedded=embedded))
+    if connection.is_embedded:  # other runs of this process may use both for longer
+        end_with_ray(ahead.pop_all().close)
     if plan is None:  # it shares the Ray of another run, or has joined one
         tell({"event": "ray", "message": connection.source})
         plan = _plan_for(request, probe_inventory(connection))

@@ -126,6 +126,18 @@ class _Shared:
             on_close=self._leave,
         )
 
+    def end_with(self, end: Callable[[], None]) -> None:
+        """Has `end` called once the last run has left."""
+        close = self._connection.on_close or (lambda: None)
+
+        def close_both() -> None:
+            try:
+                close()
+            finally:
+                end()
+
+        self._connection.on_close = close_both
+
     def _leave(self) -> None:
         with _lock:
             self._num_users -= 1
@@ -166,6 +178,13 @@ def connect(
             _State.shared = _Shared(_connect(address, embedded, environ))
             return _State.shared.use()
         return existing if _State.shared is None else _State.shared.use(existing)
+
+
+def end_with_ray(end: Callable[[], None]) -> None:
+    """Has `end` called after the embedded Ray of this process, which several runs may share, has ended."""
+    with _lock:
+        assert _State.shared is not None
+        _State.shared.end_with(end)
 
 
 def _options_of(size: EmbeddedSize) -> dict[str, Any]:
