@@ -276,7 +276,6 @@ class JobSpec:
         TensorBoard; None writes none.
       tensorboard_graph: Whether the model's layers are written for TensorBoard.
       log_device_placement: Whether each task's log tells the device of each op.
-      dump_xla: Whether what XLA compiles is kept with the run.
       on_end: Shell command that whoever drives the run runs once it has ended; None runs nothing.
       mlflow: URI of the MLflow server that is told of the run; None tells none.
       keep_runs: Seconds after which runs of the same storage that have ended are deleted, at the end of this
@@ -360,7 +359,6 @@ class JobSpec:
     tensorboard_histograms: int | None = _at_least(1, default=None)
     tensorboard_graph: bool = False
     log_device_placement: bool = False
-    dump_xla: bool = False
     on_end: str | None = None
     mlflow: str | None = None
     keep_runs: float | None = _time_limit(None)

@@ -59,7 +59,7 @@ from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.staleness import note_unused
 from raydist.training.replicas import all_reduce, compilation, gradients
 from raydist.training.reporting import reporter as reporting
-from raydist.training.reporting.profiler import Profiler, XlaDump
+from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import Commands, TaskProgress
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tensorboard import TensorBoardWriter
@@ -207,9 +207,6 @@ def _opened(
             stack.callback(shared.set_parcels, None)
         if assignment.strategy is not Strategy.PARAMETER_SERVER:  # whose workers make their data
             stack.enter_context(cache_files.own_files(claims.this_process(), claims.is_alive))
-        if assignment.job.dump_xla:
-            dump = XlaDump.begin(storage, assignment.task, attempt=assignment.attempt)
-            stack.callback(dump.close, reporting.note)
         run = TaskRun(
             assignment,
             strategies=strategies,

@@ -107,7 +107,6 @@ class RunOptions(TypedDict, total=False):
     tensorboard_histograms: int | None
     tensorboard_graph: bool
     log_device_placement: bool
-    dump_xla: bool
     max_failures: int
     standby: int
     timeout: Duration | None

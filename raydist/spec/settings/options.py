@@ -13,6 +13,7 @@ from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, St
 from raydist.spec.partitioner import FORMS, Partitioner
 from raydist.spec.settings import values
 from raydist.spec.settings.option import Option, OptionKind
+from raydist.spec.settings.removed import removed_option
 from raydist.spec.text import suggest
 
 
@@ -375,7 +376,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "log_device_placement",
             "Print the device of each op to the task's log (tf.debugging.set_log_device_placement).",
         ),
-        _flag("dump_xla", "Keep what XLA compiles in the tasks that run the job, in the run's folder xla/."),
     ),
     "Failures and time limits (a DURATION is seconds, or 90s, 5m, 2h)": (
         Option(
@@ -417,4 +417,5 @@ def check_names(names: Iterable[str], *, where: str = "") -> None:
     for name in names:
         if name not in _BY_NAME and name != PARAMS:
             prefix = f"{where}: " if where else ""
-            raise SpecError(f"{prefix}there is no option {name!r}; {suggest(str(name), [*_BY_NAME, PARAMS])}")
+            told = f"there is no option {name!r}; {suggest(str(name), [*_BY_NAME, PARAMS])}"
+            raise SpecError(f"{prefix}{removed_option(name) or told}")

@@ -1,0 +1,39 @@
+"""Options that raydist no longer has, and what replaces each: for errors, and for records of older runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Removed:
+    """An option that is gone.
+
+    Attributes:
+      default: Its value in the record of a run that did not set it.
+      remedy: What to do instead.
+    """
+
+    default: Any
+    remedy: str
+
+
+REMOVED: Mapping[str, Removed] = {
+    "dump_xla": Removed(False, "use --env XLA_FLAGS=--xla_dump_to=DIR"),
+}
+
+
+def removed_option(name: str) -> str | None:
+    """Returns a sentence about an option that is gone; None for any other name."""
+    return f"option {name!r} was removed; {REMOVED[name].remedy}" if name in REMOVED else None
+
+
+def removed_settings(spec: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each option that an older run had set and that is gone, for its next run."""
+    return [
+        f"the run had {name} {spec[name]}, and that option was removed; {removed.remedy}"
+        for name, removed in REMOVED.items()
+        if spec.get(name, removed.default) != removed.default
+    ]
