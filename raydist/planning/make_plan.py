@@ -261,11 +261,6 @@ def _without_effect(job: JobSpec, strategy: Strategy) -> list[str]:
     has_servers = strategy is Strategy.PARAMETER_SERVER
     if job.partitioner is not None and not has_servers:
         notes.append(f"partitioner {job.partitioner} has no effect: only parameter_server shards variables")
-    if job.ps_staleness and not has_servers:
-        notes.append(
-            f"ps_staleness {job.ps_staleness} has no effect: only under parameter_server do workers read "
-            "weights from others"
-        )
     if job.sync_batchnorm and has_servers:
         notes.append(
             "sync_batchnorm has no effect: under parameter_server each worker trains on batches of its own, "

@@ -259,8 +259,6 @@ class JobSpec:
         `NAME:min` says which values are better, where the metric's name does not say it.
       export: Whether the model of `ctx.fit` is exported at its end, the best one with `keep_best`.
       partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
-      ps_staleness: How many of a worker's own updates may be missing from the weights that it reads under
-        parameter_server, up to 31.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
       collective: Implementation of collectives between workers under multi_worker_mirrored: `auto`, `ring` or
         `nccl`.
@@ -349,7 +347,6 @@ class JobSpec:
     keep_best: str | None = None
     export: bool = True
     partitioner: Partitioner | None = None
-    ps_staleness: int = _at_least(0, default=0)
     auto_shard: str = "data"
     collective: str = "auto"
     collective_timeout: float | None = _time_limit(None)
@@ -371,8 +368,6 @@ class JobSpec:
 
 _LIMITS = {spec_field.name: spec_field.metadata for spec_field in fields(JobSpec)}
 _HIGHEST_SEED = 2**32 - 1  # NumPy takes no more
-# A function of TensorFlow 2.21 may take 32 elements of an iterator outside of a loop (iterator_ops.py).
-MAX_PS_STALENESS = 31
 
 
 def check_field(field_name: str, value: Any) -> None:
@@ -391,11 +386,6 @@ def check_field(field_name: str, value: Any) -> None:
     if field_name == "memory_retry" and not 1 < value <= MAX_MEMORY_RETRY:
         raise SpecError(
             f"memory_retry is {value:g}; write a factor above 1 and up to {MAX_MEMORY_RETRY}, such as 1.5x"
-        )
-    if field_name == "ps_staleness" and value > MAX_PS_STALENESS:
-        raise SpecError(
-            f"ps_staleness is {value}; need at most {MAX_PS_STALENESS}, because TensorFlow traces no more "
-            f"than {MAX_PS_STALENESS + 1} steps that share a reading of the weights"
         )
     if field_name == "seed" and value > _HIGHEST_SEED:
         raise SpecError(f"seed is {value}; need at most {_HIGHEST_SEED}")

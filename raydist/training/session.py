@@ -56,7 +56,6 @@ from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.chief import ParameterServerTrainer
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.staleness import note_unused
 from raydist.training.replicas import all_reduce, compilation, gradients
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.profiler import Profiler
@@ -228,7 +227,6 @@ def _opened(
             checkpoints.finish()
             _check_storage(assignment)
             checkpoints.check_stored()
-            note_unused(run)
             if board is not None:
                 board.succeeded()
                 _note_histograms(assignment, board)

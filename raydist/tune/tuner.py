@@ -40,7 +40,7 @@ _TUNE_SETTINGS = {
 _TRAINED_BY = (
     *("strategy", "workers", "ps", "evaluator", "devices", "virtual_replicas", "threads_per_replica"),
     *("reduce_order", "keras", "patch_keras", "check_equality", "sync_batchnorm", "sum_embedding_rows"),
-    *("partitioner", "ps_staleness", "auto_shard", "compress_gradients", "keep_best"),
+    *("partitioner", "auto_shard", "compress_gradients", "keep_best"),
 )
 
 

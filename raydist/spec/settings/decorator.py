@@ -90,7 +90,6 @@ class RunOptions(TypedDict, total=False):
     sum_embedding_rows: bool
     seed: int
     partitioner: Partitioner | str | None
-    ps_staleness: int
     auto_shard: Literal["off", "auto", "file", "data"]
     data_workers: int
     cpus_per_data_worker: float

@@ -281,14 +281,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "not at all when omitted or none.",
             metavar="KIND:N[,KIND:N]",
         ),
-        Option(
-            "ps_staleness",
-            values.whole_number,
-            "Under parameter_server, let a worker read the weights once for K + 1 steps, from 0 (in each "
-            "step) to 31. No more steps share them than an epoch, a call of train_steps (steps_per_call) or "
-            "the time between two checkpoints has.",
-            metavar="K",
-        ),
     ),
     "Data": (
         Option(

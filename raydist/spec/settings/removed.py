@@ -22,6 +22,7 @@ class Removed:
 
 REMOVED: Mapping[str, Removed] = {
     "dump_xla": Removed(False, "use --env XLA_FLAGS=--xla_dump_to=DIR"),
+    "ps_staleness": Removed(0, "leave it out: a worker reads the weights in each step, as with the value 0"),
 }
 
 

@@ -164,12 +164,6 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
         ("timeout", "1" * 400 + "h", None),
         ("cpus_per_worker", "-1", "cpus_per_worker is -1.0; need at least 0"),
         ("seed", 2**32, "seed is 4294967296; need at most 4294967295"),
-        (
-            "ps_staleness",
-            32,
-            "ps_staleness is 32; need at most 31, because TensorFlow traces no more than 32 steps that share "
-            "a reading of the weights",
-        ),
         ("evaluator", 1, "evaluator is 1; write true or false"),
         ("evaluator", "no", "evaluator is 'no'; write true or false"),
         ("ports", "80-90", "ports is 80-90; write LOW-HIGH with 1024 <= LOW <= HIGH <= 65535"),
