@@ -270,9 +270,6 @@ class JobSpec:
         `one_device`.
       compress_gradients: What gradients are rounded to before they are summed over replicas: `none`, `fp16`
         or `bf16`.
-      tensorboard_histograms: After how many epochs each histograms of the weights are written for
-        TensorBoard; None writes none.
-      tensorboard_graph: Whether the model's layers are written for TensorBoard.
       log_device_placement: Whether each task's log tells the device of each op.
       on_end: Shell command that whoever drives the run runs once it has ended; None runs nothing.
       mlflow: URI of the MLflow server that is told of the run; None tells none.
@@ -353,8 +350,6 @@ class JobSpec:
     bytes_per_pack: int | None = _at_least(1, default=None)
     cross_device_ops: str = "auto"
     compress_gradients: str = "none"
-    tensorboard_histograms: int | None = _at_least(1, default=None)
-    tensorboard_graph: bool = False
     log_device_placement: bool = False
     on_end: str | None = None
     mlflow: str | None = None

@@ -229,7 +229,6 @@ def _opened(
             checkpoints.check_stored()
             if board is not None:
                 board.succeeded()
-                _note_histograms(assignment, board)
         except BaseException as error:
             # First: the peers' failure would make the controller end this task, and the next attempt
             # continues from this checkpoint.
@@ -299,15 +298,6 @@ def _shares_input(assignment: TaskAssignment) -> bool:
     """Whether there are peers that run the same program and end with this task."""
     is_worker = assignment.task.task_type is not TaskType.EVALUATOR
     return is_worker and assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1
-
-
-def _note_histograms(assignment: TaskAssignment, board: TensorBoardWriter) -> None:
-    every = assignment.job.tensorboard_histograms
-    if assignment.is_chief and every is not None and not board.has_histograms:
-        reporting.note(
-            f"tensorboard_histograms wrote nothing: no fit completed {every} epochs, and a loop of your own "
-            "has no layers that raydist knows"
-        )
 
 
 def _patch(assignment: TaskAssignment) -> str | None:

@@ -103,8 +103,6 @@ class RunOptions(TypedDict, total=False):
     keep: int | None
     keep_best: str | None
     export: bool
-    tensorboard_histograms: int | None
-    tensorboard_graph: bool
     log_device_placement: bool
     max_failures: int
     standby: int

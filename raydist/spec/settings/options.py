@@ -353,17 +353,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         _switch("export", "Export the model of ctx.fit at its end, the best one with keep_best."),
     ),
     "What is recorded": (
-        Option(
-            "tensorboard_histograms",
-            values.optional(values.whole_number, none="none"),
-            "Write histograms of the weights for TensorBoard every this many epochs of a fit; never when "
-            "omitted or none.",
-            metavar="EPOCHS",
-        ),
-        _flag(
-            "tensorboard_graph",
-            "Write the layers of the model of the first fit for TensorBoard's graph page.",
-        ),
         _flag(
             "log_device_placement",
             "Print the device of each op to the task's log (tf.debugging.set_log_device_placement).",

@@ -22,6 +22,12 @@ class Removed:
 
 REMOVED: Mapping[str, Removed] = {
     "dump_xla": Removed(False, "use --env XLA_FLAGS=--xla_dump_to=DIR"),
+    "tensorboard_histograms": Removed(
+        None, "give fit keras.callbacks.TensorBoard(ctx.output_dir, histogram_freq=N)"
+    ),
+    "tensorboard_graph": Removed(
+        False, "give fit keras.callbacks.TensorBoard(ctx.output_dir, write_graph=True)"
+    ),
     "ps_staleness": Removed(0, "leave it out: a worker reads the weights in each step, as with the value 0"),
 }
 

@@ -109,9 +109,6 @@ def test_help_ends_with_the_built_in_default() -> None:
         ("label_selector", {"ray.io/node-group": "gpu"}, {"ray.io/node-group": "gpu"}),
         ("label_selector", ("none",), {}),
         ("compress_gradients", "none", "none"),
-        ("tensorboard_histograms", "5", 5),
-        ("tensorboard_histograms", "none", None),
-        ("tensorboard_graph", "true", True),
         ("keep_runs", "30d", 2_592_000.0),
         ("keep_runs", "12h", 43_200.0),
         ("keep_runs", "none", None),
@@ -131,7 +128,6 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
     [
         ("workers", 0, "workers is 0; need at least 1"),
         ("workers", "-1", "workers is -1; need at least 1"),
-        ("tensorboard_histograms", 0, "tensorboard_histograms is 0; need at least 1"),
         ("workers", "4:2", "workers is 4:2; MIN must not exceed MAX, write 2:4"),
         ("workers", "two", "workers is 'two'; write a number, or MIN:MAX such as 2:4"),
         ("workers", True, "workers is True; write a number, or MIN:MAX such as 2:4"),
