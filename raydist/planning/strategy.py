@@ -19,7 +19,6 @@ _MULTI_WORKER = (Strategy.MULTI_WORKER_MIRRORED,)
 _USED_BY: Mapping[str, tuple[Strategy, ...]] = {
     "collective": _MULTI_WORKER,
     "collective_timeout": _MULTI_WORKER,
-    "bytes_per_pack": _MULTI_WORKER,
     "cross_device_ops": (Strategy.MIRRORED,),
     "compress_gradients": (Strategy.MIRRORED, Strategy.MULTI_WORKER_MIRRORED),
 }

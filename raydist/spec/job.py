@@ -264,8 +264,6 @@ class JobSpec:
         `nccl`.
       collective_timeout: Seconds after which a collective that not all workers have joined fails; None sets
         no limit besides `stall_timeout`.
-      bytes_per_pack: Gradients are reduced in packs of about so many bytes under multi_worker_mirrored; None
-        reduces all of them as one.
       cross_device_ops: What reduces between the devices of mirrored: `auto`, `nccl`, `hierarchical` or
         `one_device`.
       compress_gradients: What gradients are rounded to before they are summed over replicas: `none`, `fp16`
@@ -347,7 +345,6 @@ class JobSpec:
     auto_shard: str = "data"
     collective: str = "auto"
     collective_timeout: float | None = _time_limit(None)
-    bytes_per_pack: int | None = _at_least(1, default=None)
     cross_device_ops: str = "auto"
     compress_gradients: str = "none"
     log_device_placement: bool = False

@@ -18,7 +18,7 @@ MIRRORED = {"strategy": Strategy.MIRRORED}
 @pytest.mark.parametrize(
     "fields",
     [
-        {**TWO, "collective": "ring", "collective_timeout": 60.0, "bytes_per_pack": 1 << 25},
+        {**TWO, "collective": "ring", "collective_timeout": 60.0},
         {**TWO, "compress_gradients": "bf16"},
         {**MIRRORED, "cross_device_ops": "hierarchical", "compress_gradients": "fp16"},
         {**MIRRORED, "devices": 3, "cross_device_ops": "one_device"},
@@ -44,9 +44,9 @@ def test_option_of_the_strategy_is_kept(fields: dict[str, Any]) -> None:
             "drop --collective-timeout",
         ),
         (
-            {"ps": 1, "bytes_per_pack": 100},
-            "bytes_per_pack is 100, but strategy parameter_server does not use it, multi_worker_mirrored "
-            "does; drop --bytes-per-pack",
+            {"ps": 1, "collective": "ring"},
+            "collective is ring, but strategy parameter_server does not use it, multi_worker_mirrored does; "
+            "drop --collective",
         ),
         (
             {**TWO, "cross_device_ops": "one_device"},

@@ -95,7 +95,6 @@ class RunOptions(TypedDict, total=False):
     cpus_per_data_worker: float
     collective: Literal["auto", "ring", "nccl"]
     collective_timeout: Duration | None
-    bytes_per_pack: ByteSize | None
     cross_device_ops: Literal["auto", "nccl", "hierarchical", "one_device"]
     compress_gradients: Literal["none", "fp16", "bf16"]
     checkpoint_every: CheckpointEvery | str | int

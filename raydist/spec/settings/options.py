@@ -308,12 +308,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "no limit when omitted or none.",
         ),
         Option(
-            "bytes_per_pack",
-            values.optional(values.byte_size, none="none"),
-            "Reduces gradients in packs of about this size, such as 32MiB, under multi_worker_mirrored; "
-            "all as one when omitted or none.",
-        ),
-        Option(
             "cross_device_ops",
             values.one_of("auto", "nccl", "hierarchical", "one_device"),
             "All-reduce implementation between the devices of mirrored; nccl needs GPUs.",

@@ -22,6 +22,9 @@ class Removed:
 
 REMOVED: Mapping[str, Removed] = {
     "dump_xla": Removed(False, "use --env XLA_FLAGS=--xla_dump_to=DIR"),
+    "bytes_per_pack": Removed(
+        None, "leave it out: gradients are reduced as one pack, which is TensorFlow's default"
+    ),
     "tensorboard_histograms": Removed(
         None, "give fit keras.callbacks.TensorBoard(ctx.output_dir, histogram_freq=N)"
     ),

@@ -33,7 +33,7 @@ _LOCAL = (
     tf.distribute.TPUStrategy,
 )
 # Options that raydist gives to the strategies that it builds.
-_OF_OWN_STRATEGY = ("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "partitioner")
+_OF_OWN_STRATEGY = ("collective", "collective_timeout", "cross_device_ops", "partitioner")
 # What a GradientTape raises for the variables of a strategy with several replicas (values.py).
 _OUTSIDE_OF_REPLICAS = "DistributedVariable.handle is not available outside the replica context"
 _SERVERS = (TaskType.WORKER, TaskType.PS)

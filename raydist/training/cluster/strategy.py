@@ -88,7 +88,6 @@ _CROSS_DEVICE_OPS = {
 def options_of(job: JobSpec) -> tf.distribute.experimental.CommunicationOptions:
     """Returns what MultiWorkerMirroredStrategy takes."""
     return tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=job.bytes_per_pack or 0,
         timeout_seconds=job.collective_timeout,
         implementation=tf.distribute.experimental.CommunicationImplementation[job.collective.upper()],
     )
