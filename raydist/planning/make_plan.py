@@ -112,8 +112,6 @@ def make_plan(
     num_replicas = num_workers * max(num_gpus, devices or 1)
     if builds_none and num_replicas > 1:
         notes.append(_note_on_default_strategy(job, num_workers, num_replicas, own_loop=own_loop))
-    if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
-        notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
     return Plan(
         job=job,
         inventory=inventory,

@@ -143,11 +143,6 @@ def check_communication(job: JobSpec, strategy: Strategy, *, num_gpus: int, devi
             f"cross_device_ops is hierarchical, which sums an even number of devices, and the task has "
             f"{num_devices}; use auto or one_device"
         )
-    if job.sum_embedding_rows and not job.patch_keras:
-        raise SpecError(
-            "sum_embedding_rows is done by raydist's patches of Keras, and patch_keras is off; drop "
-            "--no-patch-keras or --sum-embedding-rows"
-        )
     if job.compress_gradients != "none" and not job.patch_keras:
         raise SpecError(
             f"compress_gradients is {job.compress_gradients}, which raydist's patches of Keras do, and "

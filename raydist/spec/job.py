@@ -237,8 +237,6 @@ class JobSpec:
       check_equality: Whether a model's own losses are checked for several replicas before its first step.
       default_strategy: Whether a job that builds no strategy gets the run's for all that it makes.
       sync_batchnorm: Whether BatchNormalization normalizes with the statistics of the global batch.
-      sum_embedding_rows: Whether optimizers of Keras 3 get the sum of the rows of an embedding that a batch
-        looks up several times.
       seed: Seed of Python, NumPy, TensorFlow and Keras, the same in each task.
       storage: Where runs are kept: a path or a URI.
       max_failures: Attempts that may be lost to failures before the run fails.
@@ -325,7 +323,6 @@ class JobSpec:
     check_equality: bool = True
     default_strategy: bool = True
     sync_batchnorm: bool = False
-    sum_embedding_rows: bool = False
     seed: int = _at_least(0, default=0)
     storage: str = "./raydist_runs"
     max_failures: int = _at_least(0, default=3)

@@ -56,7 +56,7 @@ from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.chief import ParameterServerTrainer
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.replicas import all_reduce, compilation, gradients
+from raydist.training.replicas import all_reduce, compilation
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import Commands, TaskProgress
@@ -330,7 +330,6 @@ def _patch(assignment: TaskAssignment) -> str | None:
         wrapt.register_post_import_hook(_end_autologging, "mlflow.utils.autologging_utils")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
-    gradients.configure(sums_rows=job.sum_embedding_rows)
     return note
 
 

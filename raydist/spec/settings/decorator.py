@@ -87,7 +87,6 @@ class RunOptions(TypedDict, total=False):
     check_equality: bool
     default_strategy: bool
     sync_batchnorm: bool
-    sum_embedding_rows: bool
     seed: int
     partitioner: Partitioner | str | None
     auto_shard: Literal["off", "auto", "file", "data"]

@@ -268,11 +268,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "all workers.",
         ),
         _flag("sync_batchnorm", "BatchNormalization normalizes with the statistics of the global batch."),
-        _flag(
-            "sum_embedding_rows",
-            "Sum the rows of an embedding that a batch looks up several times before Keras 3's "
-            "optimizers get them, as tf_keras does. Keras 3 by itself takes each lookup for a gradient.",
-        ),
         Option("seed", values.whole_number, "Seed of Python, NumPy, TensorFlow and Keras."),
         Option(
             "partitioner",

@@ -25,6 +25,9 @@ REMOVED: Mapping[str, Removed] = {
     "bytes_per_pack": Removed(
         None, "leave it out: gradients are reduced as one pack, which is TensorFlow's default"
     ),
+    "sum_embedding_rows": Removed(
+        False, "use --keras legacy, whose optimizers get the sum of a row's lookups"
+    ),
     "tensorboard_histograms": Removed(
         None, "give fit keras.callbacks.TensorBoard(ctx.output_dir, histogram_freq=N)"
     ),
