@@ -227,8 +227,6 @@ class JobSpec:
       gpus_per_evaluator: GPUs of the evaluator, which uses all of them.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       virtual_replicas: Replicas of the run, divided among its workers; None has one for each device.
-      threads_per_replica: Threads that compute an operation of a virtual replica.
-      reduce_order: How the values of virtual replicas are added: `fixed` or `any`.
       ports: Ports for TensorFlow's servers; None takes any free port.
       allow_public_ports: Whether TensorFlow's servers are started at public addresses too.
       fence: Whether tasks set firewall rules that let only the run's hosts reach their servers.
@@ -313,8 +311,6 @@ class JobSpec:
     gpus_per_evaluator: int = _at_least(0, default=0)
     devices: int | None = _at_least(1, default=None)
     virtual_replicas: int | None = _at_least(1, default=None)
-    threads_per_replica: int = _at_least(1, default=1)
-    reduce_order: str = "fixed"
     ports: PortRange | None = None
     allow_public_ports: bool = False
     fence: bool = False

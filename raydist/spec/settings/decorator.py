@@ -60,8 +60,6 @@ class RunOptions(TypedDict, total=False):
     devices: int | None
     gpus_per_worker: int | None
     virtual_replicas: int | None
-    threads_per_replica: int
-    reduce_order: Literal["fixed", "any"]
     gpus_per_evaluator: int
     cpus_per_worker: float
     cpus_per_ps: float

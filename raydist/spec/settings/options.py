@@ -197,17 +197,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             metavar="K",
         ),
         Option(
-            "threads_per_replica",
-            values.whole_number,
-            "Threads that compute an operation of a virtual replica; results depend on it.",
-        ),
-        Option(
-            "reduce_order",
-            values.one_of("fixed", "any"),
-            "How virtual replicas' values are added: fixed gives the same bits for any number of "
-            "workers, any uses TensorFlow's all-reduce between workers.",
-        ),
-        Option(
             "gpus_per_evaluator",
             values.whole_number,
             "GPUs of the evaluator, which uses all of them; none when omitted.",

@@ -25,6 +25,12 @@ REMOVED: Mapping[str, Removed] = {
     "bytes_per_pack": Removed(
         None, "leave it out: gradients are reduced as one pack, which is TensorFlow's default"
     ),
+    "threads_per_replica": Removed(
+        1, "leave it out: an operation of a virtual replica has one thread, as with the value 1"
+    ),
+    "reduce_order": Removed(
+        "fixed", "leave it out: virtual replicas are added in a fixed order, as with the value fixed"
+    ),
     "sum_embedding_rows": Removed(
         False, "use --keras legacy, whose optimizers get the sum of a row's lookups"
     ),
