@@ -244,8 +244,6 @@ class JobSpec:
       keep_warm: Seconds that each host of an existing Ray keeps a process which has imported TensorFlow, for
         the next run or attempt.
       standby: Agents that wait on other hosts, with TensorFlow imported, for the tasks of a lost host.
-      survivor_memory: Bytes that the state of `fit` may take in memory of the chief's host between two
-        checkpoints, three times its size; 0 keeps none.
       stop_on_nan: Whether the run ends once a reported value is NaN or infinite.
       resume: Whether to continue the run of that name; `auto` continues it if it has not succeeded, and
         starts it if there is none.
@@ -327,7 +325,6 @@ class JobSpec:
     stall_timeout: float = _time_limit(600.0)
     keep_warm: float = _at_least(0, default=300.0)
     standby: int = _at_least(0, default=0)
-    survivor_memory: int = _at_least(0, default=1 << 30)
     stop_on_nan: bool = False
     resume: Resume = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()

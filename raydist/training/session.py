@@ -261,8 +261,7 @@ def _kept_states(
 ) -> tuple[StateKeeper | None, SavedState | None, Callable[[], None]]:
     """Returns what keeps states, what an attempt before has kept, and what takes over its reports."""
     handed: HandedState | None = assignment.kept
-    most_bytes = assignment.job.survivor_memory
-    if handed is None or not most_bytes:
+    if handed is None:
         return None, None, lambda: None
 
     def waiting() -> dict[str, bytes]:
@@ -271,7 +270,7 @@ def _kept_states(
         return {**found, _METRICS: metrics.waiting()}
 
     memory = handed.memory if assignment.is_chief else None
-    keeper = StateKeeper(memory, waiting=waiting, most_bytes=most_bytes, note=progress.note)
+    keeper = StateKeeper(memory, waiting=waiting, note=progress.note)
     state = handed.read()
     if state is None:
         return keeper, None, lambda: None

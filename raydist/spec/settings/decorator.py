@@ -95,7 +95,6 @@ class RunOptions(TypedDict, total=False):
     cross_device_ops: Literal["auto", "nccl", "hierarchical", "one_device"]
     compress_gradients: Literal["none", "fp16", "bf16"]
     checkpoint_every: CheckpointEvery | str | int
-    survivor_memory: ByteSize
     keep: int | None
     keep_best: str | None
     export: bool

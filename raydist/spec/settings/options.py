@@ -311,11 +311,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             metavar="N|epoch|DURATION",
         ),
         Option(
-            "survivor_memory",
-            values.byte_size,
-            "Memory for the chief's state, from which a new attempt continues; 0 for none.",
-        ),
-        Option(
             "keep",
             values.optional(values.whole_number, none="all"),
             "Checkpoints to keep, the newest ones; all keeps each.",

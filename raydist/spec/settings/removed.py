@@ -31,6 +31,7 @@ REMOVED: Mapping[str, Removed] = {
     "reduce_order": Removed(
         "fixed", "leave it out: virtual replicas are added in a fixed order, as with the value fixed"
     ),
+    "survivor_memory": Removed(1 << 30, "leave it out: the chief's state may take 1 GiB, as by default"),
     "sum_embedding_rows": Removed(
         False, "use --keras legacy, whose optimizers get the sum of a row's lookups"
     ),
