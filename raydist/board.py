@@ -77,42 +77,48 @@ class Mirror:
     def refresh(self) -> None:
         """Brings the folder up to date; raises StorageError where that can be done for none of the runs."""
         names = self._storage.list_names("") if self._runs is None else self._runs
-        keys = {name: RunLayout(run=name).tensorboard for name in names if name not in (INDEX, STUDIES)}
+        runs = [name for name in names if name not in (INDEX, STUDIES)]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-board") as threads:
-            problems = [found for found in threads.map(self._tried, keys, keys.values()) if found]
-        if problems and len(problems) == len(keys):
+            problems = [found for found in threads.map(self._tried, runs) if found]
+        if problems and len(problems) == len(runs):
             raise problems[0]
         for sentence in {str(error) for error in problems} - self._told:  # the others are shown all the same
             self._told.add(sentence)
             logger.warning("left out: %s", sentence)
 
-    def _tried(self, run: str, key: str) -> StorageError | None:
+    def _tried(self, run: str) -> StorageError | None:
         try:
-            self._copy(run, key)
+            self._copy(run)
         except StorageError as error:
             return error
         return None
 
-    def _copy(self, run: str, key: str) -> None:
+    def _copy(self, run: str) -> None:
         now_s = self._clock()
         seen = self._seen.setdefault(run, _Seen(grown_at_s=now_s, next_look_at_s=now_s))
         if now_s < seen.next_look_at_s:
             return
-        files = self._storage.list_files(key)
-        if not files:
+        layout = RunLayout(run=run)
+        folders = {layout.tensorboard: "", layout.output: "output/"}  # what callbacks of the job's own wrote
+        names = {
+            file: f"{below}{file.key.removeprefix(f'{key}/')}"
+            for key, below in folders.items()
+            for file in self._storage.list_files(key)
+        }
+        if not names:
             shutil.rmtree(self._folder / run, ignore_errors=True)  # the run was deleted
-        for file in filter(_is_shown, files):
-            if seen.files.get(file.key) != file and self._download(run, file, key):
+        for file in filter(_is_shown, names):
+            if seen.files.get(file.key) != file and self._download(run, file, names[file]):
                 seen.files[file.key] = file
                 seen.grown_at_s = now_s
         quiet_s = now_s - seen.grown_at_s
         seen.next_look_at_s = now_s + max(_MIN_WAIT_S, min(self._max_wait_s, _WAIT_SHARE * quiet_s))
 
-    def _download(self, run: str, file: FoundFile, key: str) -> bool:
+    def _download(self, run: str, file: FoundFile, name: str) -> bool:
         try:
-            target = self._folder / run / safe_name(file.key.removeprefix(f"{key}/"))
+            target = self._folder / run / safe_name(name)
         except ValueError as error:
-            logger.warning("%s is damaged: %s", self._storage.uri(key), error)
+            logger.warning("%s is damaged: %s", self._storage.uri(run), error)
             return False
         part = self._folder / f"{run}-{file.key.replace('/', '-')}{_PART}"
         try:
@@ -136,7 +142,7 @@ def _grow(target: Path, part: Path) -> None:
 
 
 def _is_shown(file: FoundFile) -> bool:
-    """Whether the file is one that raydist writes for TensorBoard, and not too large to copy."""
+    """Whether the file is an event file or a profile, and not too large to copy."""
     is_known = _EVENTS in file.key.rpartition("/")[2] or _PROFILES in file.key
     if is_known and file.size_bytes > _MAX_FILE_BYTES:
         logger.warning("%s is not shown: it has more than %s", file.key, size_text(_MAX_FILE_BYTES))

@@ -329,13 +329,6 @@ DEFECTS = (
     ),
     Defect(
         "training",
-        "min(asked, limits[name] - 1)",
-        "min(asked, limits[name])",
-        "tests/training/test_ps_staleness.py::"
-        "test_notes_say_where_fewer_steps_share_a_reading_than_was_asked",
-    ),
-    Defect(
-        "training",
         "max(0, self.epoch - self.initial_epoch)",
         "self.epoch",
         "tests/training/test_fit_arguments.py::"
@@ -372,8 +365,7 @@ DEFECTS = (
         "training",
         "self._next_step += turns * unroll",
         "self._next_step += turns",
-        "tests/training/test_ps_staleness.py::"
-        "test_one_worker_trains_what_stale_gradients_train[train_steps-dense sgd-unrolled-3]",
+        "tests/training/test_ps_messages.py::test_one_worker_trains_what_one_device_trains[used_twice-3]",
     ),
 )
 

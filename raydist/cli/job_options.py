@@ -16,6 +16,7 @@ from raydist.spec.params import ParamTexts
 from raydist.spec.quantities import parse_duration
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
+from raydist.spec.settings.removed import removed_option
 from raydist.spec.text import suggest
 
 ARGS = find_option("args")  # see RunCommand
@@ -233,6 +234,8 @@ class RunCommand(click.Command):
         try:
             rest = super().parse_args(ctx, with_words(args[:end]))
         except click.NoSuchOption as error:
+            if told := removed_option(error.option_name.lstrip("-").replace("-", "_")):
+                raise click.UsageError(told, ctx) from None
             message = f"{error.message.removesuffix('.')}; options of a script come after {REST}"
             raise click.NoSuchOption(error.option_name, message, error.possibilities, ctx) from None
         ctx.params["args"] = tuple(args[end + 1 :]) if end < len(args) else None

@@ -99,7 +99,7 @@ def make_plan(
     check_communication(job, strategy, num_gpus=num_gpus, devices=devices)
     notes += _without_effect(job, strategy)
     job = _with_usable_standby(job, inventory, notes)
-    _check_virtual_replicas(job, strategy, origins, num_devices=devices or max(num_gpus, 1))
+    _check_virtual_replicas(job, strategy, num_devices=devices or max(num_gpus, 1))
     is_elastic = job.workers.minimum < job.workers.maximum and strategy is Strategy.MULTI_WORKER_MIRRORED
     if is_elastic and job.virtual_replicas is None:
         # Not chosen for the user: with one thread for each, hosts with many cores would be slower.
@@ -112,8 +112,6 @@ def make_plan(
     num_replicas = num_workers * max(num_gpus, devices or 1)
     if builds_none and num_replicas > 1:
         notes.append(_note_on_default_strategy(job, num_workers, num_replicas, own_loop=own_loop))
-    if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
-        notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
     return Plan(
         job=job,
         inventory=inventory,
@@ -162,20 +160,13 @@ def _with_usable_standby(job: JobSpec, inventory: Inventory, notes: list[str]) -
     return job
 
 
-def _check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, *, num_devices: int) -> None:
+def _check_virtual_replicas(job: JobSpec, strategy: Strategy, *, num_devices: int) -> None:
     """Raises SpecError for virtual replicas that the strategy does not have, or too few of them.
 
     Args:
       num_devices: Of each worker, on which it computes replicas.
     """
     if job.virtual_replicas is None:
-        for name in ("threads_per_replica", "reduce_order"):
-            # A run that is resumed has each option set.
-            value = getattr(job, name)
-            if origins[name] is not Origin.BUILT_IN and value != getattr(JobSpec, name):
-                raise SpecError(
-                    f"{name} is {value}, but virtual_replicas is not set; add --virtual-replicas K"
-                )
         return
     if strategy not in _WITH_VIRTUAL_REPLICAS:
         names = ", ".join(one.value for one in _WITH_VIRTUAL_REPLICAS)
@@ -188,11 +179,6 @@ def _check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, 
             f"virtual_replicas is {job.virtual_replicas}, which need raydist's patches of Keras, and "
             "patch_keras is off; drop --no-patch-keras or --virtual-replicas"
         )
-    if job.threads_per_replica != JobSpec.threads_per_replica and job.reduce_order == "any":
-        raise SpecError(
-            f"threads_per_replica is {job.threads_per_replica}, but reduce_order is any, with which "
-            "TensorFlow chooses the threads; leave one of them out"
-        )
     needed = job.workers.maximum * num_devices
     if job.virtual_replicas < needed:
         workers, devices = counted(job.workers.maximum, "worker"), counted(num_devices, "device")
@@ -200,10 +186,10 @@ def _check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, 
             f"virtual_replicas is {job.virtual_replicas}, too few for {workers} of {devices}, each of which "
             f"computes one; use --virtual-replicas {needed} or more"
         )
-    if job.compress_gradients != "none" and job.reduce_order == "fixed":
+    if job.compress_gradients != "none":
         raise SpecError(
             "compress_gradients rounds what workers send each other, so results would depend on their "
-            "number; leave it out, or add --reduce-order any"
+            "number; leave it or virtual_replicas out"
         )
 
 
@@ -261,11 +247,6 @@ def _without_effect(job: JobSpec, strategy: Strategy) -> list[str]:
     has_servers = strategy is Strategy.PARAMETER_SERVER
     if job.partitioner is not None and not has_servers:
         notes.append(f"partitioner {job.partitioner} has no effect: only parameter_server shards variables")
-    if job.ps_staleness and not has_servers:
-        notes.append(
-            f"ps_staleness {job.ps_staleness} has no effect: only under parameter_server do workers read "
-            "weights from others"
-        )
     if job.sync_batchnorm and has_servers:
         notes.append(
             "sync_batchnorm has no effect: under parameter_server each worker trains on batches of its own, "

@@ -19,7 +19,6 @@ _MULTI_WORKER = (Strategy.MULTI_WORKER_MIRRORED,)
 _USED_BY: Mapping[str, tuple[Strategy, ...]] = {
     "collective": _MULTI_WORKER,
     "collective_timeout": _MULTI_WORKER,
-    "bytes_per_pack": _MULTI_WORKER,
     "cross_device_ops": (Strategy.MIRRORED,),
     "compress_gradients": (Strategy.MIRRORED, Strategy.MULTI_WORKER_MIRRORED),
 }
@@ -143,11 +142,6 @@ def check_communication(job: JobSpec, strategy: Strategy, *, num_gpus: int, devi
         raise SpecError(
             f"cross_device_ops is hierarchical, which sums an even number of devices, and the task has "
             f"{num_devices}; use auto or one_device"
-        )
-    if job.sum_embedding_rows and not job.patch_keras:
-        raise SpecError(
-            "sum_embedding_rows is done by raydist's patches of Keras, and patch_keras is off; drop "
-            "--no-patch-keras or --sum-embedding-rows"
         )
     if job.compress_gradients != "none" and not job.patch_keras:
         raise SpecError(

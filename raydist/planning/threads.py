@@ -24,7 +24,7 @@ def threads_per_worker(job: JobSpec, origins: Origins, roles: Sequence[Role], in
     """Returns the threads of each worker, the same on all hosts and in all attempts.
 
     Ray packs tasks, so each host counts as having as many workers as fit, and all other tasks. With virtual
-    replicas it is how many operations run at once: each has the threads of `threads_per_replica`.
+    replicas it is how many operations run at once: each has one thread.
     """
     (workers,) = (role for role in roles if role.task_type is TaskType.WORKER)
     reserved = reserved_threads(workers.resources)

@@ -82,8 +82,7 @@ def make_controller(
             events.append(event)
 
     tracker, before = _tracker(plan.job), folder.before
-    has_same_bits = plan.job.virtual_replicas is not None and plan.job.reduce_order == "fixed"
-    evidence = Evidence(traced, before=before, has_same_bits=has_same_bits)
+    evidence = Evidence(traced, before=before, has_same_bits=plan.job.virtual_replicas is not None)
     constants: dict[str, Any] = {
         "spec": describe_job(plan.job),
         "plan": describe_plan(plan),

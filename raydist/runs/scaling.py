@@ -163,10 +163,7 @@ _REMEDIES = {
         "raise the batch size, and several steps a call (steps_per_call, steps_per_execution) or "
         "accumulated gradients, so that there is more to compute for each exchange"
     ),
-    Bound.ALL_REDUCE: (
-        "raise the batch size, accumulate gradients, or send less or in other packs "
-        "(--compress-gradients, --bytes-per-pack)"
-    ),
+    Bound.ALL_REDUCE: ("raise the batch size, accumulate gradients, or send less (--compress-gradients)"),
     Bound.COMPUTE: "`raydist profile` shows what the steps do, and the page of a run which worker is slow",
     Bound.UNKNOWN: "train with ctx.fit, ctx.train_steps or model.fit, and long enough for --steps",
 }

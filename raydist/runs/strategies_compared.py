@@ -50,13 +50,12 @@ class StrategyRun:
         return None if batch is None or not self.curve.steps else batch * self.curve.steps[-1]
 
 
-def staleness(strategy: Strategy, *, workers: int, ps_staleness: int) -> int:
-    """Returns how many updates are made between reading weights and applying their gradient.
+def staleness(strategy: Strategy, *, workers: int) -> int:
+    """Returns how many updates are made at most between reading weights and applying their gradient.
 
-    At most, of workers that are equally fast: while one makes the K + 1 steps of one reading, so does each
-    other. A slower worker's is larger.
+    This assumes workers that are equally fast. A slower worker's staleness is larger.
     """
-    return workers * (ps_staleness + 1) - 1 if strategy is Strategy.PARAMETER_SERVER else 0
+    return workers - 1 if strategy is Strategy.PARAMETER_SERVER else 0
 
 
 def compared(runs: Sequence[StrategyRun]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, REPLICAS,
 
 Files = Mapping[str, bytes]
 
+# Options of older runs that decided bits, and the values that every run has now.
+_NOW = {"reduce_order": "fixed", "threads_per_replica": 1, "sum_embedding_rows": False}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -67,11 +70,12 @@ def check_can_verify(run: str, spec: Mapping[str, Any], *, workers: int) -> None
             f"run {run} has no virtual replicas, so the bits of its results depend on the number of workers; "
             "train it with --virtual-replicas K to have the same bits for any number"
         )
-    if spec.get("reduce_order") == "any":
-        raise MistakeError(
-            f"run {run} has --reduce-order any, so its results are equal only up to float rounding; train it "
-            "with --reduce-order fixed to have the same bits"
-        )
+    for name, value in _NOW.items():
+        if spec.get(name, value) != value:
+            raise MistakeError(
+                f"run {run} had {name} {spec[name]}, which this raydist no longer has, so its bits cannot be "
+                "repeated; train it again"
+            )
     if not spec.get("entry_point", {}).get("function"):
         raise MistakeError(
             f"run {run} is a script, which saves no checkpoint after each step; verify a job with a function "

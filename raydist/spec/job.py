@@ -227,8 +227,6 @@ class JobSpec:
       gpus_per_evaluator: GPUs of the evaluator, which uses all of them.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       virtual_replicas: Replicas of the run, divided among its workers; None has one for each device.
-      threads_per_replica: Threads that compute an operation of a virtual replica.
-      reduce_order: How the values of virtual replicas are added: `fixed` or `any`.
       ports: Ports for TensorFlow's servers; None takes any free port.
       allow_public_ports: Whether TensorFlow's servers are started at public addresses too.
       fence: Whether tasks set firewall rules that let only the run's hosts reach their servers.
@@ -237,8 +235,6 @@ class JobSpec:
       check_equality: Whether a model's own losses are checked for several replicas before its first step.
       default_strategy: Whether a job that builds no strategy gets the run's for all that it makes.
       sync_batchnorm: Whether BatchNormalization normalizes with the statistics of the global batch.
-      sum_embedding_rows: Whether optimizers of Keras 3 get the sum of the rows of an embedding that a batch
-        looks up several times.
       seed: Seed of Python, NumPy, TensorFlow and Keras, the same in each task.
       storage: Where runs are kept: a path or a URI.
       max_failures: Attempts that may be lost to failures before the run fails.
@@ -248,8 +244,6 @@ class JobSpec:
       keep_warm: Seconds that each host of an existing Ray keeps a process which has imported TensorFlow, for
         the next run or attempt.
       standby: Agents that wait on other hosts, with TensorFlow imported, for the tasks of a lost host.
-      survivor_memory: Bytes that the state of `fit` may take in memory of the chief's host between two
-        checkpoints, three times its size; 0 keeps none.
       stop_on_nan: Whether the run ends once a reported value is NaN or infinite.
       resume: Whether to continue the run of that name; `auto` continues it if it has not succeeded, and
         starts it if there is none.
@@ -259,24 +253,16 @@ class JobSpec:
         `NAME:min` says which values are better, where the metric's name does not say it.
       export: Whether the model of `ctx.fit` is exported at its end, the best one with `keep_best`.
       partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
-      ps_staleness: How many of a worker's own updates may be missing from the weights that it reads under
-        parameter_server, up to 31.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
       collective: Implementation of collectives between workers under multi_worker_mirrored: `auto`, `ring` or
         `nccl`.
       collective_timeout: Seconds after which a collective that not all workers have joined fails; None sets
         no limit besides `stall_timeout`.
-      bytes_per_pack: Gradients are reduced in packs of about so many bytes under multi_worker_mirrored; None
-        reduces all of them as one.
       cross_device_ops: What reduces between the devices of mirrored: `auto`, `nccl`, `hierarchical` or
         `one_device`.
       compress_gradients: What gradients are rounded to before they are summed over replicas: `none`, `fp16`
         or `bf16`.
-      tensorboard_histograms: After how many epochs each histograms of the weights are written for
-        TensorBoard; None writes none.
-      tensorboard_graph: Whether the model's layers are written for TensorBoard.
       log_device_placement: Whether each task's log tells the device of each op.
-      dump_xla: Whether what XLA compiles is kept with the run.
       on_end: Shell command that whoever drives the run runs once it has ended; None runs nothing.
       mlflow: URI of the MLflow server that is told of the run; None tells none.
       keep_runs: Seconds after which runs of the same storage that have ended are deleted, at the end of this
@@ -323,8 +309,6 @@ class JobSpec:
     gpus_per_evaluator: int = _at_least(0, default=0)
     devices: int | None = _at_least(1, default=None)
     virtual_replicas: int | None = _at_least(1, default=None)
-    threads_per_replica: int = _at_least(1, default=1)
-    reduce_order: str = "fixed"
     ports: PortRange | None = None
     allow_public_ports: bool = False
     fence: bool = False
@@ -333,7 +317,6 @@ class JobSpec:
     check_equality: bool = True
     default_strategy: bool = True
     sync_batchnorm: bool = False
-    sum_embedding_rows: bool = False
     seed: int = _at_least(0, default=0)
     storage: str = "./raydist_runs"
     max_failures: int = _at_least(0, default=3)
@@ -342,7 +325,6 @@ class JobSpec:
     stall_timeout: float = _time_limit(600.0)
     keep_warm: float = _at_least(0, default=300.0)
     standby: int = _at_least(0, default=0)
-    survivor_memory: int = _at_least(0, default=1 << 30)
     stop_on_nan: bool = False
     resume: Resume = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()
@@ -350,17 +332,12 @@ class JobSpec:
     keep_best: str | None = None
     export: bool = True
     partitioner: Partitioner | None = None
-    ps_staleness: int = _at_least(0, default=0)
     auto_shard: str = "data"
     collective: str = "auto"
     collective_timeout: float | None = _time_limit(None)
-    bytes_per_pack: int | None = _at_least(1, default=None)
     cross_device_ops: str = "auto"
     compress_gradients: str = "none"
-    tensorboard_histograms: int | None = _at_least(1, default=None)
-    tensorboard_graph: bool = False
     log_device_placement: bool = False
-    dump_xla: bool = False
     on_end: str | None = None
     mlflow: str | None = None
     keep_runs: float | None = _time_limit(None)
@@ -373,8 +350,6 @@ class JobSpec:
 
 _LIMITS = {spec_field.name: spec_field.metadata for spec_field in fields(JobSpec)}
 _HIGHEST_SEED = 2**32 - 1  # NumPy takes no more
-# A function of TensorFlow 2.21 may take 32 elements of an iterator outside of a loop (iterator_ops.py).
-MAX_PS_STALENESS = 31
 
 
 def check_field(field_name: str, value: Any) -> None:
@@ -393,11 +368,6 @@ def check_field(field_name: str, value: Any) -> None:
     if field_name == "memory_retry" and not 1 < value <= MAX_MEMORY_RETRY:
         raise SpecError(
             f"memory_retry is {value:g}; write a factor above 1 and up to {MAX_MEMORY_RETRY}, such as 1.5x"
-        )
-    if field_name == "ps_staleness" and value > MAX_PS_STALENESS:
-        raise SpecError(
-            f"ps_staleness is {value}; need at most {MAX_PS_STALENESS}, because TensorFlow traces no more "
-            f"than {MAX_PS_STALENESS + 1} steps that share a reading of the weights"
         )
     if field_name == "seed" and value > _HIGHEST_SEED:
         raise SpecError(f"seed is {value}; need at most {_HIGHEST_SEED}")

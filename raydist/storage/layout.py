@@ -185,10 +185,6 @@ class RunLayout:
         """The profiles of a task, where TensorBoard's profile plugin looks for them."""
         return self.tensorboard_folder(task.path_name)
 
-    def xla_dump(self, task: TaskId, *, attempt: int) -> str:
-        """What XLA has compiled in a task."""
-        return f"{self.run}/xla/{attempt}/{task.path_name}"
-
     def task_profile_mail(self, task: TaskId) -> str:
         return f"{self.profile_mail}/{task.path_name}"
 

@@ -56,10 +56,9 @@ from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.chief import ParameterServerTrainer
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.staleness import note_unused
-from raydist.training.replicas import all_reduce, compilation, gradients
+from raydist.training.replicas import all_reduce, compilation
 from raydist.training.reporting import reporter as reporting
-from raydist.training.reporting.profiler import Profiler, XlaDump
+from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import Commands, TaskProgress
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tensorboard import TensorBoardWriter
@@ -207,9 +206,6 @@ def _opened(
             stack.callback(shared.set_parcels, None)
         if assignment.strategy is not Strategy.PARAMETER_SERVER:  # whose workers make their data
             stack.enter_context(cache_files.own_files(claims.this_process(), claims.is_alive))
-        if assignment.job.dump_xla:
-            dump = XlaDump.begin(storage, assignment.task, attempt=assignment.attempt)
-            stack.callback(dump.close, reporting.note)
         run = TaskRun(
             assignment,
             strategies=strategies,
@@ -231,10 +227,8 @@ def _opened(
             checkpoints.finish()
             _check_storage(assignment)
             checkpoints.check_stored()
-            note_unused(run)
             if board is not None:
                 board.succeeded()
-                _note_histograms(assignment, board)
         except BaseException as error:
             # First: the peers' failure would make the controller end this task, and the next attempt
             # continues from this checkpoint.
@@ -267,8 +261,7 @@ def _kept_states(
 ) -> tuple[StateKeeper | None, SavedState | None, Callable[[], None]]:
     """Returns what keeps states, what an attempt before has kept, and what takes over its reports."""
     handed: HandedState | None = assignment.kept
-    most_bytes = assignment.job.survivor_memory
-    if handed is None or not most_bytes:
+    if handed is None:
         return None, None, lambda: None
 
     def waiting() -> dict[str, bytes]:
@@ -277,7 +270,7 @@ def _kept_states(
         return {**found, _METRICS: metrics.waiting()}
 
     memory = handed.memory if assignment.is_chief else None
-    keeper = StateKeeper(memory, waiting=waiting, most_bytes=most_bytes, note=progress.note)
+    keeper = StateKeeper(memory, waiting=waiting, note=progress.note)
     state = handed.read()
     if state is None:
         return keeper, None, lambda: None
@@ -304,15 +297,6 @@ def _shares_input(assignment: TaskAssignment) -> bool:
     """Whether there are peers that run the same program and end with this task."""
     is_worker = assignment.task.task_type is not TaskType.EVALUATOR
     return is_worker and assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1
-
-
-def _note_histograms(assignment: TaskAssignment, board: TensorBoardWriter) -> None:
-    every = assignment.job.tensorboard_histograms
-    if assignment.is_chief and every is not None and not board.has_histograms:
-        reporting.note(
-            f"tensorboard_histograms wrote nothing: no fit completed {every} epochs, and a loop of your own "
-            "has no layers that raydist knows"
-        )
 
 
 def _patch(assignment: TaskAssignment) -> str | None:
@@ -345,7 +329,6 @@ def _patch(assignment: TaskAssignment) -> str | None:
         wrapt.register_post_import_hook(_end_autologging, "mlflow.utils.autologging_utils")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
-    gradients.configure(sums_rows=job.sum_embedding_rows)
     return note
 
 

@@ -38,9 +38,9 @@ _TUNE_SETTINGS = {
 
 # Options that decide what a trial trains.
 _TRAINED_BY = (
-    *("strategy", "workers", "ps", "evaluator", "devices", "virtual_replicas", "threads_per_replica"),
-    *("reduce_order", "keras", "patch_keras", "check_equality", "sync_batchnorm", "sum_embedding_rows"),
-    *("partitioner", "ps_staleness", "auto_shard", "compress_gradients", "keep_best"),
+    *("strategy", "workers", "ps", "evaluator", "devices", "virtual_replicas", "keras"),
+    *("patch_keras", "check_equality", "sync_batchnorm"),
+    *("partitioner", "auto_shard", "compress_gradients", "keep_best"),
 )
 
 

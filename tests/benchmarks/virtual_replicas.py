@@ -3,9 +3,9 @@
     python -m tests.benchmarks.virtual_replicas [--rounds 5] [--growth]
 
 Small models (dense, convnet, transformer, LSTM) with `ctx.fit` in float32 on 2 workers, in turn in each
-round: plain, `--virtual-replicas` 2 and 4, and 4 with `--reduce-order any`. Prints milliseconds per step
-of the second epoch, the ratio of the medians to plain (target: at most 1.10), what a worker sends in a
-step (by the loopback's counter, so with what else the machine sends) and the largest memory of a worker.
+round: plain, and `--virtual-replicas` 2 and 4. Prints milliseconds per step of the second epoch, the ratio
+of the medians to plain (target: at most 1.10), what a worker sends in a step (by the loopback's counter, so
+with what else the machine sends) and the largest memory of a worker.
 
 With --growth: the dense model and the convnet with K from 1 to 32 on one worker, and with K=8 on 1 to 8
 workers.
@@ -33,9 +33,8 @@ MODES: dict[str, dict[str, Any]] = {
     "plain": {},
     "K=2": {"virtual_replicas": 2},
     "K=4": {"virtual_replicas": 4},
-    "K=4, any": {"virtual_replicas": 4, "reduce_order": "any"},
 }
-NAMES = {"plain": "plain", "K=2": "2", "K=4": "4", "K=4, any": "4_any"}
+NAMES = {"plain": "plain", "K=2": "2", "K=4": "4"}
 
 
 def make(kind: str, keras: Any) -> tuple[Any, tuple[int, ...]]:

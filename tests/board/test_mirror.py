@@ -75,11 +75,13 @@ def test_file_that_tensorboard_keeps_open_grows_in_its_place(storage: Storage, f
         assert reader.read() == "one two"
 
 
-def test_profiles_are_copies(storage: Storage, folder: Path) -> None:
+def test_profiles_and_event_files_of_callbacks_are_copies(storage: Storage, folder: Path) -> None:
     now_s = [0.0]
     mirror = Mirror(storage, folder, clock=lambda: now_s[0])
     store(storage, "a")
     mirror.refresh()
+    storage.write_bytes("a/output/logs/train/events.out.tfevents.1.host.v2", b"of a callback")
+    storage.write_bytes("a/output/logs/weights.txt", b"of the job")
     for task, content in (("worker-0", b"p"), ("worker-1", b"q")):
         storage.write_bytes(f"a/tensorboard/{task}/plugins/profile/2026_01_01/host.xplane.pb", content)
     store(storage, "a", seq=1)
@@ -92,7 +94,8 @@ def test_profiles_are_copies(storage: Storage, folder: Path) -> None:
         "a/worker-1/plugins/profile/2026_01_01/host.xplane.pb": b"q",
     }
     events = {f"{name}{seq}.raydist": b"x" for seq in (0, 1)}
-    assert {name: (folder / name).read_bytes() for name in (*profiles, *events)} == {**profiles, **events}
+    own = {"a/output/logs/train/events.out.tfevents.1.host.v2": b"of a callback"}
+    assert shown(folder) == {**profiles, **events, **own}
     (folder / "a/worker-0/plugins/profile/2026_01_01/cache").write_text("of the plugin")
     mirror.refresh()
     assert storage.list_names("a/tensorboard/worker-0/plugins/profile/2026_01_01") == ["host.xplane.pb"]

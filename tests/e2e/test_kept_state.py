@@ -91,11 +91,13 @@ def test_attempt_after_a_kill_goes_on_from_memory_and_ends_with_the_same_weights
     check_equal(weights_of(raydist, "killed"), weights_of(raydist, "plain"))
     assert killed.json["metrics"] == pytest.approx(plain.json["metrics"], rel=1e-6)
 
-    # From checkpoints in the middle of an epoch.
-    stored = raydist(
-        *("submit", "code/kept.py", "--json", "--name", "stored", "--checkpoint-every", "20", "-p", kills),
-        *("--survivor-memory", "0"),
+    # From a checkpoint in the middle of an epoch, which is all that a resume has.
+    lost = raydist(
+        *("submit", "code/kept.py", "--json", "--name", "stored", "--checkpoint-every", "20"),
+        *("-p", "killed=[[77, 1]]", "--max-failures", "0"),
     )
+    assert lost.code == 1, lost.err
+    stored = raydist("resume", "stored", "--json")
     assert stored.code == 0, stored.err
     assert not any("had in memory" in note for note in stored.json["notes"])
     check_equal(weights_of(raydist, "stored"), weights_of(raydist, "plain"))
@@ -131,19 +133,6 @@ def test_other_strategies_and_tf_keras_go_on_from_memory_too(
     # Some steps take 2 ms, and keeping a state 3 ms, so that many go by in between.
     assert 0 < int(re.search(r"from step (\d+)", note)[1]) <= 77  # type: ignore[index]
     check_equal(weights_of(raydist, "killed"), weights_of(raydist, "plain"))
-
-
-def test_state_that_does_not_fit_is_not_kept_and_a_note_says_so(raydist: Raydist, tmp_path: Path) -> None:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "kept.py").write_text(_JOB)
-    ended = raydist(
-        *("submit", "code/kept.py", "--json", "--name", "small", "--survivor-memory", "1KiB"),
-        *("--checkpoint-every", "100000", "-p", "killed=[[50, 1]]"),
-    )
-    assert ended.code == 0, ended.err
-    [note] = [note for note in ended.json["notes"] if "not kept in memory" in note]
-    assert "and --survivor-memory is" in note
-    assert not any("had in memory" in note for note in ended.json["notes"])
 
 
 _LOOP = """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raydist.errors import SpecError
-from raydist.spec.job import EntryPoint, KerasFlavour, Strategy
+from raydist.spec.job import EntryPoint, Strategy
 from raydist.spec.settings.resolution import Origin
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 
@@ -18,7 +18,7 @@ MIRRORED = {"strategy": Strategy.MIRRORED}
 @pytest.mark.parametrize(
     "fields",
     [
-        {**TWO, "collective": "ring", "collective_timeout": 60.0, "bytes_per_pack": 1 << 25},
+        {**TWO, "collective": "ring", "collective_timeout": 60.0},
         {**TWO, "compress_gradients": "bf16"},
         {**MIRRORED, "cross_device_ops": "hierarchical", "compress_gradients": "fp16"},
         {**MIRRORED, "devices": 3, "cross_device_ops": "one_device"},
@@ -44,9 +44,9 @@ def test_option_of_the_strategy_is_kept(fields: dict[str, Any]) -> None:
             "drop --collective-timeout",
         ),
         (
-            {"ps": 1, "bytes_per_pack": 100},
-            "bytes_per_pack is 100, but strategy parameter_server does not use it, multi_worker_mirrored "
-            "does; drop --bytes-per-pack",
+            {"ps": 1, "collective": "ring"},
+            "collective is ring, but strategy parameter_server does not use it, multi_worker_mirrored does; "
+            "drop --collective",
         ),
         (
             {**TWO, "cross_device_ops": "one_device"},
@@ -62,11 +62,6 @@ def test_option_of_the_strategy_is_kept(fields: dict[str, Any]) -> None:
             {**TWO, "compress_gradients": "fp16", "patch_keras": False},
             "compress_gradients is fp16, which raydist's patches of Keras do, and patch_keras is off; drop "
             "--no-patch-keras or --compress-gradients",
-        ),
-        (
-            {"sum_embedding_rows": True, "patch_keras": False},
-            "sum_embedding_rows is done by raydist's patches of Keras, and patch_keras is off; drop "
-            "--no-patch-keras or --sum-embedding-rows",
         ),
         (
             {**TWO, "collective": "nccl"},
@@ -88,13 +83,6 @@ def test_option_that_does_not_fit_is_refused(fields: dict[str, Any], message: st
     with pytest.raises(SpecError) as caught:
         plan(LAPTOP, **fields)
     assert str(caught.value) == message
-
-
-def test_rows_that_tf_keras_sums_by_itself_are_noted() -> None:
-    assert plan(LAPTOP, keras=KerasFlavour.KERAS_3, sum_embedding_rows=True).notes == ()
-    assert plan(LAPTOP, keras=KerasFlavour.LEGACY, sum_embedding_rows=True).notes == (
-        "sum_embedding_rows has no effect: tf_keras sums them by itself",
-    )
 
 
 def test_nccl_is_planned_where_there_are_gpus() -> None:

@@ -235,13 +235,6 @@ def test_partitioner_is_of_no_use_to_other_strategies_whichever_keras_is_asked_f
     assert made.notes == ("partitioner fixed_shards:2 has no effect: only parameter_server shards variables",)
 
 
-def test_staleness_is_of_no_use_to_strategies_whose_workers_have_the_weights() -> None:
-    [note] = plan(ps_staleness=2).notes
-    assert note.startswith(
-        "ps_staleness 2 has no effect: only under parameter_server do workers read weights"
-    )
-
-
 def test_standby_needs_another_host_and_a_fixed_number_of_workers() -> None:
     with pytest.raises(SpecError, match=r"^standby is 1, but workers is 2:4: an elastic run continues"):
         plan(cluster((2, 0), (2, 0)), standby=1, workers=workers(2, 4))

@@ -44,25 +44,12 @@ WITH_THEM = "use one of one_device, mirrored, multi_worker_mirrored"
         (
             {**FOUR, "workers": workers(2), "compress_gradients": "fp16"},
             "compress_gradients rounds what workers send each other, so results would depend on their "
-            "number; leave it out, or add --reduce-order any",
+            "number; leave it or virtual_replicas out",
         ),
         (
             {"virtual_replicas": 4, "patch_keras": False},
             "virtual_replicas is 4, which need raydist's patches of Keras, and patch_keras is off; drop "
             "--no-patch-keras or --virtual-replicas",
-        ),
-        (
-            {"virtual_replicas": 4, "reduce_order": "any", "threads_per_replica": 2},
-            "threads_per_replica is 2, but reduce_order is any, with which TensorFlow chooses the threads; "
-            "leave one of them out",
-        ),
-        (
-            {"threads_per_replica": 2},
-            "threads_per_replica is 2, but virtual_replicas is not set; add --virtual-replicas K",
-        ),
-        (
-            {"reduce_order": "any"},
-            "reduce_order is any, but virtual_replicas is not set; add --virtual-replicas K",
         ),
     ],
 )
@@ -78,8 +65,7 @@ def test_mistake_is_named_with_its_value_and_a_remedy(fields: dict[str, Any], me
         {**FOUR},
         {**FOUR, "workers": workers(4)},
         {"virtual_replicas": 5, "workers": workers(3)},
-        {**FOUR, **MIRRORED, "devices": 4, "threads_per_replica": 2},
-        {**FOUR, "workers": workers(2), "compress_gradients": "fp16", "reduce_order": "any"},
+        {**FOUR, **MIRRORED, "devices": 4},
     ],
 )
 def test_options_that_go_together_are_planned_as_asked(fields: dict[str, Any]) -> None:

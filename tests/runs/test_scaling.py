@@ -33,7 +33,7 @@ ALONE = run(1, 1000.0)
         (run(4, 1000.0, num_cores=2, num_hosts=1, collective_wait=0.8), Bound.CORES, "share 2 CPU cores"),
         (run(4, 1000.0, num_cores=2, has_gpus=True, collective_wait=0.8), Bound.ALL_REDUCE, "80%"),
         (run(4, 1000.0, input_wait=0.5, collective_wait=0.3), Bound.INPUT, "wait for it 50%"),
-        (run(4, 1000.0, input_wait=0.3, collective_wait=0.5), Bound.ALL_REDUCE, "--bytes-per-pack"),
+        (run(4, 1000.0, input_wait=0.3, collective_wait=0.5), Bound.ALL_REDUCE, "--compress-gradients"),
         (run(4, 900.0, collective_wait=0.5, step_s=0.005, batch=32), Bound.SMALL_BATCH, "of 32 examples"),
         (run(4, 1000.0, num_hosts=1), Bound.CORES, "one device had for itself"),
         (run(4, 1000.0), Bound.COMPUTE, "raydist profile"),

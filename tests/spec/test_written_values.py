@@ -23,8 +23,6 @@ PARTITIONERS = st.builds(Partitioner, min_shard_bytes=COUNTS, max_shards=st.none
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timeout": SECONDS,
     "keep_runs": SECONDS,
-    "survivor_memory": st.integers(0, 2**50),
-    "bytes_per_pack": st.none() | COUNTS,
     "memory_retry": st.floats(1.01, 10.0),
     "cpus_per_ps": st.floats(0, 1e6),
     "workers": st.tuples(st.integers(1, 10_000), st.integers(1, 10_000)).map(

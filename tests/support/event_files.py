@@ -30,20 +30,20 @@ def scalars_of(storage: RunStorage, folder: str, tmp_path: Path) -> dict[str, Sc
 Buckets = dict[int, np.ndarray]
 
 
-def histograms_of(storage: RunStorage, folder: str, tmp_path: Path) -> dict[str, Buckets]:
+def histograms_of(folder: Path) -> dict[str, Buckets]:
     """Returns of each histogram by its tag, and by step, rows of left edge, right edge and count."""
-    events = accumulated(storage, folder, tmp_path)
+    events = loaded(folder)
     return {
         tag: {event.step: make_ndarray(event.tensor_proto) for event in events.Tensors(tag)}
         for tag in events.PluginTagToContent("histograms")
     }
 
 
-def layers_of(storage: RunStorage, folder: str, tmp_path: Path) -> dict[str, list[str]]:
+def layers_of(folder: Path) -> dict[str, list[str]]:
     """Returns the inputs of each layer, as TensorBoard's graph page draws them."""
     from tensorboard.plugins.graph import keras_util
 
-    events = accumulated(storage, folder, tmp_path)
+    events = loaded(folder)
     assert "keras" in events.PluginTagToContent("graph_keras_model")
     [event] = events.Tensors("keras")
     config = json.loads(make_ndarray(event.tensor_proto).item())
@@ -71,16 +71,21 @@ def params_of(storage: RunStorage, tmp_path: Path) -> tuple[Any, Any]:
 
 def accumulated(storage: RunStorage, folder: str, tmp_path: Path) -> Any:
     """Returns TensorBoard's accumulator, loaded with copies of the files of one folder."""
-    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
-
     copies = tmp_path / "event-files"
     shutil.rmtree(copies, ignore_errors=True)
     key = storage.tensorboard_folder(folder)
     for name in storage.list_names(key):
         if "tfevents" in name:
             storage.download(f"{key}/{name}", copies / name)
+    return loaded(copies)
+
+
+def loaded(folder: Path) -> Any:
+    """Returns TensorBoard's accumulator, loaded with the files of a local folder."""
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+
     kept = dict.fromkeys(("scalars", "hparams", "histograms", "graph_keras_model"), 0)  # all
-    events = EventAccumulator(str(copies), tensor_size_guidance=kept)
+    events = EventAccumulator(str(folder), tensor_size_guidance=kept)
     events.Reload()
     return events
 

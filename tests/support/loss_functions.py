@@ -666,15 +666,6 @@ def optimizers_with_repeated_rows(ctx: Any, *, names: Sequence[str]) -> dict[str
     return {**tables, "notes": notes, "refused": refused}
 
 
-def rows_summed_by_option(ctx: Any) -> dict[str, Any]:
-    """Trains them with Adam, after which rows are summed."""
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = _tables(tf.keras, tf.keras.optimizers.Adam(0.1, epsilon=1e-3))
-    return {"Adam": _trained_tables(model), "notes": notes_of(ctx)}
-
-
 def _tables(keras: Any, optimizer: Any) -> Any:
     """Returns a model that looks up words of its examples, and positions once for all of them."""
     import tensorflow as tf

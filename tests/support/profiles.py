@@ -72,8 +72,12 @@ def fit(ctx: Any, *, keras: str, profiled_steps: int) -> dict[str, Any]:
     return {"weights": np.concatenate([np.ravel(weight) for weight in model.get_weights()])}
 
 
-def fit_normalised(ctx: Any) -> dict[str, Any]:
-    """Trains a model with batch normalization for 5 epochs of 4 steps; returns each weight by its tag."""
+def fit_normalised(ctx: Any, *, board: str = "") -> dict[str, Any]:
+    """Trains a model with batch normalization for 5 epochs of 4 steps; returns each weight by its tag.
+
+    Args:
+      board: Where Keras's TensorBoard callback writes, if it is used.
+    """
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -85,7 +89,8 @@ def fit_normalised(ctx: Any) -> dict[str, Any]:
                 layers.Dense(8, activation="tanh", name="narrow"),
                 layers.BatchNormalization(name="norm"),
                 layers.Dense(3, name="out"),
-            ]
+            ],
+            name="normalised",
         )
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("sgd", loss=loss)
@@ -93,18 +98,19 @@ def fit_normalised(ctx: Any) -> dict[str, Any]:
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices(examples(32)).batch(8).repeat()
 
-    ctx.fit(model, data, epochs=5, steps_per_epoch=4, verbose=0)
+    callbacks = [tf.keras.callbacks.TensorBoard(board, histogram_freq=2)] if board else []
+    ctx.fit(model, data, epochs=5, steps_per_epoch=4, verbose=0, callbacks=callbacks)
     weights = [weight for layer in model.layers for weight in layer.weights]
     names = [str(getattr(weight, "path", weight.name)).replace(":", "_") for weight in weights]
     return dict(zip(names, model.get_weights(), strict=True))
 
 
-def fit_compiled(ctx: Any, *, jit_compile: bool) -> dict[str, Any]:
+def fit_compiled(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
 
     with ctx.strategy.scope():
         model = tf.keras.Sequential([tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)])
-        model.compile("sgd", "mse", jit_compile=jit_compile)
+        model.compile("sgd", "mse", jit_compile=True)
     ctx.fit(model, tf.data.Dataset.from_tensors((np.ones([8, 6]), np.ones([8, 3]))), epochs=2, verbose=0)
     return {}
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+import raydist.data
+
 NAMES = (
     "dense used_twice gan clipped loop nested penalty recurrent mixed spectral forward own_gradient"
 ).split()
@@ -34,9 +36,12 @@ def train(ctx: Any, *, names: Sequence[str]) -> dict[str, Any]:
         def data(x: Any = x, y: Any = y) -> Any:
             return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE)
 
+        # A closure is told which of these batches are its own.
+        batches = raydist.data.from_arrays((x, y)).batches(global_batch_size=BATCH_SIZE, shuffle=False)
+        plain = data if ctx.coordinator is not None else data().repeat()
         ctx.fit(
             model,
-            data if ctx.coordinator is not None else data().repeat(),
+            batches if name == "used_twice" else plain,
             epochs=1,
             steps_per_epoch=STEPS,
             verbose=0,
@@ -46,85 +51,6 @@ def train(ctx: Any, *, names: Sequence[str]) -> dict[str, Any]:
         ]
         found[name] = np.concatenate([one.astype("float64") for one in weights])
     return found
-
-
-def stale(ctx: Any, *, staleness: int) -> dict[str, Any]:
-    """Trains with weights that steps share; returns the last ones, and those of a loop by hand."""
-    import tensorflow as tf
-
-    x, y = _data("dense")
-    x, y = x.reshape(STEPS, BATCH_SIZE, 4), y.reshape(STEPS, BATCH_SIZE, 1)
-    shared, num_steps = staleness + 1, STEPS - STEPS % 10
-
-    def make() -> Any:
-        tf.keras.utils.set_random_seed(3)
-        return _layers(tf.keras, 4), tf.keras.optimizers.SGD(0.1)
-
-    with ctx.strategy.scope():
-        model, optimizer = make()
-
-    with ctx.strategy.scope():
-        passes = tf.Variable(tf.zeros([]), name="passes")  # trainable, as it is by default
-
-    def step(batch: Any) -> dict[str, Any]:
-        def loss() -> Any:
-            passes.assign(passes + 1.0)
-            return tf.reduce_mean((model(batch[0]) - batch[1]) ** 2)
-
-        return {"loss": _update(optimizer, loss, model.trainable_variables)}
-
-    def data() -> Any:
-        return tf.data.Dataset.from_tensor_slices((x, y))
-
-    from raydist.training.parameter_server import closure_sizes
-
-    # Closures of one turn, with all of its steps.
-    closure_sizes.UNROLL, closure_sizes._SAVED = shared, 0.0
-    ctx.train_steps(step, data, num_steps=num_steps, steps_per_call=shared)
-    found = {"trained": _flat(model), "passes": float(passes.numpy()), "steps": num_steps}
-    for name, held in {"by hand": shared, "fresh": 1}.items():
-        weights, rate = make()[0], 0.1
-        seen = weights.get_weights()
-        for index in range(num_steps):
-            if index % shared % held == 0:
-                seen = weights.get_weights()
-            now = weights.get_weights()
-            weights.set_weights(seen)
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((weights(x[index]) - y[index]) ** 2)
-            gradients = tape.gradient(loss, weights.trainable_variables)
-            weights.set_weights([one - rate * gradient for one, gradient in zip(now, gradients, strict=True)])
-        found[name] = _flat(weights)
-    return found
-
-
-def conditional(ctx: Any, *, staleness: int) -> dict[str, Any]:
-    """Makes four updates of a weight under a condition; returns it, and what it is without staleness."""
-    import tensorflow as tf
-
-    from raydist.training.cluster.ps_messages import StepReads
-
-    def trained(staleness: int) -> float:
-        weight = tf.Variable(1.0)
-
-        @tf.function(autograph=False)
-        def steps() -> None:
-            reads = StepReads([weight], staleness=staleness)
-            for _ in range(4):
-                with reads.step():
-                    with tf.GradientTape() as tape:
-                        loss = weight**2
-                    gradient = tape.gradient(loss, weight)
-                    tf.cond(loss > 0, lambda g=gradient: weight.assign_sub(0.1 * g), lambda: weight.value())
-
-        steps()
-        return float(weight.numpy())
-
-    return {"stale": trained(staleness), "fresh": trained(0)}
-
-
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([one.reshape(-1) for one in model.get_weights()])
 
 
 def messages(ctx: Any, *, unroll: int = 1) -> dict[str, Any]:

@@ -13,12 +13,10 @@ class Clock:
         return self.now
 
 
-def after(
-    steps_s: float, *, num_workers: int = 2, total: int = 1_000_000, staleness: int = 0
-) -> ClosureSizes:
+def after(steps_s: float, *, num_workers: int = 2, total: int = 1_000_000) -> ClosureSizes:
     """Returns sizes that have seen closures for a while, whose steps took a worker `steps_s` seconds each."""
     clock = Clock()
-    sizes = ClosureSizes(num_workers=num_workers, total=total, staleness=staleness, clock=clock)
+    sizes = ClosureSizes(num_workers=num_workers, total=total, clock=clock)
     while clock.now < 20 * steps_s + 2:
         turns, unroll = sizes.next(1_000_000)
         clock.now += turns * unroll * steps_s / num_workers
@@ -40,37 +38,6 @@ def test_closures_grow_until_they_take_their_time(step_s: float, steps: int) -> 
 def test_never_more_than_is_left_and_smaller_towards_the_end(left: int) -> None:
     turns, unroll = after(0.001).next(left)
     assert 1 <= turns * unroll <= -(-left // 4)
-
-
-def test_steps_that_share_weights_are_in_one_turn() -> None:
-    sizes = ClosureSizes(num_workers=2, total=1000, staleness=3)
-    assert sizes.wanted_unroll(trace_s=100.0) == 4
-    assert ClosureSizes(num_workers=2, total=1000, staleness=3, fixed=2).wanted_unroll(trace_s=0.0) == 2
-
-
-@pytest.mark.parametrize(
-    ("staleness", "unroll"), [(0, 10), (1, 10), (2, 9), (3, 8), (4, 10), (5, 6), (9, 10), (14, 15)]
-)
-def test_turn_has_whole_readings_of_the_weights(staleness: int, unroll: int) -> None:
-    assert after(0.001, staleness=staleness).wanted_unroll(trace_s=0.1) == unroll
-
-
-def test_steps_share_readings_as_long_as_there_are_enough_whatever_the_clock_says() -> None:
-    for sizes in (after(step_s, num_workers=3, staleness=2) for step_s in (0.001, 0.02, 0.2)):
-        sizes.unrolled(3)
-        sizes.unrolled(9)
-        left, shared = 23, 0
-        while left:
-            turns, unroll = sizes.next(left)
-            left -= turns * unroll
-            shared += turns * unroll if unroll > 1 else 0
-        assert shared == 21
-
-
-def test_calls_of_a_size_that_the_user_chose_have_whole_readings() -> None:
-    sizes = ClosureSizes(num_workers=2, total=1000, staleness=3, fixed=10)
-    sizes.unrolled(sizes.wanted_unroll(trace_s=0.0))
-    assert sizes.next(1000) == (2, 4)
 
 
 def test_a_size_that_the_user_chose_is_kept() -> None:

@@ -17,7 +17,7 @@ FUNCTIONS = "tests.support.communication_functions"
 TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
 TWO_DEVICES = {"strategy": "mirrored", "devices": 2}
 PLACES = {"2 workers": TWO_WORKERS, "2 devices": TWO_DEVICES, "one device": {}}
-RING = {"collective": "ring", "collective_timeout": "77s", "bytes_per_pack": 100}
+RING = {"collective": "ring", "collective_timeout": "77s"}
 SLOW = pytest.mark.slow  # the same again in another way
 
 # Significant bits of each type, the leading one included.
@@ -39,21 +39,6 @@ def test_options_are_attributes_of_every_collective_that_is_traced(keras: str) -
             found = task.values[way]
             assert found, way
             assert {(one["hint"], one["timeout"]) for one in found} == {("ring", 77.0)}, way
-
-
-def test_gradients_are_packed_by_bytes_with_equal_results() -> None:
-    packed, [plain, _] = trained("3", "2 workers", **RING), trained("3", "2 workers")
-    for task in packed:
-        # In the order of the backward pass 12 + 96 bytes, then 32 + 192.
-        assert (_most_in_a_function(task.values["fit"]), _most_in_a_function(plain.values["fit"])) == (2, 1)
-        np.testing.assert_array_equal(task.arrays["weights"], plain.arrays["weights"])
-    assert {(one["hint"], one["timeout"]) for one in plain.values["fit"]} == {("auto", 0.0)}
-
-
-def _most_in_a_function(found: list[dict[str, str]]) -> int:
-    """Returns the number of collectives in the function that has most: the step."""
-    names = [one["function"] for one in found]
-    return max(names.count(name) for name in names)
 
 
 def test_cross_device_ops_decide_how_gradients_are_summed() -> None:

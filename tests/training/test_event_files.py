@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from raydist.storage.run_storage import RunStorage, open_run
-from tests.support.event_files import (
-    Scalars,
-    assignment_of,
-    histograms_of,
-    layers_of,
-    params_of,
-    scalars_of,
-)
+from tests.support.event_files import Scalars, assignment_of, params_of, scalars_of
 from tests.support.late import LateModule
 
-model_summaries = LateModule("raydist.training.reporting.model_summaries")
 tensorboard = LateModule("raydist.training.reporting.tensorboard")
 # As TensorBoard lists them.
 TRAIN, VALIDATION, EVALUATOR = "chief/train", "chief/validation", "evaluator"
@@ -73,57 +63,6 @@ def test_evaluator_has_a_folder_of_its_own(storage: RunStorage, tmp_path: Path) 
         "epoch_loss": [(10, 0.5)],
         "evaluator_lag_steps": [(10, 2.0)],
     }
-
-
-def test_histograms_are_those_of_the_histograms_plugin(storage: RunStorage, tmp_path: Path) -> None:
-    writer = open_writer(storage)
-    common = {"restored_step": 0, "wall_time": 1e9}
-    values = np.array([0.0, 0.1, 0.2, 3.0, np.nan, np.inf])
-    writer.append_histograms({"dense/kernel": values, "dense/bias": np.zeros(4)}, step=10, **common)
-    writer.append_histograms({"dense/kernel": 2 * values, "lost": np.full(3, np.nan)}, step=20, **common)
-    writer.flush()
-    found = histograms_of(storage, TRAIN, tmp_path)
-    assert found.keys() == {"dense/kernel/histogram", "dense/bias/histogram"}
-    first, second = found["dense/kernel/histogram"][10], found["dense/kernel/histogram"][20]
-    assert (first.shape, first[0, 0], first[-1, 1]) == ((30, 3), 0.0, 3.0)
-    assert [int(count) for count in first[:, 2]] == [1, 1, 1, *[0] * 26, 1]
-    assert (second[-1, 1], second[:, 2].sum()) == (6.0, 4.0)
-    assert found["dense/bias/histogram"][10][:, 2].sum() == 4.0
-
-
-@pytest.mark.exhaustive("tf_keras", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_layers_are_those_of_the_graph_page(tmp_path: Path, library: str) -> None:
-    keras = importlib.import_module(library)
-    storage = open_run(str(tmp_path), run="digits-1")
-    first = keras.Input((4,), name="first")
-    left = keras.layers.Dense(2, name="left")(first)
-    right = keras.layers.Dense(2, name="right")(first)
-    both = keras.layers.Concatenate(name="both")([left, right])
-    graph = model_summaries.graph_of(keras.Model(first, both))
-    assert graph is not None
-    writer = open_writer(storage)
-    writer.append_graph(graph, step=0, restored_step=0, wall_time=1e9)
-    writer.flush()
-    inputs = layers_of(storage, TRAIN, tmp_path)
-    assert {
-        name.rpartition("/")[2]: [one.rpartition("/")[2] for one in found] for name, found in inputs.items()
-    } == {
-        **{"first": [], "left": ["first"], "right": ["first"]},
-        "both": ["left", "right"],
-    }
-
-
-@pytest.mark.exhaustive("tf_keras", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_model_without_a_graph_of_layers_has_none(library: str) -> None:
-    keras = importlib.import_module(library)
-
-    class Own(keras.Model):  # type: ignore[name-defined]
-        def call(self, inputs: Any) -> Any:
-            return inputs
-
-    assert model_summaries.graph_of(Own()) is None
 
 
 def test_worker_that_is_not_the_chief_writes_nothing(storage: RunStorage) -> None:

@@ -53,19 +53,3 @@ def test_steps_of_a_turn_ask_once_for_rate_and_number(keras: str) -> None:
     [chief] = run_function(f"{PROGRAMS}:messages", where, unroll=10)
     # Weights from each ps and gradients to each in each step, the number and the rate once.
     assert chief.values["6"] == {"3": 10 * 4 + 2, "legacy": 10 * 5 + 3}[keras]
-
-
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
-def test_stale_weights_are_those_of_the_first_step_that_shares_them(keras: str) -> None:
-    cluster = Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)
-    [chief] = run_function(f"{PROGRAMS}:stale", cluster, staleness=2, job_options={"ps_staleness": 2})
-    np.testing.assert_allclose(chief.arrays["trained"], chief.arrays["by hand"], rtol=0, atol=1e-6)
-    assert abs(chief.arrays["trained"] - chief.arrays["fresh"]).max() > 1e-3
-    # What a step assigns itself it reads anew, also under a tape.
-    assert chief.values["passes"] == chief.values["steps"]
-
-
-def test_weights_that_are_updated_under_a_condition_are_read_anew() -> None:
-    [task] = run_function(f"{PROGRAMS}:conditional", Cluster(), staleness=3)
-    assert task.values["stale"] == task.values["fresh"] == pytest.approx(0.8**4)

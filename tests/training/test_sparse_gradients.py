@@ -76,19 +76,3 @@ def test_positions_that_are_looked_up_in_eager_steps_are_noted(
     told = [note for note in adam if "rows of embeddings are looked up once" in note]
     assert len(told) == (cluster == TWO_DEVICES)
     assert not any("looked up once" in note for note in sgd)
-
-
-def test_option_sums_equal_rows_and_is_noted() -> None:
-    [plain] = run(Cluster(), ("Adam",))
-    options = {"sum_embedding_rows": True}
-    [one, two] = [
-        run_function(f"{FUNCTIONS}:rows_summed_by_option", cluster, job_options=options)[0]
-        for cluster in (Cluster(), TWO_DEVICES)
-    ]
-    np.testing.assert_allclose(one.arrays["Adam"], two.arrays["Adam"], atol=1e-5, rtol=0)
-    assert np.abs(one.arrays["Adam"] - plain.arrays["plain Adam"]).max() > 1e-2
-    for task in (one, two):
-        [note] = [note for note in task.values["notes"] if "plain Keras 3 run" in note]
-        assert note.startswith(
-            "rows of embeddings that a batch looks up several times are summed before Adam gets them"
-        )

@@ -40,6 +40,7 @@ from raydist.runtime.task.code_archive import unpack
 from raydist.spec.params import ParamTexts
 from raydist.spec.secrecy import redact
 from raydist.spec.settings.options import PARAMS
+from raydist.spec.settings.removed import removed_settings
 from raydist.spec.settings.resolution import TypedOptions, typed_values
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def resume(
     if config is not None:
         layer = _joined(layer, read_config(config))
     check_roles(run, record.spec, settings=layer)
-    for sentence in lost_secrets(record.spec, layers=(layer, {**given, PARAMS: params})):
+    lost = lost_secrets(record.spec, layers=(layer, {**given, PARAMS: params}))
+    for sentence in (*lost, *removed_settings(record.spec)):
         output.show(f"note: {sentence}", is_error=True)
     return running.run_job(
         kept_job(run, record.spec, working_dir=working_dir),
@@ -198,6 +200,7 @@ def _run_again(
 def _notes(record: RunRecord) -> list[str]:
     """Returns what differs from the run that is repeated, as sentences."""
     notes = lost_secrets(record.spec, layers=(kept_settings(record.spec),))
+    notes += removed_settings(record.spec)
     if record.code is not None and record.code.omitted:
         names = ", ".join(record.code.omitted[:5]) + (", …" if len(record.code.omitted) > 5 else "")
         notes.append(f"the copy of the code is without what .gitignore or --env-file names: {names}")

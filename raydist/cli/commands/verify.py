@@ -40,7 +40,6 @@ _WITHOUT: dict[str, Any] = {
     "keep_best": None,
     "export": False,
     "detach": False,
-    "survivor_memory": 0,
 }
 
 

@@ -60,8 +60,6 @@ class RunOptions(TypedDict, total=False):
     devices: int | None
     gpus_per_worker: int | None
     virtual_replicas: int | None
-    threads_per_replica: int
-    reduce_order: Literal["fixed", "any"]
     gpus_per_evaluator: int
     cpus_per_worker: float
     cpus_per_ps: float
@@ -87,27 +85,20 @@ class RunOptions(TypedDict, total=False):
     check_equality: bool
     default_strategy: bool
     sync_batchnorm: bool
-    sum_embedding_rows: bool
     seed: int
     partitioner: Partitioner | str | None
-    ps_staleness: int
     auto_shard: Literal["off", "auto", "file", "data"]
     data_workers: int
     cpus_per_data_worker: float
     collective: Literal["auto", "ring", "nccl"]
     collective_timeout: Duration | None
-    bytes_per_pack: ByteSize | None
     cross_device_ops: Literal["auto", "nccl", "hierarchical", "one_device"]
     compress_gradients: Literal["none", "fp16", "bf16"]
     checkpoint_every: CheckpointEvery | str | int
-    survivor_memory: ByteSize
     keep: int | None
     keep_best: str | None
     export: bool
-    tensorboard_histograms: int | None
-    tensorboard_graph: bool
     log_device_placement: bool
-    dump_xla: bool
     max_failures: int
     standby: int
     timeout: Duration | None

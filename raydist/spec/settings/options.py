@@ -13,6 +13,7 @@ from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, St
 from raydist.spec.partitioner import FORMS, Partitioner
 from raydist.spec.settings import values
 from raydist.spec.settings.option import Option, OptionKind
+from raydist.spec.settings.removed import removed_option
 from raydist.spec.text import suggest
 
 
@@ -196,17 +197,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             metavar="K",
         ),
         Option(
-            "threads_per_replica",
-            values.whole_number,
-            "Threads that compute an operation of a virtual replica; results depend on it.",
-        ),
-        Option(
-            "reduce_order",
-            values.one_of("fixed", "any"),
-            "How virtual replicas' values are added: fixed gives the same bits for any number of "
-            "workers, any uses TensorFlow's all-reduce between workers.",
-        ),
-        Option(
             "gpus_per_evaluator",
             values.whole_number,
             "GPUs of the evaluator, which uses all of them; none when omitted.",
@@ -267,11 +257,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "all workers.",
         ),
         _flag("sync_batchnorm", "BatchNormalization normalizes with the statistics of the global batch."),
-        _flag(
-            "sum_embedding_rows",
-            "Sum the rows of an embedding that a batch looks up several times before Keras 3's "
-            "optimizers get them, as tf_keras does. Keras 3 by itself takes each lookup for a gradient.",
-        ),
         Option("seed", values.whole_number, "Seed of Python, NumPy, TensorFlow and Keras."),
         Option(
             "partitioner",
@@ -279,14 +264,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             f"How parameter_server cuts large variables into shards: {FORMS}; "
             "not at all when omitted or none.",
             metavar="KIND:N[,KIND:N]",
-        ),
-        Option(
-            "ps_staleness",
-            values.whole_number,
-            "Under parameter_server, let a worker read the weights once for K + 1 steps, from 0 (in each "
-            "step) to 31. No more steps share them than an epoch, a call of train_steps (steps_per_call) or "
-            "the time between two checkpoints has.",
-            metavar="K",
         ),
     ),
     "Data": (
@@ -315,12 +292,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "no limit when omitted or none.",
         ),
         Option(
-            "bytes_per_pack",
-            values.optional(values.byte_size, none="none"),
-            "Reduces gradients in packs of about this size, such as 32MiB, under multi_worker_mirrored; "
-            "all as one when omitted or none.",
-        ),
-        Option(
             "cross_device_ops",
             values.one_of("auto", "nccl", "hierarchical", "one_device"),
             "All-reduce implementation between the devices of mirrored; nccl needs GPUs.",
@@ -340,11 +311,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             metavar="N|epoch|DURATION",
         ),
         Option(
-            "survivor_memory",
-            values.byte_size,
-            "Memory for the chief's state, from which a new attempt continues; 0 for none.",
-        ),
-        Option(
             "keep",
             values.optional(values.whole_number, none="all"),
             "Checkpoints to keep, the newest ones; all keeps each.",
@@ -360,22 +326,10 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         _switch("export", "Export the model of ctx.fit at its end, the best one with keep_best."),
     ),
     "What is recorded": (
-        Option(
-            "tensorboard_histograms",
-            values.optional(values.whole_number, none="none"),
-            "Write histograms of the weights for TensorBoard every this many epochs of a fit; never when "
-            "omitted or none.",
-            metavar="EPOCHS",
-        ),
-        _flag(
-            "tensorboard_graph",
-            "Write the layers of the model of the first fit for TensorBoard's graph page.",
-        ),
         _flag(
             "log_device_placement",
             "Print the device of each op to the task's log (tf.debugging.set_log_device_placement).",
         ),
-        _flag("dump_xla", "Keep what XLA compiles in the tasks that run the job, in the run's folder xla/."),
     ),
     "Failures and time limits (a DURATION is seconds, or 90s, 5m, 2h)": (
         Option(
@@ -417,4 +371,5 @@ def check_names(names: Iterable[str], *, where: str = "") -> None:
     for name in names:
         if name not in _BY_NAME and name != PARAMS:
             prefix = f"{where}: " if where else ""
-            raise SpecError(f"{prefix}there is no option {name!r}; {suggest(str(name), [*_BY_NAME, PARAMS])}")
+            told = f"there is no option {name!r}; {suggest(str(name), [*_BY_NAME, PARAMS])}"
+            raise SpecError(f"{prefix}{removed_option(name) or told}")

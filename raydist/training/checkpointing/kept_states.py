@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 # The memory that holds the snapshot, and the two states that take turns.
 _COPIES = 3
+MOST_BYTES = 1 << 30  # of the host's memory, which the job's own data need too
 
 
 class StateKeeper:
@@ -26,18 +27,15 @@ class StateKeeper:
         memory: Sequence[str] | None,
         *,
         waiting: Callable[[], Mapping[str, bytes]] = dict,
-        most_bytes: int,
         note: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         """Takes where the chief writes, see `StateMemory.paths`; None for the others.
 
         Args:
           waiting: Returns what was reported and waits to be stored.
-          most_bytes: Memory that it may take. A state that does not fit is not kept.
         """
         self._writer: StateWriter | None = None
         self._waiting = waiting
-        self._most_bytes = most_bytes
         self._note = note
         self._snapshots = Snapshots()
         self._writes = Uploads()
@@ -91,9 +89,8 @@ class StateKeeper:
             self._most_variables = num_variables
             sizes = (math.prod(one.shape) * one.dtype.size for group in groups.values() for one in group)
             needed = _COPIES * sum(sizes)
-            if needed > self._most_bytes:
-                needs, most = write_bytes(needed), write_bytes(self._most_bytes)
-                self._give_up(f"that needs {needs}, and --survivor-memory is {most}")
+            if needed > MOST_BYTES:
+                self._give_up(f"that needs {write_bytes(needed)}, and {write_bytes(MOST_BYTES)} is the most")
         return self._writer is not None
 
     def _give_up(self, why: str) -> None:

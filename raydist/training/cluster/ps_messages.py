@@ -8,8 +8,7 @@ once.
 A worker reads what it would read without this: reads come after its own updates and assignments. It sees the
 updates of other workers once per step; without this it may see them at any time. What an update reads, such
 as the learning rate, is read once per turn of the loop, unless the steps write it. So is the number of the
-step, to which a worker adds what its own steps add. Where the user allows staleness, what a gradient tape
-records is read once for several steps, in spite of what the worker's optimizers update in between.
+step, to which a worker adds what its own steps add.
 """
 
 from __future__ import annotations
@@ -30,16 +29,10 @@ _LARGEST_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class _Held:
-    """A variable's value in the graph, and how many operations had written the variable before.
+    """A variable's value in the graph, and how many operations had written the variable before."""
 
-    Attributes:
-      is_shared: Whether an earlier step has read it.
-    """
-
-    variable: Any
     value: tf.Tensor
-    writes: tf_private.Writes
-    is_shared: bool = False
+    num_writers: int
 
 
 @dataclass(frozen=True)
@@ -55,31 +48,20 @@ class StepReads:
 
     Args:
       variables: Variables that the steps are likely to read, of TensorFlow or Keras.
-      staleness: How many of a worker's own updates may be missing from the weights that it reads.
-
-    Attributes:
-      num_shared: How often a step has taken what an earlier one had read of a weight.
     """
 
-    def __init__(self, variables: Sequence[Any], *, staleness: int = 0) -> None:
+    def __init__(self, variables: Sequence[Any]) -> None:
         self._graph = tf.compat.v1.get_default_graph()
-        self._staleness = staleness
         self._variables = [part for one in variables for part in tf_private.parts_of(one)]
         self._values: dict[int, _Held] = {}
         self._scalars: dict[int, _HeldScalar] = {}
-        self._num_steps = 0
-        self.num_shared = 0
         self._has_joined = False
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """The next step is traced inside, in the graph in which this was made."""
-        if self._num_steps % (self._staleness + 1) == 0:
-            self._values.clear()
-            self._has_joined = False
-        else:
-            self._values = {key: held for key, one in self._values.items() if (held := self._forgiven(one))}
-        self._num_steps += 1
+        self._values.clear()
+        self._has_joined = False
         tf_private.replace_reads(_read)
         _Active.reads = self
         try:
@@ -102,18 +84,15 @@ class StepReads:
             self._has_joined = True
             self._join()
         held = self._values.get(id(variable.handle))
-        writes = tf_private.num_writes(variable, self._graph)
-        if held is not None and held.writes == writes:
-            self.num_shared += held.is_shared
+        num_writers = self._num_writers(variable)
+        if held is not None and held.num_writers == num_writers:
             return tf_private.recorded_read(variable, held.value)
         value = read()
-        self._values[id(variable.handle)] = _Held(variable, value, writes)
+        self._values[id(variable.handle)] = _Held(value, num_writers)
         return value
 
-    def _forgiven(self, held: _Held) -> _Held | None:
-        """Returns what the next step may read in spite of updates; None if the steps assign it otherwise."""
-        writes = tf_private.num_writes(held.variable, self._graph)
-        return None if writes.others else _Held(held.variable, held.value, writes, is_shared=True)
+    def _num_writers(self, variable: Any) -> int:
+        return len(tf_private.writers_of(variable, self._graph))
 
     def _scalar(self, variable: Any, read: tf_private.Read) -> tf.Tensor:
         writers = {op.name: op for op in tf_private.writers_of(variable, self._graph)}
@@ -142,8 +121,7 @@ class StepReads:
                     joined = _joined([tf_private.read_unseen(one) for one in group])
                 values = _parts(joined, [one.shape for one in group])
             for variable, value in zip(group, values, strict=True):
-                writes = tf_private.num_writes(variable, self._graph)
-                self._values[id(variable.handle)] = _Held(variable, value, writes)
+                self._values[id(variable.handle)] = _Held(value, self._num_writers(variable))
 
 
 class _Active:

@@ -34,7 +34,7 @@ _LOCAL = (
     tf.distribute.TPUStrategy,
 )
 # Options that raydist gives to the strategies that it builds.
-_OF_OWN_STRATEGY = ("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "partitioner")
+_OF_OWN_STRATEGY = ("collective", "collective_timeout", "cross_device_ops", "partitioner")
 _SERVERS = (TaskType.WORKER, TaskType.PS)
 
 

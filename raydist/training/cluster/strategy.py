@@ -88,7 +88,6 @@ _CROSS_DEVICE_OPS = {
 def options_of(job: JobSpec) -> tf.distribute.experimental.CommunicationOptions:
     """Returns what MultiWorkerMirroredStrategy takes."""
     return tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=job.bytes_per_pack or 0,
         timeout_seconds=job.collective_timeout,
         implementation=tf.distribute.experimental.CommunicationImplementation[job.collective.upper()],
     )
@@ -200,12 +199,7 @@ def _multi_worker(assignment: TaskAssignment) -> tf.distribute.Strategy:
 def _virtual(assignment: TaskAssignment) -> tf.distribute.Strategy:
     job = assignment.job
     assert job.virtual_replicas is not None
-    build = functools.partial(
-        VirtualReplicasStrategy,
-        job.virtual_replicas,
-        options=options_of(job),
-        is_ordered=job.reduce_order == "fixed",
-    )
+    build = functools.partial(VirtualReplicasStrategy, job.virtual_replicas, options=options_of(job))
     if assignment.strategy is not Strategy.MULTI_WORKER_MIRRORED:
         return build(devices=_devices(assignment))
     with joining_workers(assignment):
@@ -219,9 +213,9 @@ def compute_in_fixed_order(job: JobSpec) -> None:
     optimizer joins the additions of a graph, which are others in each worker (arithmetic_optimizer.cc,
     `AddOpsRewriteStage`).
     """
-    if job.virtual_replicas is None or job.reduce_order != "fixed":
+    if job.virtual_replicas is None:
         return
-    tf.config.threading.set_intra_op_parallelism_threads(job.threads_per_replica)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.experimental.enable_op_determinism()
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
 

@@ -28,7 +28,6 @@ class TreeSums(tf.distribute.CrossDeviceOps):
         own: range,
         replicas_of_workers: Sequence[range],
         launcher: Any,
-        is_ordered: bool,
     ) -> None:
         super().__init__()
         self._num_replicas = num_replicas
@@ -38,7 +37,6 @@ class TreeSums(tf.distribute.CrossDeviceOps):
         self._own_roots = replica_tree.roots_of(own, num_replicas=num_replicas)
         self._most_roots = max(map(len, self._roots))
         self._launcher = launcher
-        self._is_ordered = is_ordered
 
     @property
     def _num_between_graph_workers(self) -> int:
@@ -116,7 +114,7 @@ class TreeSums(tf.distribute.CrossDeviceOps):
             tf.concat([tf.reshape(sums[root], [-1]) for sums in parts.values()], axis=0)
             for root in range(len(self._own_roots))
         ]
-        total = self._summed(flat, options) if self._is_ordered else self._all_reduced(flat, options)
+        total = self._summed(flat, options)
         sizes = [one.shape.num_elements() for one in first.values()]
         known = sizes if None not in sizes else [tf.size(one) for one in first.values()]
         pieces = tf.split(total, known, num=len(first))
@@ -124,9 +122,6 @@ class TreeSums(tf.distribute.CrossDeviceOps):
             index: tf.ensure_shape(tf.reshape(piece, tf.shape(one)), one.shape)
             for (index, one), piece in zip(first.items(), pieces, strict=True)
         }
-
-    def _all_reduced(self, flat: Sequence[tf.Tensor], options: Any) -> tf.Tensor:
-        return self._launcher.all_reduce(tf.add_n(list(flat)), None, options)
 
     def _summed(self, flat: Sequence[tf.Tensor], options: Any) -> tf.Tensor:
         none = [tf.zeros_like(flat[0])] * (self._most_roots - len(flat))

@@ -37,7 +37,6 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
         *,
         devices: Sequence[str] | None = None,
         options: tf.distribute.experimental.CommunicationOptions | None = None,
-        is_ordered: bool = True,
     ) -> None:
         """Builds the strategy.
 
@@ -45,13 +44,9 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
           num_replicas: At least the number of workers, and of this one's devices.
           devices: Of this worker, which is then the only one; None reads TF_CONFIG.
           options: Of the collectives between workers.
-          is_ordered: Whether workers add what they send each other by the tree; if not, by TensorFlow's
-            all-reduce.
         """
         options = options or tf.distribute.experimental.CommunicationOptions()
-        super().__init__(
-            _Extended(self, num_replicas, devices=devices, options=options, is_ordered=is_ordered)
-        )
+        super().__init__(_Extended(self, num_replicas, devices=devices, options=options))
 
     @property
     def own_replicas(self) -> range:
@@ -188,7 +183,6 @@ class _Extended(tf_private.CollectiveExtended):
         *,
         devices: Sequence[str] | None,
         options: tf.distribute.experimental.CommunicationOptions,
-        is_ordered: bool,
     ) -> None:
         self._num_virtual: int | None = None  # while the base class counts devices
         super().__init__(container, None, options, None if devices is None else tuple(devices))
@@ -206,7 +200,6 @@ class _Extended(tf_private.CollectiveExtended):
             own=own,
             replicas_of_workers=self.replicas_of_workers,
             launcher=tf_private.launcher_of(self),
-            is_ordered=is_ordered,
         )
 
     @property

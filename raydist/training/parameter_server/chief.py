@@ -15,7 +15,6 @@ from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
 from raydist.training.parameter_server.returned_values import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.staleness import shared_updates
 from raydist.training.trainers import custom_loop
 from raydist.training.trainers.base import (
     EvaluateRequest,
@@ -41,20 +40,15 @@ def run_steps(
     )
     traced = scalars.probe(feed.element_spec)
     run.note_unsaved(tf_private.changed_variables(traced))
-    staleness = shared_updates(run, "train_steps", limits=_limits(run, request))
     steps = PackedSteps(
         run,
         lambda element, state: (state[0] + scalars.run(element),),
         feed=feed,
         zeros=lambda: (tf.zeros([len(scalars.names)]),),
         variables=tf_private.captured_variables(traced),
-        staleness=staleness,
     )
     sizes = ClosureSizes(
-        num_workers=run.assignment.num_workers,
-        total=loop.left,
-        fixed=request.steps_per_call,
-        staleness=staleness,
+        num_workers=run.assignment.num_workers, total=loop.left, fixed=request.steps_per_call
     )
     scheduler = StepScheduler(run, steps, sizes, first_step=loop.skip)
 
@@ -69,12 +63,6 @@ def run_steps(
     run.steps_repeated += scheduler.num_repeated
     loop.end()
     return loop.metrics
-
-
-def _limits(run: TaskRun, request: LoopRequest) -> dict[str, int]:
-    """Returns after how many steps weights are read anew, the same for a resumed loop."""
-    limits = {"steps_per_call": request.steps_per_call, "num_steps": request.num_steps}
-    return {**limits, "checkpoint_every": run.steps_to_checkpoint(0)}
 
 
 class ParameterServerTrainer:
@@ -98,6 +86,5 @@ class ParameterServerTrainer:
         return evaluation.predict(request)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
-        self._run.follows_staleness = True
         loop = custom_loop.begin(self._run, request)
         return {} if loop is None else run_steps(self._run, request, loop, sources=self._sources)

@@ -69,7 +69,6 @@ class ClosureSizes:
         num_workers: int,
         total: int,
         fixed: int | None = None,
-        staleness: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes how many steps there will be, and what the user chose.
@@ -77,13 +76,11 @@ class ClosureSizes:
         Args:
           total: Steps in all.
           fixed: Steps of a closure, if the user says so.
-          staleness: How many more steps than one share what a worker reads, if a turn has them.
         """
         self._num_workers = num_workers
         self._total_left = total
         self._fixed = fixed
         self._clock = clock
-        self._least_unroll = min(staleness + 1, fixed or staleness + 1)
         self._unrolls = {1}  # how many steps a turn may have, of the closures that there are
         self._steps = float(fixed or 1)
         self._began_at_s: float | None = None
@@ -97,8 +94,7 @@ class ClosureSizes:
     def next(self, left: int) -> tuple[int, int]:
         """Returns (turns, unroll) of the next closure, together at most `left` steps.
 
-        Towards the end closures get smaller, so that the workers end at about the same time. But as long as
-        there are enough steps to share a reading of the weights, they do: which ones do depends on no clock.
+        Towards the end closures get smaller, so that the workers end at about the same time.
         """
         if self._began_at_s is None:
             self._began_at_s = self._clock()
@@ -106,7 +102,7 @@ class ClosureSizes:
         turns = [one for one in self._unrolls if one <= left]
         # A turn of short steps takes as long as a few single ones.
         is_short = self._step_s is not None and self._step_s <= _MESSAGES_S
-        least = max(one for one in turns if is_short or one <= self._least_unroll)
+        least = max(turns) if is_short else 1
         count = min(max(int(self._steps), max(turns)), max(even, least), left)
         unroll = max(one for one in self._unrolls if one <= count)
         return count // unroll, unroll
@@ -132,12 +128,10 @@ class ClosureSizes:
         Args:
           trace_s: Seconds that tracing one step takes.
         """
-        now = max(*self._unrolls, self._least_unroll)
-        if now > self._least_unroll or self._step_s is None or self._step_s > _SHORT_STEP_S:
+        now = max(self._unrolls)
+        if now > 1 or self._step_s is None or self._step_s > _SHORT_STEP_S:
             return now
-        # Whole readings of the weights: what is left of a turn would read them for itself.
-        readings = min(UNROLL, self._fixed or UNROLL) // self._least_unroll
-        unroll = max(now, readings * self._least_unroll)
+        unroll = min(UNROLL, self._fixed or UNROLL)
         saved_s = _SAVED * self._total_left * min(self._step_s, _MESSAGES_S) / self._num_workers
         return unroll if trace_s * unroll < saved_s else now
 

@@ -20,7 +20,6 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import StepReads
 from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
-from raydist.training.parameter_server.staleness import note_nothing_shared
 from raydist.training.parameter_server.train_input import Feed
 from raydist.training.trainers.base import TaskRun
 
@@ -47,7 +46,6 @@ class PackedSteps:
         feed: Feed,
         zeros: Callable[[], Sequence[tf.Tensor]],
         variables: Sequence[Any],
-        staleness: int,
     ) -> None:
         """Takes `step(element, state) -> state`, which runs in a closure and calls `strategy.run`.
 
@@ -55,7 +53,6 @@ class PackedSteps:
           feed: The workers' data.
           zeros: Makes the state (tensors that are summed over closures) that each closure begins with.
           variables: What a step is likely to read: those that are small travel together.
-          staleness: How many of its own updates a worker's weights may lack.
         """
         self._strategy = run.strategy
         self._coordinator = run.coordinator
@@ -63,11 +60,9 @@ class PackedSteps:
         self._step = step
         self._zeros = zeros
         self._variables = variables
-        self._staleness = staleness
         self._feed = feed
         self._functions: dict[int, Any] = {}
         self._shapes: list[tuple[int, ...]] = []
-        self._num_shared = 0
         with run.strategy.scope():
             self.applied = tf.Variable(0, dtype=tf.int64, trainable=False, name="raydist_steps_applied")
         self.trace_s = 0.0
@@ -86,8 +81,6 @@ class PackedSteps:
         with tf_private.traced_for_workers(self._strategy):
             concrete = function.get_concrete_function(*specs)
         check_variables(concrete.variables)
-        if self._staleness and unroll > 1 and not self._num_shared:
-            note_nothing_shared()
         # The function itself is kept too: it owns what the concrete one calls.
         self._functions[unroll] = function
         self.trace_s = (time.perf_counter() - began_at_s) / unroll
@@ -114,13 +107,12 @@ class PackedSteps:
             iterator = self._feed.iterator(*data)
 
             def turn(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
-                reads = StepReads(self._variables, staleness=self._staleness)
+                reads = StepReads(self._variables)
                 for _ in range(unroll):
                     with reads.step() if is_alone else contextlib.nullcontext():
                         state = self._step(next(iterator), state)
                     with tf.device(self.applied.device):  # the number, too, or each step would send it
                         self.applied.assign_add(1)
-                self._num_shared = reads.num_shared
                 return (index + 1, *state)
 
             zeros = self._zeros()

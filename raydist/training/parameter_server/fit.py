@@ -27,7 +27,6 @@ from raydist.training.parameter_server.closures import PackedSteps, StepSchedule
 from raydist.training.parameter_server.evaluation import WorkerEvaluation
 from raydist.training.parameter_server.returned_values import LocalMetrics, ReturnedScalars, Tally
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.staleness import shared_updates
 from raydist.training.parameter_server.train_input import Feed
 from raydist.training.replicas import step_logs
 from raydist.training.reporting.logs import floats
@@ -76,10 +75,6 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
         )
     first = position.first_epoch(epochs)
     num_steps = (epochs - first) * steps_per_epoch - position.step_in_epoch
-    limits = {"steps_per_epoch": steps_per_epoch, "checkpoint_every": run.schedule.steps_left(0)}
-    is_watched = any(watches_batches(one, base) for one in callbacks)
-    if is_watched:
-        limits["steps between batch hooks"] = 1
     training = _Training(
         run,
         model,
@@ -90,8 +85,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
         calls=calls,
         save=after.save,
         num_steps=num_steps,
-        is_watched=is_watched,
-        staleness=shared_updates(run, "fit", limits=limits),
+        is_watched=any(watches_batches(one, base) for one in callbacks),
     )
     for epoch in range(first, epochs):
         logs = training.run_epoch(epoch, steps_per_epoch)
@@ -171,7 +165,6 @@ class _Training:
         save: Callable[[], None],
         num_steps: int,
         is_watched: bool,
-        staleness: int,
     ) -> None:
         """Takes what `fit` has made.
 
@@ -194,13 +187,11 @@ class _Training:
             feed=feed,
             zeros=self._zeros,
             variables=model.trainable_variables,
-            staleness=staleness,
         )
         sizes = ClosureSizes(
             num_workers=run.assignment.num_workers,
             total=num_steps,
             fixed=1 if is_watched else None,
-            staleness=staleness,
         )
         self.scheduler = StepScheduler(run, steps, sizes, first_step=first_step, is_watched=is_watched)
 

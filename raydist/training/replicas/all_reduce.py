@@ -1,4 +1,4 @@
-"""The all-reduce of gradients, with the options of the job: packs, and rounding to a smaller type."""
+"""The all-reduce of gradients, with the options of the job, and rounded to a smaller type if asked."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ def configure(
 
     Args:
       options: As the strategy was given them. Where it reduces without `merge_call`, as on GPUs, TensorFlow
-        takes the packs from the call alone (collective_all_reduce_strategy.py, `_replica_ctx_all_reduce`).
+        takes them from the call alone (collective_all_reduce_strategy.py, `_replica_ctx_all_reduce`).
       compression: tf.float16 or tf.bfloat16; None sums gradients as they are.
     """
     _ReduceSettings.options, _ReduceSettings.compression = options, compression
 
 
 def is_configured() -> bool:
-    """Whether gradients have to be reduced by `sum_over_replicas`; other reductions ignore the options."""
-    options = _ReduceSettings.options
-    return _ReduceSettings.compression is not None or (options is not None and options.bytes_per_pack > 0)
+    """Whether gradients have to be reduced by `sum_over_replicas`; other reductions round nothing."""
+    return _ReduceSettings.compression is not None
 
 
 def note_on(strategy: tf.distribute.Strategy) -> str | None:

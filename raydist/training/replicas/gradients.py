@@ -19,21 +19,11 @@ from raydist.training.replicas.replica_share import weighted_gradient
 from raydist.training.reporting import reporter
 
 
-class _Settings:
-    sums_rows = False
-
-
-def configure(*, sums_rows: bool) -> None:
-    """Sets whether optimizers of Keras 3 get each row of a sparse gradient once, in this process."""
-    _Settings.sums_rows = sums_rows
-
-
 def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
     """Returns the gradients of the global batch, the same on each replica: a collective in a replica context.
 
     A sparse gradient has a row for each lookup, in all replicas' examples, as that of one device has:
-    optimizers of Keras 3 square each by itself (backend/tensorflow/sparse.py, `elementwise_unary`). If rows
-    are summed (`configure`), each stands there once.
+    optimizers of Keras 3 square each by itself (backend/tensorflow/sparse.py, `elementwise_unary`).
 
     Args:
       gradients: This replica's, as `GradientTape.gradient` returns them: tensors, `tf.IndexedSlices`, Nones.
@@ -46,12 +36,10 @@ def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
     present = [one for one in gradients if one is not None]
     if context is not None:
         present = [weighted_gradient(one) for one in present]
-    if _Settings.sums_rows or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
         present = [with_unique_rows(one) for one in present]
     if present and context is not None and num_replicas > 1:
         present = joined_over_replicas(present, context)
-        if _Settings.sums_rows:
-            present = [with_unique_rows(one) for one in present]
     found = iter(present)
     return [None if one is None else next(found) for one in gradients]
 
@@ -129,34 +117,21 @@ def _stands_still(rows: _Rows, gradient: tf.IndexedSlices) -> bool:
     return rows is _Rows.SAME and gradient.indices.shape.num_elements() is not None
 
 
-def note_unique_rows(optimizer: Any, gradients: Sequence[Any]) -> None:
-    """Notes that sparse rows are summed for an optimizer of Keras 3, where that changes its updates."""
-    if not _Settings.sums_rows or _is_linear(optimizer):
-        return
-    if any(isinstance(one, tf.IndexedSlices) for one in gradients):
-        name = type(optimizer).__name__
-        reporter.note(
-            f"rows of embeddings that a batch looks up several times are summed before {name} gets them "
-            "(--sum-embedding-rows), as tf_keras does; Keras 3 without raydist takes each lookup for a "
-            "gradient of its own, so weights differ from those of a plain Keras 3 run"
-        )
-
-
 def note_unseen_lookups(optimizer: Any, gradients: Sequence[Any]) -> None:
     """Notes rows that were looked up where nothing shows whether it was once for all examples of a batch.
 
     See `_rows`, which asks a graph.
     """
     is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
-    if is_alone or _Settings.sums_rows or _is_linear(getattr(optimizer, "inner_optimizer", optimizer)):
+    if is_alone or _is_linear(getattr(optimizer, "inner_optimizer", optimizer)):
         return
     if any(isinstance(one, tf.IndexedSlices) and _may_be_of_batch(one.indices) for one in gradients):
         reporter.note(
             "raydist cannot see whether rows of embeddings are looked up once for all examples of a batch, "
             "as positions and unique words are: the step is eager, or computes their indices from unique "
             f"ones. Then {type(optimizer).__name__} gets each replica's part of "
-            "such a row as a lookup of its own, so weights differ from those on one device. Use "
-            "--sum-embedding-rows, or leave run_eagerly out"
+            "such a row as a lookup of its own, so weights differ from those on one device. Leave "
+            "run_eagerly out, or use --keras legacy"
         )
 
 

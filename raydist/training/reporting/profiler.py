@@ -1,13 +1,9 @@
-"""Profiler: TensorFlow's profiler over some steps of this task, when `raydist profile` asks for it.
-
-XlaDump keeps what XLA compiles in this task, where the job asks for it.
-"""
+"""Profiler: TensorFlow's profiler over some steps of this task, when `raydist profile` asks for it."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import shutil
 import tempfile
 import threading
@@ -243,38 +239,3 @@ class Profiler:
         [profile] = {path.parent for path in files if path.name.endswith(".xplane.pb")}
         uri = self._storage.uri(f"{target}/{profile.relative_to(folder).as_posix()}")
         return dataclasses.replace(answer, profile=uri)
-
-
-_FLAGS = "XLA_FLAGS"
-
-
-class XlaDump:
-    """A local folder that XLA writes to, stored at the end. What goes wrong costs a note."""
-
-    def __init__(self, storage: RunStorage, task: TaskId, *, attempt: int, folder: Path) -> None:
-        self._storage = storage
-        self._task = task
-        self._attempt = attempt
-        self._folder = folder
-
-    @classmethod
-    def begin(cls, storage: RunStorage, task: TaskId, *, attempt: int) -> XlaDump:
-        """Has XLA write to a new folder. XLA reads its flags when it compiles for the first time."""
-        folder = Path(tempfile.mkdtemp(prefix="raydist-xla-"))
-        own = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
-        os.environ[_FLAGS] = f"{os.environ.get(_FLAGS, '')} {own}".strip()
-        return cls(storage, task, attempt=attempt, folder=folder)
-
-    def close(self, note: Callable[[str], None]) -> None:
-        """Stores what was written, and removes the folder; notes it if there is nothing."""
-        target = self._storage.xla_dump(self._task, attempt=self._attempt)
-        try:
-            if not self._storage.upload_folder(self._folder, target):
-                note(
-                    f"dump_xla: XLA compiled nothing in {self._task}; it compiles what jit_compile=True asks "
-                    "for, and on GPUs what Keras chooses"
-                )
-        except StorageError as error:
-            note(f"dump_xla: what XLA compiled in {self._task} is not stored: {error}")
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)

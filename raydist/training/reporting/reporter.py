@@ -8,8 +8,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-import numpy as np
-
 from raydist.errors import NonFiniteError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.outcome.status import NOT_FINITE, MetricRow, Scope
@@ -68,8 +66,6 @@ class Reporter:
         self._keep_best = self._keep_best_to_check = assignment.job.keep_best
         self._stops_on_nan = assignment.job.stop_on_nan
         self._non_finite: set[str] = set()
-        self._histograms_every = assignment.job.tensorboard_histograms
-        self._has_graph = not assignment.job.tensorboard_graph
         self._metrics = metrics
         self._board = board
         self._profiler = profiler
@@ -213,33 +209,6 @@ class Reporter:
                 restored_step=self.progress.restored_step,
                 wall_time=at_s,
             )
-
-    def wants_histograms(self, epoch: int) -> bool:
-        """Whether histograms are due after `epoch` epochs: the same in each task."""
-        return self._histograms_every is not None and epoch % self._histograms_every == 0
-
-    def histograms(self, weights: Mapping[str, np.ndarray], *, step: int) -> None:
-        """Records the values of weights by name, after `step` steps, in the task that writes for all."""
-        if self._board is not None and self.is_chief:
-            restored_step = self.progress.restored_step
-            with self._lock:
-                self._board.append_histograms(
-                    weights, step=step, restored_step=restored_step, wall_time=time.time()
-                )
-
-    def wants_graph(self) -> bool:
-        """Whether this task is to write the layers of a model yet."""
-        return self.is_chief and self._board is not None and not self._has_graph
-
-    def graph(self, model_json: str | None) -> None:
-        """Records the layers of a model as Keras writes them; None for a model that has none to show."""
-        self._has_graph = True
-        if self._board is not None and model_json is not None:
-            restored_step = self.progress.restored_step
-            with self._lock:
-                self._board.append_graph(
-                    model_json, step=self.step, restored_step=restored_step, wall_time=time.time()
-                )
 
     def note(self, sentence: str) -> None:
         """Shows the user what was chosen on their behalf, in the task's log and once in the run's notes."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from raydist.errors import StorageError
@@ -30,7 +29,6 @@ _PARAMS_PLUGIN = "hparams"
 _START_TAG, _START_FIELD = "_hparams_/session_start_info", 3
 _END_TAG, _END_FIELD = "_hparams_/session_end_info", 4
 _SUCCESS = 1
-_BUCKETS = 30  # as many as tf.summary.histogram has
 _BYTES, _FIXED64, _VARINT = 2, 1, 0  # protobuf's wire types
 
 
@@ -50,28 +48,6 @@ def scalars(values: Mapping[str, float], *, step: int, wall_time: float) -> byte
     summary = tf.compat.v1.Summary(
         value=[{"tag": tag, "simple_value": value} for tag, value in values.items()]
     )
-    return tf.compat.v1.Event(step=step, wall_time=wall_time, summary=summary).SerializeToString()
-
-
-def histogram(tag: str, values: np.ndarray, *, step: int, wall_time: float) -> bytes:
-    """Returns the event with a histogram of values that are finite, as TensorBoard's plugin keeps it."""
-    counts, edges = np.histogram(values, bins=_BUCKETS)
-    buckets = np.stack([edges[:-1], edges[1:], counts.astype(np.float64)], axis=1)
-    return _tensor(tag, tf.make_tensor_proto(buckets), plugin="histograms", step=step, wall_time=wall_time)
-
-
-def layers(model_json: str, *, step: int, wall_time: float) -> bytes:
-    """Returns the event with the layers of a Keras model."""
-    tensor = tf.make_tensor_proto(model_json, dtype=tf.string)
-    plugin = "graph_keras_model"
-    return _tensor("keras", tensor, plugin=plugin, content=b"1", step=step, wall_time=wall_time)
-
-
-def _tensor(
-    tag: str, tensor: Any, *, plugin: str, step: int, wall_time: float, content: bytes = b""
-) -> bytes:
-    metadata = {"plugin_data": {"plugin_name": plugin, "content": content}}
-    summary = tf.compat.v1.Summary(value=[{"tag": tag, "metadata": metadata, "tensor": tensor}])
     return tf.compat.v1.Event(step=step, wall_time=wall_time, summary=summary).SerializeToString()
 
 
@@ -97,8 +73,10 @@ def params_end(*, wall_time: float) -> bytes:
 
 
 def _params_event(tag: str, content: bytes, wall_time: float) -> bytes:
+    metadata = {"plugin_data": {"plugin_name": _PARAMS_PLUGIN, "content": content}}
     nothing = tf.make_tensor_proto(0, dtype=tf.float32, shape=(0,))
-    return _tensor(tag, nothing, plugin=_PARAMS_PLUGIN, content=content, step=0, wall_time=wall_time)
+    summary = tf.compat.v1.Summary(value=[{"tag": tag, "metadata": metadata, "tensor": nothing}])
+    return tf.compat.v1.Event(step=0, wall_time=wall_time, summary=summary).SerializeToString()
 
 
 def _value(value: bool | float | str) -> bytes:
@@ -137,9 +115,6 @@ class TensorBoardWriter:
 
     Starts no thread: its owner calls `tick()` about once a second, and `flush()` at the end. `append`
     never waits for storage. A storage that fails costs curves in TensorBoard, never the training.
-
-    Attributes:
-      has_histograms: Whether it was given any.
     """
 
     def __init__(
@@ -151,7 +126,6 @@ class TensorBoardWriter:
         # None until each folder has the attempt's START. The first one that TensorBoard meets drops nothing.
         self._restored_step: int | None = None
         self._has_failed = False
-        self.has_histograms = False
 
     @classmethod
     def open(
@@ -217,23 +191,6 @@ class TensorBoardWriter:
         for folder_name, tagged in by_folder.items():
             event = scalars(tagged, step=step, wall_time=wall_time)
             self._folders[folder_name].append(event)
-
-    def append_histograms(
-        self, weights: Mapping[str, np.ndarray], *, step: int, restored_step: int, wall_time: float
-    ) -> None:
-        """Takes the values of weights by name; those that are not finite are in no histogram."""
-        self._restart(restored_step, wall_time)
-        self.has_histograms = True
-        for name, values in weights.items():
-            finite = values[np.isfinite(values)]
-            if finite.size:
-                event = histogram(f"{name}/histogram", finite, step=step, wall_time=wall_time)
-                self._folders[TRAIN].append(event)
-
-    def append_graph(self, model_json: str, *, step: int, restored_step: int, wall_time: float) -> None:
-        """Takes the layers of a model, as Keras writes them."""
-        self._restart(restored_step, wall_time)
-        self._folders[TRAIN].append(layers(model_json, step=step, wall_time=wall_time))
 
     def _restart(self, restored_step: int, wall_time: float) -> None:
         """Has TensorBoard drop what an earlier attempt wrote beyond `restored_step`, once."""

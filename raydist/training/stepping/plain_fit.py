@@ -16,7 +16,7 @@ from raydist.training.checks import layer_notes, loss_rules
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
-from raydist.training.reporting import model_summaries, reporter
+from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import floats
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
@@ -108,7 +108,6 @@ class _Reports(Hooks):
         if not self._note_separate_models(strategy) and self._is_lost:
             self._reporter.note(_LOST)
         self._check_equal(strategy)
-        model_summaries.fit_begins(self.model, self._reporter)
         steps, epochs = self.params.get("steps"), self.params["epochs"]
         if steps and epoch > self._initial_epoch:
             # A callback of the user's, such as BackupAndRestore, continues from an earlier attempt.
@@ -144,7 +143,6 @@ class _Reports(Hooks):
         self._step_in_epoch, self._epoch = 0, epoch + 1
         self._reporter.advance(self._step, epoch=self._epoch, is_resumable=False)
         self._reporter.report(floats(logs), step=self._step, epoch=self._epoch)
-        model_summaries.epoch_ended(self.model, self._reporter, epoch=self._epoch, step=self._step)
 
     def fit_ended(self) -> None:
         # No step is awaited any more.

@@ -64,7 +64,6 @@ from raydist.training.tf_private.functions import (
     without_retracing_warnings as without_retracing_warnings,
 )
 from raydist.training.tf_private.graphs import (
-    Writes as Writes,
     added_number as added_number,
     assigned_variables as assigned_variables,
     bodies_of as bodies_of,
@@ -74,7 +73,6 @@ from raydist.training.tf_private.graphs import (
     computes_same as computes_same,
     draws_by_own_seed as draws_by_own_seed,
     has_state as has_state,
-    num_writes as num_writes,
     ops_behind as ops_behind,
     reads_any as reads_any,
     variables_named as variables_named,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import values as distributed_values
@@ -61,22 +61,6 @@ def changed_variables(graph: Any) -> list[Any]:
     handles = [outside.get(id(one)) for index, one in enumerate(graph.inputs) if index not in read_only]
     found = [distributed(by_handle[handle]) for handle in handles if handle in by_handle]
     return list({id(one): one for one in found}.values())
-
-
-class Writes(NamedTuple):
-    """Operations that write a variable: `updates` inside of `StrategyExtended.update`, and others."""
-
-    updates: int
-    others: int
-
-
-def num_writes(variable: Any, graph: Any) -> Writes:
-    """Returns how many operations of a function's graph write a variable so far, or may do so."""
-    writers = writers_of(variable, graph)
-    # An update is colocated with its variable (parameter_server_strategy.py, `_update`).
-    own = f"loc:@{graph.capture(variable.handle).op.name}".encode()
-    updates = sum(own in op.colocation_groups() for op in writers)
-    return Writes(updates, len(writers) - updates)
 
 
 def writers_of(variable: Any, graph: Any) -> list[tf.Operation]:

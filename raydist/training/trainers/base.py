@@ -147,7 +147,6 @@ class TaskRun:
       ended: Trainings that have ended, as far as the shuffles of later ones depend on them.
       steps_repeated: Steps applied twice, by trainings that are done; under parameter_server.
       registered: What the train function saves and restores by itself.
-      follows_staleness: Whether there was a training that --ps-staleness is about.
     """
 
     def __init__(
@@ -175,7 +174,6 @@ class TaskRun:
         self.fit_lengths: dict[int, FitLength] = {}
         self.ended = EndedTrainings(reporter.note)
         self.steps_repeated = 0
-        self.follows_staleness = False
         self._fingerprint: int | None = None  # what SavedState.data is to be
         self.registered: Mapping[str, Any] = {}
 

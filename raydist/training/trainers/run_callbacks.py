@@ -14,7 +14,7 @@ from raydist.training.checks import layer_notes, loss_rules
 from raydist.training.cluster import collectives
 from raydist.training.input import sources
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.reporting import model_summaries, reporter
+from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.fit_session import FitHooks
@@ -81,7 +81,6 @@ class _Progress(FitHooks):
             reporter.detail(length)
         position.restore(model)
         position.check_equal(model)
-        model_summaries.fit_begins(model, position.run.reporter)
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
         num_steps = None
         if steps and epochs:
@@ -146,9 +145,6 @@ class _Progress(FitHooks):
         position.history.append(metrics)
         position.run.reporter.advance(position.step, epoch=position.epoch)
         position.run.reporter.report(by_element(metrics), step=position.step, epoch=position.epoch)
-        model_summaries.epoch_ended(
-            self.model, position.run.reporter, epoch=position.epoch, step=position.step
-        )
 
 
 class _Checkpoint(FitHooks):

@@ -60,13 +60,13 @@ def test_each_strategy_has_the_tasks_that_it_needs(
 
     monkeypatch.setattr(comparison, "measure", measure(planned))
     names = "one_device,multi_worker_mirrored,parameter_server"
-    asked = ("compare", str(job_file()), "--strategies", names, "--workers", "2", "--ps-staleness", "1")
+    asked = ("compare", str(job_file()), "--strategies", names, "--workers", "2")
     code, out, err = raydist(*asked, "--address", "local", "--json", "--csv", "a.csv", "--plot", "a.svg")
     assert (code, err) == (0, "")
     assert planned == [(1, 0), (2, 0), (2, 1)]
     answer = json.loads(out)
     assert (answer["examples"], answer["seconds"]) == (20, 1.0)
-    assert [one["staleness"] for one in answer["runs"]] == [0, 0, 3]
+    assert [one["staleness"] for one in answer["runs"]] == [0, 0, 1]
     assert [one["loss_at_equal_time"] for one in answer["runs"]] == [1.0, 0.5, 0.3333]
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 4
     assert "parameter_server</text>" in (tmp_path / "a.svg").read_text()

@@ -15,7 +15,7 @@ from tests.support.records import make_record
 
 SPEC = {
     "entry_point": {"file": "job.py", "module": None, "function": "train"},
-    **{"workers": "2", "virtual_replicas": 4, "reduce_order": "fixed"},
+    **{"workers": "2", "virtual_replicas": 4},
 }
 
 
@@ -28,7 +28,7 @@ def store(folder: Path, **facts: Any) -> None:
     ("facts", "arguments", "sentence"),
     [
         ({"virtual_replicas": None}, ["--workers", "1"], "train it with --virtual-replicas K"),
-        ({"reduce_order": "any"}, ["--workers", "1"], "train it with --reduce-order fixed"),
+        ({"reduce_order": "any"}, ["--workers", "1"], "had reduce_order any, which this raydist no longer"),
         ({}, ["--workers", "5"], "use --workers 4 or fewer"),
         ({}, ["--workers", "0"], "--workers"),
         ({}, [], "--workers"),

@@ -54,7 +54,7 @@ def _case(asked: AskedJob, strategy: Strategy) -> Case:
     if strategy is Strategy.PARAMETER_SERVER:
         own["ps"] = asked.options.get("ps", 1)
     else:
-        own |= {"ps": 0, "ps_staleness": 0}
+        own["ps"] = 0
     if strategy.is_single_host:
         own["workers"] = 1
     return case_of(asked, strategy.value, **own)
@@ -79,5 +79,5 @@ def _comparison(job: str, found: Sequence[ShortRun]) -> Comparison:
 
 def _strategy_run(one: ShortRun) -> StrategyRun:
     plan = one.plan
-    stale = staleness(plan.strategy, workers=plan.num_workers, ps_staleness=plan.job.ps_staleness)
+    stale = staleness(plan.strategy, workers=plan.num_workers)
     return StrategyRun(measurement=one.measurement, curve=one.curve, staleness=stale)

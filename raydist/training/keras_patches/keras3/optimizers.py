@@ -135,10 +135,7 @@ def take_into_scope(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
 def _apply_gradients(
     original: Callable[..., None], self: Any, grads: list[Any], trainable_variables: list[Any]
 ) -> None:
-    is_stock = tf_private.is_default(tf.distribute.get_strategy())
-    if not is_stock:
-        gradients.note_unique_rows(self, grads)
-    if self not in _inner and not is_stock:
+    if self not in _inner and not tf_private.is_default(tf.distribute.get_strategy()):
         gradients.note_unseen_lookups(self, grads)
         grads = gradients.summed_over_replicas(grads)
     original(self, grads, trainable_variables)
