@@ -99,6 +99,7 @@ from raydist.training.tf_private.strategies import (
     is_default as is_default,
     is_in_replica as is_in_replica,
     is_in_update as is_in_update,
+    kept_scope as kept_scope,
     made_in_scope as made_in_scope,
     meaning_over as meaning_over,
     prepare_replica_threads as prepare_replica_threads,

@@ -15,6 +15,7 @@ from tensorflow.python.distribute import (
     values as distributed_values,
 )
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
 
 from raydist.training.tf_private.attributes import around, changed
 from raydist.training.tf_private.functions import inlined_functions
@@ -91,6 +92,17 @@ def default_strategy() -> tf.distribute.Strategy:
 def is_default(strategy: tf.distribute.Strategy) -> bool:
     """Whether it is the strategy outside of every scope, which has no devices to distribute to."""
     return strategy is distribute_lib._get_default_strategy()
+
+
+@contextlib.contextmanager
+def kept_scope(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Enters a strategy's scope, which Keras's `clear_session` does not end.
+
+    TensorFlow keeps the scope in the thread's default graph, of which `clear_session` makes a new one. What
+    runs eagerly puts nothing else there.
+    """
+    with changed(ops._default_graph_stack, reset=lambda: None), strategy.scope():
+        yield
 
 
 def _assign_on_one_copy(method: str) -> Callable[..., Any]:
