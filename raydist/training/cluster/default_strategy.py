@@ -1,12 +1,14 @@
 """A job that builds no strategy: it runs in the scope of the run's, and reads what it has written itself.
 
 Every worker runs the same program, as one process would. What it writes into its own working folder is its
-own file, which it can read again. Of a file elsewhere there is one for all workers of a host.
+own file, which it can read again. Of a file elsewhere there is one for all workers of a host. A job with a
+loop of its own has no strategy either, and its workers never wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -29,13 +31,13 @@ class _Job:
 
     Attributes:
       strategy: The run's; None where the job has built another one, or there is no such job.
-      folder: The working folder of this task.
+      folder: The working folder of this task; None where other workers do not run the same.
       index: Which of the workers this is.
-      hosts: The host of each worker; empty where there is one worker.
+      hosts: The host of each worker.
     """
 
     strategy: ClassVar[tf.distribute.Strategy | None] = None
-    folder: ClassVar[Path] = Path()
+    folder: ClassVar[Path | None] = None
     index: ClassVar[int] = 0
     hosts: ClassVar[Sequence[str]] = ()
 
@@ -43,14 +45,22 @@ class _Job:
 @contextlib.contextmanager
 def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> Iterator[None]:
     """Has what the block makes made in a strategy's scope."""
-    hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
-    job = {"strategy": strategy, "folder": Path.cwd(), "index": assignment.task.index, "hosts": hosts}
     writes = {"should_checkpoint": True, "should_save_summary": True}  # libraries ask for both
     with (
-        tf_private.changed(_Job, **job),
+        alike(assignment),
+        tf_private.changed(_Job, strategy=strategy),
         tf_private.changed(type(strategy.extended), **writes),
         tf_private.kept_scope(strategy),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def alike(assignment: TaskAssignment) -> Iterator[None]:
+    """Says that all workers run the block, which builds no strategy."""
+    hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
+    folder = Path.cwd() if len(hosts) > 1 else None
+    with tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts):
         yield
 
 
@@ -59,21 +69,22 @@ def is_default() -> bool:
     return _Job.strategy is not None
 
 
-def keeps_own_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is this worker's own: in the working folder of a job that builds no strategy."""
-    is_local = is_default() and "://" not in os.fspath(path)
-    return is_local and Path(os.path.abspath(path)).is_relative_to(_Job.folder)
+def _is_shared(path: Any) -> bool:
+    """Whether other workers write that file too: elsewhere than in the working folder."""
+    if _Job.folder is None or not isinstance(path, str | os.PathLike):
+        return False
+    return "://" in os.fspath(path) or not Path(os.path.abspath(path)).is_relative_to(_Job.folder)
 
 
 def written_here(paths: Sequence[str | os.PathLike[str]]) -> list[bool]:
     """Returns which files this worker writes: its own, and each that it sees first of all workers.
 
-    A collective, also of workers that write nothing, or to other paths. Of a path that several have, the first
+    A collective, also of workers that write nothing, or to other paths. Of those with one path, the first
     writes, and the first of each host that does not see what that writes.
     """
     strategy, index = _Job.strategy, _Job.index
     assert strategy is not None
-    shared = {os.fspath(one): _key_of(one) for one in paths if not keeps_own_file(one)}
+    shared = {os.fspath(one): _key_of(one) for one in paths if _is_shared(one)}
     counts = collectives.gather_over_workers(strategy, [len(shared), secrets.randbits(62)])
     most, run = max(count for count, _ in counts), counts[0][1]
     if most == 0:
@@ -109,23 +120,46 @@ def _key_of(path: str | os.PathLike[str]) -> int:
 def write_once(name: str, path: Any, write: Callable[[Any], Any]) -> Any:
     """Has one worker write a file of a job that builds no strategy, for all that see it; then they go on.
 
-    The others write aside, as what is written may be read from all of them. Workers' own files, and what is
-    written inside of `fit`, need nothing.
+    The others write aside, as what is written may be read from all of them. Workers' own files need nothing.
+    Inside of `fit`, and in a loop of the job's own, nobody waits: all put the same in its place.
 
     Args:
       name: The call that all workers make, such as `model.save`.
       path: What is written, a file or a folder.
       write: Writes to the path that it is given.
     """
-    is_path = isinstance(path, str | os.PathLike)
     strategy = _Job.strategy
-    if strategy is None or not is_path or keeps_own_file(path) or collective_calls.is_inside():
+    if not _is_shared(path):
         return write(path)
+    if strategy is None or collective_calls.is_inside():
+        return put(path, write)
     with collective_calls.made_by_all(name, strategy), tempfile.TemporaryDirectory() as aside:
-        if collectives.is_alone(strategy):
-            return write(path)
         own = path if written_here([path])[0] else os.path.join(aside, os.path.basename(path))
         try:
             return write(own)
         finally:
             collectives.gather_over_workers(strategy, [0])
+
+
+def put(path: Any, write: Callable[[Any], Any]) -> Any:
+    """Writes aside and moves that into its place, where other workers may write the same at this moment."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if not _is_shared(path) or "://" in os.fspath(path) or not os.path.isdir(folder):
+        return write(path)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".raydist-") as aside:
+        result = write(os.path.join(aside, name))
+        for one in os.listdir(aside):
+            _move(os.path.join(aside, one), os.path.join(folder, one))
+    return result
+
+
+def _move(made: str, place: str) -> None:
+    while True:
+        try:
+            os.replace(made, place)
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        with contextlib.suppress(FileNotFoundError):  # another worker has moved the folder away
+            os.rename(place, f"{made}-{secrets.token_hex(4)}")

@@ -105,6 +105,17 @@ def kept_scope(strategy: tf.distribute.Strategy) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def outside_of_scopes() -> Iterator[None]:
+    """Leaves every strategy's scope, so that variables are this process's alone."""
+    with changed(ops.get_default_graph(), _variable_creator_stack=[]):
+        distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+        try:
+            yield
+        finally:
+            distribute_lib._pop_per_thread_mode()
+
+
 def _assign_on_one_copy(method: str) -> Callable[..., Any]:
     def assign(variable: Any, value: Any, read_value: bool = True) -> Any:
         return getattr(variable._get_replica(0), method)(value, read_value=read_value)
