@@ -11,12 +11,14 @@ import contextlib
 import errno
 import hashlib
 import os
+import random
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.planning.assignment import TaskAssignment
@@ -50,17 +52,24 @@ def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> 
         alike(assignment),
         tf_private.changed(_Job, strategy=strategy),
         tf_private.changed(type(strategy.extended), **writes),
-        tf_private.kept_scope(strategy),
+        tf_private.scope_of_program(strategy),
     ):
         yield
 
 
 @contextlib.contextmanager
 def alike(assignment: TaskAssignment) -> Iterator[None]:
-    """Says that all workers run the block, which builds no strategy."""
+    """Has all workers run the block alike, which builds no strategy, with the same random numbers.
+
+    Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
+    """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
     folder = Path.cwd() if len(hosts) > 1 else None
-    with tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts):
+    seeds = random.Random(assignment.job.seed)
+    with (
+        tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts),
+        tf_private.changed(np.random.bit_generator, randbits=seeds.getrandbits),
+    ):
         yield
 
 

@@ -16,6 +16,7 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
+from tensorflow.python.saved_model import load
 
 from raydist.training.tf_private.attributes import around, changed
 from raydist.training.tf_private.functions import inlined_functions
@@ -44,6 +45,33 @@ def create_mirrored_variable(
     return distribute_utils.create_mirrored_variable(
         strategy, create, classes, distribute_utils.VARIABLE_POLICY_MAPPING, **options
     )
+
+
+@contextlib.contextmanager
+def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Enters a strategy's scope for a program in this thread that knows nothing of it.
+
+    The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: here
+    it stays, as what runs eagerly puts nothing else into it. Functions of a SavedModel read this process's
+    copies of variables, where TensorFlow has placeholders for them outside of replicas (load.py,
+    `_WrapperFunction`).
+    """
+    call = load._WrapperFunction._call_flat
+
+    def call_with_own(self: Any, args: Any, captured_inputs: Any) -> Any:
+        if tf.distribute.in_cross_replica_context():
+            captured_inputs = [
+                one._primary.handle if distribute_utils.is_distributed_variable(one) else one
+                for one in captured_inputs
+            ]
+        return call(self, args, captured_inputs)
+
+    with (
+        changed(ops._default_graph_stack, reset=lambda: None),  # of this thread
+        changed(load._WrapperFunction, _call_flat=call_with_own),
+        strategy.scope(),
+    ):
+        yield
 
 
 def is_in_replica() -> bool:
@@ -92,17 +120,6 @@ def default_strategy() -> tf.distribute.Strategy:
 def is_default(strategy: tf.distribute.Strategy) -> bool:
     """Whether it is the strategy outside of every scope, which has no devices to distribute to."""
     return strategy is distribute_lib._get_default_strategy()
-
-
-@contextlib.contextmanager
-def kept_scope(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Enters a strategy's scope, which Keras's `clear_session` does not end.
-
-    TensorFlow keeps the scope in the thread's default graph, of which `clear_session` makes a new one. What
-    runs eagerly puts nothing else there.
-    """
-    with changed(ops._default_graph_stack, reset=lambda: None), strategy.scope():
-        yield
 
 
 @contextlib.contextmanager
