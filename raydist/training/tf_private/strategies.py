@@ -14,7 +14,7 @@ from tensorflow.python.distribute import (
     mirrored_run,
     values as distributed_values,
 )
-from tensorflow.python.eager import context
+from tensorflow.python.eager import backprop, context
 from tensorflow.python.framework import ops
 from tensorflow.python.saved_model import load
 
@@ -54,9 +54,9 @@ def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
     The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: here
     it stays, as what runs eagerly puts nothing else into it. Functions of a SavedModel read this process's
     copies of variables, where TensorFlow has placeholders for them outside of replicas (load.py,
-    `_WrapperFunction`).
+    `_WrapperFunction`); so do gradients with respect to variables (backprop.py).
     """
-    call = load._WrapperFunction._call_flat
+    call, source_of = load._WrapperFunction._call_flat, backprop._handle_or_self
 
     def call_with_own(self: Any, args: Any, captured_inputs: Any) -> Any:
         if tf.distribute.in_cross_replica_context():
@@ -66,7 +66,14 @@ def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
             ]
         return call(self, args, captured_inputs)
 
+    def own_source_of(source: Any) -> Any:
+        variable = getattr(source, "_value", source)  # of a variable of Keras 3
+        if distribute_utils.is_distributed_variable(variable) and tf.distribute.in_cross_replica_context():
+            return variable._get_on_device_or_primary().handle
+        return source_of(source)
+
     with (
+        changed(backprop, _handle_or_self=own_source_of),
         changed(ops._default_graph_stack, reset=lambda: None),  # of this thread
         changed(load._WrapperFunction, _call_flat=call_with_own),
         strategy.scope(),
