@@ -64,7 +64,7 @@ def alike(assignment: TaskAssignment) -> Iterator[None]:
     Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
     """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
-    folder = Path.cwd() if len(hosts) > 1 else None
+    folder = Path.cwd().resolve() if len(hosts) > 1 else None
     seeds = random.Random(assignment.job.seed)
     with (
         tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts),
@@ -79,10 +79,15 @@ def is_default() -> bool:
 
 
 def _is_shared(path: Any) -> bool:
-    """Whether other workers write that file too: elsewhere than in the working folder."""
+    """Whether other workers write that file too: elsewhere than in the working folder.
+
+    Nor beside it, by a path that begins there. A link in it may lead to a file that all workers see.
+    """
     if _Job.folder is None or not isinstance(path, str | os.PathLike):
         return False
-    return "://" in os.fspath(path) or not Path(os.path.abspath(path)).is_relative_to(_Job.folder)
+    place, is_remote = Path(path).resolve(), "://" in os.fspath(path)
+    own = _Job.folder if Path(path).is_absolute() else _Job.folder.parent
+    return is_remote or not place.is_relative_to(own)
 
 
 def written_here(paths: Sequence[str | os.PathLike[str]]) -> list[bool]:

@@ -80,6 +80,7 @@ from raydist.training.tf_private.graphs import (
     variables_named as variables_named,
     writers_of as writers_of,
 )
+from raydist.training.tf_private.program_scope import scope_of_program as scope_of_program
 from raydist.training.tf_private.random_numbers import (
     RunSeed as RunSeed,
     constant_draws as constant_draws,
@@ -104,7 +105,6 @@ from raydist.training.tf_private.strategies import (
     outside_of_scopes as outside_of_scopes,
     prepare_replica_threads as prepare_replica_threads,
     regroup as regroup,
-    scope_of_program as scope_of_program,
     select_replica as select_replica,
     spec_of_replica as spec_of_replica,
     update_context as update_context,
@@ -115,6 +115,7 @@ from raydist.training.tf_private.variables import (
     Read as Read,
     ShardedVariable as ShardedVariable,
     assign_of_first_replica as assign_of_first_replica,
+    assign_sum as assign_sum,
     count_saves_alone as count_saves_alone,
     distributed as distributed,
     follow_synchronized as follow_synchronized,

@@ -14,9 +14,8 @@ from tensorflow.python.distribute import (
     mirrored_run,
     values as distributed_values,
 )
-from tensorflow.python.eager import backprop, context
+from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
-from tensorflow.python.saved_model import load
 
 from raydist.training.tf_private.attributes import around, changed
 from raydist.training.tf_private.functions import inlined_functions
@@ -45,40 +44,6 @@ def create_mirrored_variable(
     return distribute_utils.create_mirrored_variable(
         strategy, create, classes, distribute_utils.VARIABLE_POLICY_MAPPING, **options
     )
-
-
-@contextlib.contextmanager
-def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Enters a strategy's scope for a program in this thread that knows nothing of it.
-
-    The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: here
-    it stays, as what runs eagerly puts nothing else into it. Functions of a SavedModel read this process's
-    copies of variables, where TensorFlow has placeholders for them outside of replicas (load.py,
-    `_WrapperFunction`); so do gradients with respect to variables (backprop.py).
-    """
-    call, source_of = load._WrapperFunction._call_flat, backprop._handle_or_self
-
-    def call_with_own(self: Any, args: Any, captured_inputs: Any) -> Any:
-        if tf.distribute.in_cross_replica_context():
-            captured_inputs = [
-                one._primary.handle if distribute_utils.is_distributed_variable(one) else one
-                for one in captured_inputs
-            ]
-        return call(self, args, captured_inputs)
-
-    def own_source_of(source: Any) -> Any:
-        variable = getattr(source, "_value", source)  # of a variable of Keras 3
-        if distribute_utils.is_distributed_variable(variable) and tf.distribute.in_cross_replica_context():
-            return variable._get_on_device_or_primary().handle
-        return source_of(source)
-
-    with (
-        changed(backprop, _handle_or_self=own_source_of),
-        changed(ops._default_graph_stack, reset=lambda: None),  # of this thread
-        changed(load._WrapperFunction, _call_flat=call_with_own),
-        strategy.scope(),
-    ):
-        yield
 
 
 def is_in_replica() -> bool:

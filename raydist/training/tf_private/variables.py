@@ -182,6 +182,28 @@ def has_tangent(variable: Any, graph: Any) -> bool:
     return bool(forwardprop_util.pack_tangents([graph.capture(variable.handle)]).tangents)
 
 
+def assign_sum(variable: Any, value: Any, method: str = "assign") -> list[Any]:
+    """Changes a variable whose copies on all replicas are summed when it is read, outside of replicas.
+
+    The first replica's copy gets all of it, so that whole numbers, and numbers on three replicas, are exact.
+
+    Args:
+      value: Of all replicas, the same in each worker.
+      method: `assign`, `assign_add` or `assign_sub`.
+
+    Returns:
+      What the method returned for each copy in this process.
+    """
+    value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
+    has_first = getattr(variable.distribute_strategy.extended, "_id_in_cluster", 0) == 0
+    changes = []
+    for place, copy in enumerate(variable.values):
+        with tf.device(copy.device):
+            part = value if has_first and place == 0 else tf.zeros_like(value)
+            changes.append(getattr(copy, method)(part))
+    return changes
+
+
 def plain_variable(value: int, dtype: tf.DType) -> tf.Variable:
     """Returns a variable that no strategy mirrors, also in a strategy's scope."""
     return resource_variable_ops.ResourceVariable(value, dtype=dtype)
