@@ -1,4 +1,4 @@
-# check: workers=1,2,4 keras=3,legacy rtol=0 virtual_replicas=4 plain=no
+# check: workers=2,4,4,2 keras=3,legacy plain=no virtual_replicas=4
 """Layers that depend on the whole batch, or on chance."""
 
 import numpy as np

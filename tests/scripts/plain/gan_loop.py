@@ -2,6 +2,7 @@
 """A GAN as a plain class with a tf.function of its own, as TensorFlow's DCGAN tutorial has it."""
 
 import os
+import tempfile
 import time
 
 import tensorflow as tf
@@ -46,7 +47,7 @@ class GAN:
             for batch in dataset:
                 g_loss, d_loss = self.train_step(batch)
             print("losses", float(g_loss), float(d_loss))
-            print(f"epoch {epoch + 1} took {time.time() - start:.1f} s")
+            print(f"epoch {epoch + 1} took {time.time() - start:.1f}s")
             self.checkpoint.save(os.path.join("training_checkpoints", "ckpt"))
 
 
@@ -55,5 +56,10 @@ dataset = tf.data.Dataset.from_tensor_slices(images).shuffle(2000).batch(256)
 gan = GAN()
 gan.train(dataset, epochs=3)
 gan.checkpoint.restore(tf.train.latest_checkpoint("training_checkpoints"))
+place = os.path.join(tempfile.gettempdir(), "plain_gan.keras")
+for _ in range(5):
+    gan.generator.save(place)
+    loaded = keras.models.load_model(place)
+print("loaded", float(tf.reduce_sum(loaded(tf.ones([1, gan.latent])))))
 sample = gan.generator(tf.ones([1, gan.latent]), training=False)
 print("sample", float(tf.reduce_mean(sample)))

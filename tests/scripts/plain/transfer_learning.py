@@ -33,8 +33,9 @@ print("head", *history.history["loss"], *history.history["val_loss"])
 print("unchanged", float(np.abs(base_model.get_weights()[0] - frozen).max()))
 
 base_model.trainable = True
-for layer in base_model.layers[:100]:
-    layer.trainable = False
+for number, layer in enumerate(base_model.layers):
+    if number < 100 or isinstance(layer, keras.layers.BatchNormalization):
+        layer.trainable = False
 model.compile(keras.optimizers.Adam(1e-5), loss=loss, metrics=["accuracy"])
 print("trainable", len(model.trainable_variables))
 fine = model.fit(
