@@ -91,7 +91,7 @@ def _source_of_own(source_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def source(one: Any) -> Any:
         is_own = distribute_utils.is_distributed_variable(one)
-        variable = one if is_own else getattr(one, "value", None)  # of a variable of Keras 3
+        variable: Any = one if is_own else getattr(one, "value", None)  # of a variable of Keras 3
         if distribute_utils.is_distributed_variable(variable) and tf.distribute.in_cross_replica_context():
             return variable._get_on_device_or_primary().handle
         return source_of(one)
