@@ -31,12 +31,15 @@ FILES = f"""{MODEL}
 aside = sys.argv[1]
 paths = ("best.keras", f"{{aside}}/best.keras")
 callbacks = [keras.callbacks.ModelCheckpoint(path, save_best_only=True) for path in paths]
-callbacks += [keras.callbacks.CSVLogger("log.csv"), keras.callbacks.EarlyStopping(patience=1)]
+class Save(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.save(f"{{aside}}/own.keras")
+callbacks += [Save(), keras.callbacks.CSVLogger("log.csv"), keras.callbacks.EarlyStopping(patience=1)]
 model.fit(x, y, batch_size=16, epochs=3, validation_split=0.25, verbose=0, callbacks=callbacks)
 model.save("last.keras")
 model.save(f"{{aside}}/last.keras")
 model.save_weights(f"{{aside}}/last.weights.h5")
-for path in ("best.keras", f"{{aside}}/best.keras", "last.keras", f"{{aside}}/last.keras"):
+for path in (*paths, "last.keras", f"{{aside}}/last.keras", f"{{aside}}/own.keras"):
     print("VALUES", *keras.models.load_model(path).evaluate(x, y, verbose=0))
 another = made()
 another.load_weights(f"{{aside}}/last.weights.h5")
@@ -71,6 +74,7 @@ def test_job_reads_what_it_has_written_and_gets_the_values_of_plain_python(
         "best.keras",
         "last.keras",
         "last.weights.h5",
+        "own.keras",
     ]
 
 
@@ -167,7 +171,7 @@ def test_tensorflow_by_itself_loses_a_scope_and_reads_no_loaded_variables(tmp_pa
     [task] = run_function(
         "tests.support.script_functions:scope_without_help",
         Cluster(strategy="mirrored", devices=2),
-        folder=str(tmp_path),
+        place=str(tmp_path),
     )
     assert task.values == {"kept": False, "told": True}
 

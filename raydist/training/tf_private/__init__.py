@@ -122,6 +122,7 @@ from raydist.training.tf_private.variables import (
     has_tangent as has_tangent,
     ids_of as ids_of,
     is_among as is_among,
+    is_of_strategy as is_of_strategy,
     is_recording as is_recording,
     is_synchronized_on_read as is_synchronized_on_read,
     local_value as local_value,

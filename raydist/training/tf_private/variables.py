@@ -54,6 +54,12 @@ def is_synchronized_on_read(variable: object) -> bool:
     return synchronization == tf.VariableSynchronization.ON_READ
 
 
+def is_of_strategy(variable: Any) -> bool:
+    """Whether a variable was made in the scope of a strategy that has several replicas."""
+    # Those of central_storage and of parameter servers are no DistributedValues.
+    return getattr(variable, "distribute_strategy", None) is not None
+
+
 def assign_of_first_replica(variable: Any) -> None:
     """Lets the replicas of central_storage assign a variable that was made without an aggregation."""
     if getattr(variable, "_aggregation", None) == tf.VariableAggregation.NONE:
