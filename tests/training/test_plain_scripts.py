@@ -1,6 +1,6 @@
 """Scripts that say nothing of tf.distribute: on several workers they print and leave what plain Python does.
 
-Each file of tests/scripts/plain begins with how it is compared:
+Each file of tests/scripts/plain says, in one of its first lines, how it is compared:
 
     # check: workers=2,3,mirrored keras=3,legacy rtol=1e-4 plain=no
 
@@ -32,7 +32,7 @@ from tests.support.scripts import FOLDER, run_bare, run_script
 pytestmark = pytest.mark.slow
 
 PLAIN = FOLDER / "plain"
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 
 
 class Check(NamedTuple):
@@ -56,9 +56,9 @@ class Check(NamedTuple):
 
 def checks() -> Iterator[Check]:
     for path in sorted(PLAIN.glob("*.py")):
-        head, _, settings = path.read_text().partition("\n")[0].partition("# check:")
-        if settings and not head:
-            given = {"rtol": "1e-5", "plain": "yes", **dict(one.split("=") for one in settings.split())}
+        if found := re.search("^# check: (.*)$", path.read_text(), re.MULTILINE):
+            settings = dict(one.split("=") for one in found[1].split())
+            given = {"rtol": "1e-5", "plain": "yes", **settings}
             workers, flavours = given["workers"].split(","), given["keras"].split(",")
             pairs = zip(itertools.cycle(workers), itertools.cycle(flavours), strict=False)
             for pair in itertools.islice(pairs, max(len(workers), len(flavours))):
@@ -102,11 +102,13 @@ def test_workers_print_and_leave_what_plain_python_does(
 
 
 # What differs from run to run, in lines and in names of files.
-_TIMES = re.compile(r"\b\d+(\.\d+)?([mµun]?s|min)(/(step|epoch))?(?!\w)|\b\d+:\d\d\b|\d{8}-\d{6}")
+_TIMES = re.compile(
+    r"\b\d+(\.\d+)?([mµun]?s|min)(/(step|epoch))?(?!\w)|\b\d+:\d\d\b|\d{8}-\d{6}|(?<![\w.])\d{14,}\b"
+)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
 # Logs, raydist's notes, and bars that a log has cut: no part of what a script says.
 _LOG = re.compile(
-    r"^(\d{4}-\d\d-\d\d |[WIE]\d{4} |INFO:|raydist: |To enable |  warn)|WARNING:|Warning: |ETA: "
+    r"^(\d{4}-\d\d-\d\d |[WIE]\d{4} |INFO:|raydist: |To enable )|WARNING:|Warning: |ETA: |{{node "
 )
 
 
@@ -152,11 +154,15 @@ def files_of(folder: Path) -> dict[str, Path]:
     }
 
 
+class Lines(list[str]):
+    """The lines of a file."""
+
+
 def contents(path: Path) -> Any:
     """Returns what a file holds, as values that can be compared."""
     match path.suffix:
-        case ".csv" | ".txt" | ".log":
-            return lines_of(path.read_text())
+        case ".csv" | ".tsv" | ".txt" | ".log":
+            return Lines(lines_of(path.read_text()))
         case ".json":
             return json.loads(path.read_text())
         case ".npy":
@@ -206,7 +212,7 @@ def same_values(found: Any, expected: Any, *, rtol: float, where: str) -> None:
             assert sorted(found) == sorted(expected), where
             for key in expected:
                 same_values(found[key], expected[key], rtol=rtol, where=f"{where}/{key}")
-        case [str(), *_]:
+        case Lines():
             same_lines(found, expected, rtol=rtol)
         case list() | tuple():
             assert len(found) == len(expected), where
