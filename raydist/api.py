@@ -371,6 +371,7 @@ def _prepare(
         code=code,
         owner=owner,
         datasets=request.datasets or {},
+        shows_output=job.entry_point.is_script and tell.has_listener,
     )
     controller = make_controller(
         plan,

@@ -30,6 +30,7 @@ from raydist.spec.text import without_colours
 from raydist.training.cluster.gpus import check_gpus
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.progress import Commands, TaskProgress
+from raydist.training.reporting.script_terminal import without_terminal
 from raydist.training.reporting.tf_messages import advice_on_place, readable, with_advice
 
 logger = logging.getLogger(__name__)
@@ -144,7 +145,8 @@ class TrainingRunner:
                 assignment, release_port=lease.close, progress=self._progress, commands=self._commands
             ) as context:
                 self._progress.set_state(TaskState.RUNNING)
-                run_script(job.entry_point, args=job.args, working_dir=code_dir, note=context.note)
+                with self._progress.prints_output(), without_terminal(given=job.env):
+                    run_script(job.entry_point, args=job.args, working_dir=code_dir, note=context.note)
             return
         with open_session(assignment, progress=self._progress, commands=self._commands) as context:
             lease.close()

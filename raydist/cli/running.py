@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raydist.cli.screen import output, run_view, standard_streams
 from raydist.cli.screen.progress import Progress, ProgressView, open_view
 from raydist.errors import RunCancelledError
+from raydist.outcome.printed import OutputText
 
 if TYPE_CHECKING:
     from raydist import RunHandle
@@ -46,6 +47,7 @@ class _Screen:
 
     def __init__(self, view: ProgressView) -> None:
         self._view = view
+        self._output = OutputText()
         self.said: set[str] = set()
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -57,6 +59,8 @@ class _Screen:
             case "progress":
                 fields = Progress.__dataclass_fields__
                 self._view.show(Progress(**{name: event[name] for name in fields}))
+            case "output":
+                self._view.say(self._output.of(event))
             case "straggler" if event["message"] in self.said:
                 pass  # of the other task on the same slow link
             case "note" | "attempt" | "straggler" | "restarting" | "task_back" | "task_given_up":

@@ -32,9 +32,11 @@ from raydist.controller.events import (
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import RunPlaces, result_of
 from raydist.controller.revival import Revival
+from raydist.controller.script_output import ScriptOutput
 from raydist.controller.task_group import Clock, GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
-from raydist.outcome.result import RunResult
+from raydist.outcome.printed import Printed
+from raydist.outcome.result import RunResult, command_for
 from raydist.outcome.status import RunState
 
 logger = logging.getLogger(__name__)
@@ -113,6 +115,7 @@ class Controller:
         self._more_notes = more_notes
         self._noted: tuple[str, ...] = ()
         self._group: TaskGroup | None = None
+        self._output: ScriptOutput | None = None
         self._actions: collections.deque[Action] = collections.deque()
         self._stop_requested = threading.Event()
         self._started_s = self._started_unix_s = self._attempt_started_s = self._recorded_s = 0.0
@@ -201,6 +204,9 @@ class Controller:
                 avoid=asked.avoid, suspected=asked.suspected, out_of_memory=asked.out_of_memory
             )
             self._handle(AttemptPlanned(plan))
+            if job.entry_point.is_script:
+                logs_command = command_for(self._places.storage, "logs")
+                self._output = ScriptOutput.of(plan, logs_command=logs_command)
             self._group = self._launcher.launch(plan, attempt=asked.number)
         except RaydistError as error:
             self._handle(GroupBroken(error))
@@ -231,6 +237,7 @@ class Controller:
             self._handle(GroupBroken(error))
             return
         self._note_timings(update)
+        self._show_output(update.printed)
         self._handle(GroupUpdated(update, self._clock.unix(), self._clock.now()))
         # After the news, which may have come while something else took long.
         due = None if self._actions else self._due()
@@ -272,7 +279,9 @@ class Controller:
         """Stops the group, if there is one, and returns what is known of its tasks then."""
         group = self._group
         problem = self._stop_group(for_another=for_another, keeps_state=keeps_state)
-        statuses = () if group is None else group.last_statuses()
+        last = GroupUpdate() if group is None else group.last_update()
+        self._show_output(last.printed, is_last=True)
+        statuses = last.statuses
         reported = [status.checkpoint for status in statuses if status.checkpoint is not None]
         named = next(reversed(reported), self._machine.reached.checkpoint)
         stored, is_gone, note = None, False, None
@@ -320,6 +329,14 @@ class Controller:
         running_s = None if ready_s is None else run_s - ready_s
         at_s = self._clock.unix()
         self._tell(journal.progress_event(self._machine, at_s=at_s, run_s=run_s, running_s=running_s))
+
+    def _show_output(self, printed: Sequence[Printed], *, is_last: bool = False) -> None:
+        output, now_s = self._output, self._clock.now()
+        if output is None:
+            return
+        output.add(printed, now_s=now_s)
+        if lines := output.take(now_s=now_s, is_last=is_last):
+            self._tell(journal.output_event(self._machine, lines, at_s=self._clock.unix()))
 
     def _tell_state(self) -> None:
         self._write_record()

@@ -5,13 +5,14 @@ that died and its attempt continued, `task_back` or `task_given_up`; `restarting
 trains `restarted`; `attempt`, for one that was lost or has another size than the one before; `checkpoint`,
 once one is committed; `straggler`, for a task that is slower than the others, once for each cause;
 `training`, once the chief begins one; `note`, for anything else.
-`progress` comes with every poll, and `report` with the values that the chief has reported, each epoch's once.
-Neither is kept.
+`progress` comes with every poll, `report` with the values that the chief has reported, each epoch's once, and
+`output` with lines that a script has printed. None of these is kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from raydist.controller.attempt import Attempt
 from raydist.controller.machine import RunMachine
 from raydist.controller.replacement import Death
 from raydist.controller.restarts import Restart
+from raydist.controller.script_output import ShownLine
 from raydist.outcome.result import RunError, Straggler
 from raydist.outcome.status import (
     BEFORE_SERVICE,
@@ -32,6 +34,7 @@ from raydist.outcome.status import (
 
 PROGRESS = "progress"
 REPORT = "report"
+OUTPUT = "output"
 # A worker under ParameterServer may die and come back for days: of its later processes in an attempt only
 # the deaths are events.
 MAX_TOLD_INCARNATIONS = 20
@@ -141,6 +144,12 @@ def progress_event(
         run_s=run_s,
         hint=steps_hint(is_script=is_script, step=step, running_s=running_s),
     )
+
+
+def output_event(machine: RunMachine, lines: Iterable[ShownLine], *, at_s: float) -> dict[str, Any]:
+    """Returns what a script has printed; the lines that all tasks have printed are without tasks."""
+    told = [{"text": line.text, "tasks": [str(task) for task in line.tasks]} for line in lines]
+    return _event(OUTPUT, machine, at_s, lines=told)
 
 
 def _changed(attempt: Attempt, num_changes: int) -> list[TaskStatus]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from raydist.outcome.printed import Printed
 from raydist.outcome.status import Command, TaskStatus
 from raydist.planning.plan import Plan
 from raydist.spec.tasks import TaskId, TaskType
@@ -37,6 +38,7 @@ class GroupUpdate:
     Attributes:
       statuses: The newest status of each task that sent one, a dead one's failure included
         (state FAILED with `failure` set; a process that vanished has FailureKind.LOST).
+      printed: What the script printed in tasks, each task's in its order; empty where nobody watches it.
       all_placed: Whether every task has had a process.
       all_addressed: Whether every task has the addresses of the others; a task that dies from here
         on can be replaced.
@@ -45,6 +47,7 @@ class GroupUpdate:
     """
 
     statuses: tuple[TaskStatus, ...] = ()
+    printed: tuple[Printed, ...] = ()
     all_placed: bool = False
     all_addressed: bool = False
     timings: tuple[tuple[str, float], ...] = ()
@@ -83,8 +86,8 @@ class TaskGroup(Protocol):
           keeps_state: Whether that may continue from a state in memory; else it continues from a checkpoint.
         """
 
-    def last_statuses(self) -> tuple[TaskStatus, ...]:
-        """Returns, after `stop`, the newest status of each task that sent one since the last `poll`."""
+    def last_update(self) -> GroupUpdate:
+        """Returns, after `stop`, what became known since the last `poll`."""
 
 
 class Launcher(Protocol):

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from raydist.entry.own_source import Part, imported_by, own_modules
 
-_UPDATES = ("apply_gradients", "apply", "minimize", "assign", "assign_add", "assign_sub")
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+_OPTIMIZERS_UPDATES = ("apply_gradients", "minimize")
+_ASSIGNMENTS = ("apply", "assign", "assign_add", "assign_sub")
 _PLAIN_BASES = ("object", "ABC", "Generic", "Protocol", "NamedTuple", "Enum")
 _PACKAGES = ("tensorflow.distribute", "tensorflow.python.distribute", "horovod")
 
@@ -45,10 +47,31 @@ def own_loop(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path])
     for part in parts:
         nodes = list(_outside_of_derived(part.tree, bases))
         if any(_name_of(one) == "GradientTape" for one in nodes):
-            calls = [one for one in nodes if isinstance(one, ast.Call)]
-            if lines := [one.lineno for one in calls if _name_of(one.func) in _UPDATES]:
+            lines = {line for one in nodes for line in _updates_of(one)}
+            if lines:
                 return f"{part.shown}, line {min(lines)}"
     return None
+
+
+def _updates_of(node: ast.AST) -> Iterator[int]:
+    """Yields the lines of optimizers' updates, and of assignments in a function that makes a tape itself."""
+    if isinstance(node, ast.Call) and _name_of(node.func) in _OPTIMIZERS_UPDATES:
+        yield node.lineno
+    elif isinstance(node, _FUNCTIONS | ast.Module):
+        own = list(_own_nodes(node))
+        if any(_name_of(one) == "GradientTape" for one in own):
+            calls = (one for one in own if isinstance(one, ast.Call))
+            yield from (one.lineno for one in calls if _name_of(one.func) in _ASSIGNMENTS)
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yields what is in a function, or at the top of a file, and in no function or class inside of it."""
+    ahead = list(ast.iter_child_nodes(function))
+    while ahead:
+        node = ahead.pop()
+        if not isinstance(node, _FUNCTIONS | ast.ClassDef):
+            yield node
+            ahead.extend(ast.iter_child_nodes(node))
 
 
 def _outside_of_derived(tree: ast.Module, bases: Mapping[str, list[str]]) -> Iterator[ast.AST]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.outcome.codec import NOT_KEPT
+from raydist.outcome.printed import OutputSpan
 from raydist.spec.best import Best
 from raydist.spec.tasks import TaskId
 
@@ -289,6 +290,7 @@ class TaskStatus:
       notes: Sentences about what was chosen on the user's behalf inside the task.
       trainings: Those that this process has begun at their first step, up to a limit.
       value: What the train function has returned, as `encode_value` returns it; of the chief alone.
+      output: Where the log has what the script prints; None before it runs, and of a train function.
       at_s: Unix time of the push, seconds.
     """
 
@@ -325,6 +327,7 @@ class TaskStatus:
     notes: tuple[str, ...] = ()
     trainings: tuple[Training, ...] = ()
     value: Any = None
+    output: OutputSpan | None = None
     failure: TaskFailure | None = None
     at_s: float = 0.0
 

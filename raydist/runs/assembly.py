@@ -11,7 +11,7 @@ from typing import Any
 from raydist.controller.controller import Controller
 from raydist.controller.events import StoredCheckpoint
 from raydist.controller.gauges import RunGauges
-from raydist.controller.journal import PROGRESS, REPORT
+from raydist.controller.journal import OUTPUT, PROGRESS, REPORT
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import RunPlaces
 from raydist.controller.revival import Reached, Revival
@@ -76,7 +76,7 @@ def make_controller(
 
     def on_event(event: Mapping[str, Any]) -> None:
         tell(event)
-        if event["event"] in (PROGRESS, REPORT):
+        if event["event"] in (PROGRESS, REPORT, OUTPUT):
             events.tick()
         else:
             events.append(event)

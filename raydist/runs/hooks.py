@@ -24,11 +24,13 @@ class GuardedHook:
     """Calls a function with each event; what it raises is reported once and harms nothing.
 
     Attributes:
+      has_listener: Whether there is a function.
       asks_for_stop: Whether the function has raised RunCancelledError.
     """
 
     def __init__(self, call: Callable[[Mapping[str, Any]], object] | None) -> None:
         """Takes the function; None if nobody is to be told."""
+        self.has_listener = call is not None
         self._call = call or (lambda event: None)
         self._notes: tuple[str, ...] = ()
         self._stop: Callable[[], None] = lambda: None

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from raydist.outcome.printed import OutputText
 from raydist.outcome.result import RunResult
 from raydist.spec.text import facts_html, loss_first, metrics_text, of_total
 
@@ -65,6 +66,7 @@ class LiveDisplay:
         self._progress: Mapping[str, Any] = {}
         self._curves: dict[str, list[tuple[int, float]]] = {}
         self._sentences: deque[str] = deque(maxlen=_MAX_SENTENCES)
+        self._output = OutputText()
         self._is_broken = False
 
     def beside(self, on_event: Hook | None) -> Hook:
@@ -99,6 +101,9 @@ class LiveDisplay:
                 self._sentences.append(event["error"]["message"])
         elif kind in _SAID:
             self._sentences.append(event["message"])
+        elif kind == "output":
+            print(self._output.of(event))
+            return
         elif kind != "planned":
             return
         if kind != "progress" or self._clock() - self._shown_at_s >= _EVERY_S:

@@ -33,6 +33,7 @@ from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.checkpointing.variables import Exchange
+from raydist.training.checks import loss_rules
 from raydist.training.cluster import (
     cache_files,
     collective_calls,
@@ -56,13 +57,13 @@ from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.chief import ParameterServerTrainer
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.staleness import note_unused
-from raydist.training.replicas import all_reduce, compilation, gradients, loss_rules
+from raydist.training.replicas import all_reduce, compilation, gradients
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.profiler import Profiler, XlaDump
 from raydist.training.reporting.progress import Commands, TaskProgress
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tensorboard import TensorBoardWriter
-from raydist.training.stepping import pace
+from raydist.training.stepping import step_timing
 from raydist.training.trainers.base import Strategies, TaskRun, Trainer
 from raydist.training.trainers.evaluation import EvaluatorTrainer
 from raydist.training.trainers.keras_fit import SynchronousTrainer
@@ -92,7 +93,7 @@ def open_session(
     note = _patch(assignment)
     compute_in_fixed_order(assignment.job)
     strategy = build_strategy(assignment)
-    pace.start_input_clock(strategy)
+    step_timing.start_input_clock(strategy)
     collective_clock.start(strategy)
     _seed(assignment)
     strategies = TaskStrategy(strategy, build_coordinator(strategy))
@@ -130,7 +131,7 @@ def open_script(
 
         def built(strategy: tf.distribute.Strategy) -> None:
             progress.set_joining(False)
-            pace.start_input_clock(strategy)
+            step_timing.start_input_clock(strategy)
             collective_clock.start(strategy)
             _take_strategy(run, strategy)
 

@@ -157,8 +157,8 @@ class _Group:
 
     def stop(self, *, for_another: bool = False, keeps_state: bool = True) -> None: ...
 
-    def last_statuses(self) -> tuple[TaskStatus, ...]:
-        return ()
+    def last_update(self) -> GroupUpdate:
+        return GroupUpdate()
 
 
 class _Launcher:

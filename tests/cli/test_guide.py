@@ -171,11 +171,15 @@ def test_names_in_the_text_exist(page: Path) -> None:
             assert name in KNOWN_NAMES[owner] or name == "json", f"{page.name}: {code}"
 
 
-def test_job_of_the_readme_can_be_planned(raydist: Run, tmp_path: Path) -> None:
-    (tmp_path / "digits.py").write_text(blocks(README, "python")[0])
-    code, out, _ = raydist("plan", "digits.py", "--address", "local")
-    assert code == 0
-    assert "strategy   multi_worker_mirrored: workers is 2" in out
+def test_script_and_job_of_the_readme_can_be_planned(raydist: Run, tmp_path: Path) -> None:
+    for name, source in zip(("train.py", "digits.py"), blocks(README, "python"), strict=True):
+        (tmp_path / name).write_text(source)
+        code, out, _ = raydist("plan", name, "--address", "local", "--workers", "2")
+        assert code == 0
+        assert "strategy   multi_worker_mirrored: workers is 2" in out
+        assert (f"note: {name} builds no strategy: its models train on all 2 workers" in out) == (
+            name == "train.py"
+        )
 
 
 def test_readme_is_short() -> None:

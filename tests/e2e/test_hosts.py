@@ -354,3 +354,52 @@ def test_storage_that_another_host_does_not_see_is_refused_and_names_it(hosts: H
     result = result_of(submit(hosts, "private", "--storage", private), code=4)
     assert hosts.all[1].address in result["error"]["message"]
     assert [leftovers(host) for host in hosts.all] == [[], []]
+
+
+SCRIPT = """
+import os
+import sys
+
+import keras
+import numpy as np
+
+own, shared = sys.argv[1:]
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+callbacks = [keras.callbacks.ModelCheckpoint(f"{folder}/best.keras") for folder in (own, shared)]
+model.fit(x, x.sum(axis=1), batch_size=16, epochs=2, verbose=0, callbacks=callbacks)
+model.save(f"{own}/last.keras")
+for path in (f"{own}/best.keras", f"{shared}/best.keras", f"{own}/last.keras"):
+    print("loaded", float(np.sum(keras.models.load_model(path).predict(x, verbose=0))))
+"""
+
+
+def test_worker_of_a_host_that_does_not_see_the_chiefs_file_writes_it_there(hosts: Hosts) -> None:
+    common = hosts.shared / "common"
+    common.mkdir()
+    for host in hosts.all:  # of an earlier run: what is read must not be this
+        host.write("own/best.keras", "old")
+    path = hosts.head.write("code/train.py", SCRIPT)
+    address = ("--address", f"{hosts.head.address}:6379", "--storage", str(hosts.shared))
+    arguments = ("--workers", "2", "--", hosts.head.disk / "own", common)
+    result = result_of(hosts.raydist("submit", path, "--json", "--name", "files", *address, *arguments))
+    assert result["steps"] == 8
+    logs = hosts.shared / "files" / "logs" / "0"
+    printed = [
+        [float(line.split()[-1]) for file in sorted(folder.iterdir()) for line in _loaded_in(file)]
+        for folder in sorted(logs.iterdir())
+    ]
+    assert len(printed) == 2
+    assert printed[0] == pytest.approx(printed[1], rel=1e-6)
+    assert printed[0] == pytest.approx([printed[0][0]] * 3)
+    for host in hosts.all:
+        assert sorted(one.name for one in host.machine.inside(host.disk / "own").iterdir()) == [
+            "best.keras",
+            "last.keras",
+        ]
+    assert [one.name for one in common.iterdir()] == ["best.keras"]
+
+
+def _loaded_in(file: Path) -> list[str]:
+    return [line for line in file.read_text().splitlines() if "loaded" in line]

@@ -127,6 +127,7 @@ def test_killed_worker_brings_the_script_back_and_it_goes_on_from_its_own_checkp
     assert process.returncode == 0, stdout + stderr
     told = json.loads(stdout)
     assert told["attempts"] == 2
+    assert stderr.splitlines().count("==> attempt 1 <==") == 1
     assert any("attempt 1 ran paused.py from its beginning" in note for note in told["notes"])
     assert any("worker/1" in note for note in told["notes"])
     for task, expected in results(whole).items():
@@ -185,3 +186,44 @@ def test_exit_code_and_module_and_resume_with_other_arguments(raydist: Submit, t
     assert ended.json["metrics"] == {"value": 2.5}
     ended = raydist("resume", "again", "--json", "--", "3.5")
     assert (ended.code, ended.json["metrics"]) == (0, {"value": 3.5}), ended.err
+
+
+OUTPUT = """
+import json, os, sys, time, warnings
+import tensorflow as tf
+
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+print("equal", flush=True)
+print(f"I am {index}")
+if index == 1:
+    print("only here")
+for count in range(5):
+    print(f"\\r{count + 1}/5 [{time.time() % 7:.2f}s]", end="", file=sys.stderr)
+print(file=sys.stderr)
+warnings.warn("of the script")
+tf.constant(1.0)
+print("no end", end="")
+time.sleep(3)
+open("/absent")
+"""
+
+
+def test_output_is_shown_as_of_one_process(raydist: Submit, tmp_path: Path) -> None:
+    (tmp_path / "prints.py").write_text(OUTPUT)
+    ended = raydist("submit", "prints.py", "--workers", "2")
+    assert ended.code == 1
+    before, _, after = ended.out.partition("\nTraceback (most recent call last):\n")
+    shown = [line for line in before.splitlines() if " tasks " not in line and "running  0:" not in line]
+    shown = shown[shown.index("equal") :]
+    # Whose line comes first depends on which worker is ahead.
+    assert sorted(shown[1:4]) == ["[worker/0] I am 0", "[worker/1] I am 1", "[worker/1] only here"]
+    assert shown[4].startswith("5/5 ["), ended.out
+    warning = "prints.py:13: UserWarning: of the script"
+    assert shown[5:] == [warning, '  warnings.warn("of the script")', "no end"]
+    assert after.count("FileNotFoundError: [Errno 2]") == 2  # of the traceback and of the error
+    assert "Traceback" not in after
+
+    ended = raydist("submit", "prints.py", "--workers", "2", "--json")
+    assert (ended.code, ended.json["state"]) == (1, "FAILED")
+    assert ended.err.splitlines().count("equal") == 1
+    assert "[worker/1] only here" in ended.err.splitlines()

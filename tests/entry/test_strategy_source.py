@@ -67,6 +67,10 @@ def test_own_modules_of_a_script_are_read_too(tmp_path: Path) -> None:
         (LOOP + "heat = tape.gradient(loss, layer.output)\n", None),
         ("class M(keras.Model):\n def train_step(self, x):\n  tape = tf.GradientTape()\n  " + UPDATE, None),
         ("table.apply(f)\n" + FIT, None),
+        (
+            "def look():\n with tf.GradientTape() as tape: pass\nstep = tf.Variable(0)\nstep.assign_add(1)",
+            None,
+        ),
     ],
     ids=str,
 )

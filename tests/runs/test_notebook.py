@@ -210,3 +210,15 @@ def test_error_in_a_cell_shows_the_frames_of_the_user_alone_and_once(tmp_path: P
         assert "<module>" in shown
         assert f"{Path(raydist.__file__).parent}/" not in shown
         assert "site-packages" not in shown
+
+
+def test_output_of_a_script_is_printed_in_the_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen()
+    some = [f"worker/{index}" for index in range(1, 6)]
+    for attempt, tasks in ((0, []), (0, ["worker/1"]), (1, some)):
+        lines = [{"text": "a", "tasks": tasks}]
+        screen.display.take({"event": "output", "attempt": attempt, "lines": lines})
+    assert capsys.readouterr().out.splitlines() == [
+        *("a", "[worker/1] a", "==> attempt 1 <==", "[worker/1, worker/2, worker/3 and 2 more] a")
+    ]
+    assert screen.shown == []

@@ -275,9 +275,9 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
 
     import tensorflow as tf
 
-    from raydist.training.stepping import pace
+    from raydist.training.stepping import step_timing
 
-    pace.MIN_TRAINING_S = 1.0
+    step_timing.MIN_TRAINING_S = 1.0
 
     def slow(x: np.ndarray) -> np.ndarray:
         time.sleep(0.025 if by_example else 0.05)

@@ -85,7 +85,7 @@ def asked_between(ctx: Any) -> dict[str, Any]:
     """Returns the weights of fits between which the user asks, and what TensorFlow does then."""
     import tensorflow as tf
 
-    from raydist.training.stepping import pace
+    from raydist.training.stepping import step_timing
 
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "sgd")
@@ -96,7 +96,7 @@ def asked_between(ctx: Any) -> dict[str, Any]:
     tf.config.experimental.enable_op_determinism()
     model.fit(_data(), epochs=1, verbose=0)
     ctx.fit(model, _data(), epochs=2)
-    found = {"weights": _flat(model), "waited": pace.read_input_clock().waited_s}
+    found = {"weights": _flat(model), "waited": step_timing.read_input_clock().waited_s}
     try:
         stamp()
     except tf.errors.FailedPreconditionError:

@@ -165,8 +165,8 @@ class FakeTaskGroup:
         if self.stop_problems:
             raise self.stop_problems.popleft()
 
-    def last_statuses(self) -> tuple[TaskStatus, ...]:
-        return self.last
+    def last_update(self) -> GroupUpdate:
+        return GroupUpdate(statuses=self.last)
 
     def place_all(self) -> None:
         """Every task has a process that begins to import TensorFlow."""

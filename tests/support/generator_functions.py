@@ -270,7 +270,7 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
     """
     import tensorflow as tf
 
-    from raydist.training.replicas import loss_rules
+    from raydist.training.checks import loss_rules
 
     keras = tf.keras
     own = random.Random(3)
@@ -328,7 +328,7 @@ def undone_in_python(ctx: Any) -> dict[str, Any]:
     """Changes objects of many kinds in a block that is undone; returns what they hold after it."""
     import tensorflow as tf
 
-    from raydist.training.replicas import side_effects
+    from raydist.training.user_code import side_effects
 
     class Kept:
         total = 0.0

@@ -901,7 +901,7 @@ def additive_losses(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
 
     from raydist.training import tf_private
-    from raydist.training.replicas import linearity
+    from raydist.training.user_code import linearity
 
     weight = tf.Variable([[1.0], [2.0]])
     spec = {"x": tf.TensorSpec([None, 2], tf.float32), "mask": tf.TensorSpec([None], tf.float32)}

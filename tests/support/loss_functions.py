@@ -383,7 +383,7 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
     """Trains a model whose loss, layer or metric is of that kind; returns notes, and if it was checked."""
     import tensorflow as tf
 
-    from raydist.training.replicas import loss_rules
+    from raydist.training.checks import loss_rules
 
     keras = tf.keras
     keras.utils.set_random_seed(3)
@@ -572,7 +572,7 @@ def keras_layers_that_draw(ctx: Any) -> dict[str, Any]:
 
     import keras
 
-    from raydist.training.replicas.layer_notes import _RANDOM
+    from raydist.training.checks.layer_notes import _RANDOM
 
     unnamed = []
     for name, layer in vars(keras.layers).items():

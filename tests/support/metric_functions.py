@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training.replicas import metric_check
+from raydist.training.checks import metric_check
 from tests.support.inside import notes_of
 
 keras = tf.keras

@@ -471,7 +471,7 @@ def _differences(expected: Any, parts: Any, local: int, num_replicas: int) -> li
 
 
 def _is_share(element: Any, batch: Any, replica: int, num_replicas: int) -> bool:
-    from raydist.training.replicas.slices import Slice
+    from raydist.training.replicas.batch_slices import Slice
 
     rows = _rows(batch)
     sizes = [len(one) for one in np.array_split(np.arange(len(rows)), num_replicas)]

@@ -16,7 +16,7 @@ def errors(ctx: Any) -> dict[str, list[float]]:
     """Returns the errors of a step with a mean loss, by the kind of its inputs and the rows of a batch."""
     import tensorflow as tf
 
-    from raydist.training.replicas.step_check import StepCheck
+    from raydist.training.checks.step_check import StepCheck
 
     rng = np.random.default_rng(0)
     with ctx.strategy.scope():

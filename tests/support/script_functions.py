@@ -58,3 +58,28 @@ def _setup() -> Any:
     import digits_setup
 
     return digits_setup
+
+
+def scope_without_help(ctx: Any, *, folder: str) -> dict[str, bool]:
+    """Returns whether clear_session keeps a scope, and whether a loaded function tells of its placeholder."""
+    import tensorflow as tf
+
+    class Doubled(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = tf.Variable(2.0)
+
+        @tf.function(input_signature=[tf.TensorSpec(())])
+        def __call__(self, given: Any) -> Any:
+            return self.factor * given
+
+    tf.saved_model.save(Doubled(), folder)
+    tf.distribute.experimental_set_strategy(ctx.strategy)
+    loaded = tf.saved_model.load(folder)
+    try:
+        loaded(tf.constant(1.0))
+        is_told = False
+    except tf.errors.InvalidArgumentError as error:
+        is_told = "not supposed to be" in str(error)
+    tf.keras.backend.clear_session()
+    return {"kept": tf.distribute.has_strategy(), "told": is_told}

@@ -141,7 +141,7 @@ def noted(ctx: Any) -> dict[str, Any]:
     """Returns what is noted of steps whose results depend on the number of workers, by what they do."""
     import tensorflow as tf
 
-    from raydist.training.replicas import layer_notes
+    from raydist.training.checks import layer_notes
 
     outside = tf.Variable(0.0, name="outside")
     with ctx.strategy.scope():

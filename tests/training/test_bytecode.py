@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raydist.training.replicas.bytecode import held_by, holding, may_read_after, names_in
+from raydist.training.user_code.bytecode import held_by, holding, may_read_after, names_in
 
 SIZE = 2
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import Cluster, TaskProcess
+from tests.support.processes import Cluster, TaskProcess, run_function
 from tests.support.scripts import run_bare, run_script, write_script
 
 pytestmark = pytest.mark.slow
@@ -72,6 +72,87 @@ def test_job_reads_what_it_has_written_and_gets_the_values_of_plain_python(
         "last.keras",
         "last.weights.h5",
     ]
+
+
+CALLS = f"""{MODEL}
+def sums(**named):
+    for name, found in named.items():
+        print("VALUES", float(np.sum(found)))
+for fold in range(2):
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(fold)
+    model = made()
+    sums(loss=model.fit(x, y, batch_size=16, verbose=0).history["loss"])
+    print("strategy", model.distribute_strategy.num_replicas_in_sync)
+infer = tf.function(lambda given: model(given, training=False))
+sums(inferred=infer(x))
+model.export("exported")
+loaded = tf.saved_model.load("exported")
+sums(served=loaded.serve(x))
+sums(lite=len(tf.lite.TFLiteConverter.from_keras_model(model).convert()) > 1000)
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), "saved", 2)
+manager.save()
+model.fit(x, y, verbose=0)
+manager.checkpoint.restore(manager.latest_checkpoint)
+sums(restored=model.predict(x, verbose=0))
+with tf.GradientTape() as tape:
+    given = tf.constant(x)
+    tape.watch(given)
+    found = model(given)
+sums(looked=tape.gradient(found, given))
+count, factor = tf.Variable(0), tf.Variable(2.0)
+def counted():
+    for _ in range(3):
+        count.assign_add(1)
+counted()
+mapped = tf.data.Dataset.range(3).map(lambda one: tf.cast(one, tf.float32) * factor)
+sums(count=count, mapped=list(mapped.as_numpy_iterator()))
+model.set_weights([2 * one for one in model.get_weights()])
+copied = keras.models.clone_model(model)
+copied.set_weights(model.get_weights())
+sums(copied=copied.predict(x, verbose=0), layers=len(model.layers), params=model.count_params())
+for start in range(0, 96, 32):
+    sums(batch=model.train_on_batch(x[start : start + 32], y[start : start + 32], return_dict=True)["loss"])
+sums(tested=model.test_on_batch(x, y, return_dict=True)["mae"], predicted=model.predict_on_batch(x[:3]))
+"""
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_what_else_a_program_calls_gives_the_values_of_plain_python(keras: str, tmp_path: Path) -> None:
+    script = write_script(tmp_path, CALLS)
+    expected = values(*run_bare(script, workers=0, keras=keras))
+    for task in run_script(script, Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)):
+        assert task.values["failure"] is None, task.values["traceback"]
+        assert task.printed.count("strategy 2") == 2
+        assert values(task.printed) == pytest.approx(expected, rel=1e-5)
+
+
+UNSEEDED = """
+import keras
+import numpy as np
+rng = np.random.default_rng()
+x = rng.normal(size=(96, 4))
+order = rng.permutation(96)
+model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+history = model.fit(x[order], x[order].sum(axis=1), batch_size=16, validation_split=0.25, verbose=0).history
+print("VALUES", *history["loss"], *history["val_loss"], *model.predict(x[:4], verbose=0).ravel())
+"""
+
+
+def test_program_without_a_seed_draws_alike_in_all_workers(tmp_path: Path) -> None:
+    one, other = run_script(write_script(tmp_path, UNSEEDED), TWO_WORKERS)
+    assert values(one.printed) == values(other.printed)
+    assert not [note for note in one.values["notes"] if "begins with other values" in note]
+
+
+def test_tensorflow_by_itself_loses_a_scope_and_reads_no_loaded_variables(tmp_path: Path) -> None:
+    [task] = run_function(
+        "tests.support.script_functions:scope_without_help",
+        Cluster(strategy="mirrored", devices=2),
+        folder=str(tmp_path),
+    )
+    assert task.values == {"kept": False, "told": True}
 
 
 OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -20,7 +20,7 @@ from tests.support.event_files import (
 )
 from tests.support.late import LateModule
 
-model_summaries = LateModule("raydist.training.replicas.model_summaries")
+model_summaries = LateModule("raydist.training.reporting.model_summaries")
 tensorboard = LateModule("raydist.training.reporting.tensorboard")
 # As TensorBoard lists them.
 TRAIN, VALIDATION, EVALUATOR = "chief/train", "chief/validation", "evaluator"

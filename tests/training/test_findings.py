@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.training.replicas.findings import NOT_COMPUTED, LossRule, LossVerdict, finding_of_errors
+from raydist.training.checks.findings import NOT_COMPUTED, LossVerdict, finding_of_errors
+from raydist.training.replicas.model_states import LossRule
 
 
 @pytest.mark.parametrize(

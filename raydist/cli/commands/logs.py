@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 import time
 from collections.abc import Container, Iterable
@@ -17,6 +16,7 @@ from raydist.cli.job_options import count_option, reading_options
 from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError, SpecError, StorageError
+from raydist.spec.log_noise import NoiseFilter
 from raydist.spec.quantities import parse_duration
 from raydist.spec.tasks import AnyTask, TaskId, TaskType, parse_any_task
 from raydist.spec.text import as_submitted, coloured_line, without_sequences
@@ -24,64 +24,6 @@ from raydist.spec.text import as_submitted, coloured_line, without_sequences
 if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
     from raydist.storage.timed_logs import LogLine, TimedLogReader
-
-# Of its C++ code, before and after absl has been set up.
-_PREFIX = (
-    r"(?:{level}0000 00:00:\d+\.\d+ +\d+ [\w./]+:\d+\] |\d{{4}}-\d\d-\d\d [\d:.]+: {level} [\w./]+:\d+\] )"
-)
-_WARNING = _PREFIX.format(level="[WE]")
-_NOISE = re.compile(
-    "|".join(
-        (
-            _PREFIX.format(level="I"),
-            r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
-            r"To enable the following instructions: .* rebuild TensorFlow",
-            _WARNING + r"Unable to register cu\w+ factory",
-            _WARNING + r"computation placer already registered",
-            # What ends an epoch, and a generator of Python.
-            _WARNING + r"Local rendezvous is aborting with status: OUT_OF_RANGE",
-            _WARNING
-            + r"Local rendezvous is aborting with status: FAILED_PRECONDITION: Input dataset was expected",
-            _WARNING + r"Input of GeneratorDatasetOp\S* will not be optimized",
-        )
-    )
-)
-# Of a host without GPUs; where a task has GPUs, this says why TensorFlow does not see them.
-_NO_GPUS = re.compile(
-    _PREFIX.format(level="[IWE]")
-    + r"(?:failed call to cuInit|(?:Could not find|Cannot dlopen).*(?:GPU|cuda))"
-)
-_CONTINUATION = re.compile(r"\t \[\[(?:\{\{node |type\.googleapis)")
-
-
-class NoiseFilter:
-    """Tells the noise of one task's log from the rest, line by line.
-
-    Args:
-      has_gpus: Whether the task has GPUs.
-
-    Attributes:
-      num_left_out: Lines that were noise so far.
-    """
-
-    def __init__(self, *, has_gpus: bool) -> None:
-        self._has_gpus = has_gpus
-        self.num_left_out = 0
-        self._was_noise = False
-
-    def keeps(self, line: str) -> bool:
-        """Whether a line is to be shown; called with each line in turn."""
-        continues_noise = self._was_noise and _CONTINUATION.match(line) is not None
-        self._was_noise = continues_noise or not self.keeps_alone(line)
-        self.num_left_out += self._was_noise
-        return not self._was_noise
-
-    def keeps_alone(self, line: str) -> bool:
-        """Whether a line is to be shown, regardless of the lines before it."""
-        if _NO_GPUS.match(line) is not None:
-            return self._has_gpus
-        return _NOISE.match(line) is None
-
 
 _POLL_S = 1.0
 

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from raydist.outcome.status import Command, TaskStatus
+from raydist.outcome.status import Command
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
@@ -24,7 +24,7 @@ from raydist.runtime.group.remains import Remains, Remnant
 from raydist.runtime.group.standbys import Standbys
 from raydist.runtime.host.address import accepts_tcp, split_address
 from raydist.runtime.host.salvage import wait_until_gone
-from raydist.runtime.task.actor import CONCURRENCY, TaskActor
+from raydist.runtime.task.actor import CONCURRENCY, News, TaskActor
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.spec.tasks import AnyTask, Resources, TaskId, TaskType
@@ -50,7 +50,7 @@ class ActorSet:
 
     Attributes:
       extras: The actors of the extra roles, which share the placement group.
-      last_statuses: Once they are stopped, the newest status of each task.
+      last_news: Once they are stopped, the last news of each task.
       has_kept: Whether the chief's agent may have a state of an attempt before to continue from.
     """
 
@@ -70,7 +70,7 @@ class ActorSet:
         self._commands: list[Any] = []
         self.extras = ExtraActors(())
         self.handles: dict[TaskId, Any] = {}
-        self.last_statuses: tuple[TaskStatus, ...] = ()
+        self.last_news: tuple[News, ...] = ()
         self.has_kept = False
         self._notes: tuple[str, ...] = ()
         self._standbys = Standbys(plan.job.standby, create=self._create_actor)
@@ -150,7 +150,7 @@ class ActorSet:
           roles: The tasks of the extra roles.
         """
         self._setups = {setup.task: setup for setup in setups}
-        self._is_stop_begun, self.last_statuses = False, ()
+        self._is_stop_begun, self.last_news = False, ()
         self._replaced, self._unheard = {}, []
         self.extras = ExtraActors(roles)
         resources: dict[AnyTask, Resources] = {setup.task: setup.resources for setup in setups}
@@ -321,7 +321,7 @@ class ActorSet:
             ray.wait(commands, num_returns=len(commands), timeout=_COMMANDS_S)
         ends = {self.handles[task].end.remote(for_another): task for task in tasks}
         answers = answers_in_time(ends, timeout_s=_END_S)
-        self.last_statuses = tuple(status for status in answers.values() if status is not None)
+        self.last_news = tuple(answers.values())
         return list(answers)
 
     def _kill_tasks(self, tasks: Sequence[TaskId]) -> None:

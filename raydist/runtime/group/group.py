@@ -18,7 +18,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError
-from raydist.outcome.status import Command, TaskState, TaskStatus
+from raydist.outcome.status import Command, TaskState
 from raydist.planning.assignment import TaskAssignment, make_assignments
 from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
@@ -27,7 +27,13 @@ from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.reachability import Reachability
 from raydist.runtime.group.actors import ActorSet
-from raydist.runtime.group.ledger import Answer, Ledger, Listener, progress_every_s
+from raydist.runtime.group.ledger import (
+    Answer,
+    Ledger,
+    Listener,
+    max_printed_bytes,
+    progress_every_s,
+)
 from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
 from raydist.runtime.host.firewall import check_not_public
 from raydist.runtime.host.log_capture import LogTarget
@@ -65,6 +71,7 @@ class LaunchSpec:
       runner: `package.module:Class` of every task's TaskRunner; None for raydist's own.
       datasets: The `ray.data.Dataset`s to stream to the workers, by name.
       on_hello: Called with the hello of each task once its process is up, replaced ones included.
+      shows_output: Whether somebody watches what a script prints.
     """
 
     connection: Connection
@@ -75,6 +82,7 @@ class LaunchSpec:
     runner: str | None = None
     datasets: Datasets = field(default_factory=dict)
     on_hello: Callable[[Hello], None] = lambda hello: None
+    shows_output: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +121,10 @@ class RayTaskGroup:
         # One of them, and Ray's reference to it: what all have in common.
         self._common: tuple[TaskAssignment, Any] | None = None
         self._progress_every_s = progress_every_s(len(plan.tasks))
-        self._listener = Listener(progress_every_s=self._progress_every_s)
+        self._listener = Listener(
+            progress_every_s=self._progress_every_s,
+            max_printed_bytes=max_printed_bytes(len(plan.tasks)) if launch.shows_output else 0,
+        )
         self._followed: set[Any] = set()
         self._awaited_extras: set[Any] = set()
         self._gone: set[TaskId] = set()  # tasks whose agents are
@@ -265,11 +276,17 @@ class RayTaskGroup:
         """The agents, once they are left to another attempt."""
         return self._actors
 
-    def last_statuses(self) -> tuple[TaskStatus, ...]:
-        """Returns, after `stop`, the newest status of each task that sent one since the last `poll`."""
-        for status in self._actors.last_statuses:
-            self._ledger.received(status)
-        return self._ledger.take_update().statuses
+    def last_update(self) -> GroupUpdate:
+        """Returns, after `stop`, what became known since the last `poll`."""
+        for answer in self._listener.take(timeout_s=0):
+            call: Any = answer.key
+            if isinstance(call, _Call) and call.name == "news" and answer.future.exception() is None:
+                self._ledger.printed(answer.future.result().printed)
+        for news in self._actors.last_news:
+            self._ledger.printed(news.printed)
+            if news.status is not None:
+                self._ledger.received(news.status)
+        return self._ledger.take_update()
 
     def _await(self, name: str, task: TaskId, ref: Any) -> None:
         agent, incarnation = self._actors.handles[task], self._ledger.incarnation_of(task)
@@ -432,6 +449,7 @@ class RayTaskGroup:
         self._await("run", task, run)
 
     def _take_news(self, news: News) -> None:
+        self._ledger.printed(news.printed)
         if news.status is None:
             return
         self._ledger.received(news.status)

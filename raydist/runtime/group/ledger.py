@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.printed import Printed
 from raydist.outcome.status import BEFORE_SERVICE, TaskFailure, TaskState, TaskStatus
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.tasks import TaskId, TaskType
@@ -28,6 +29,15 @@ _GATHER_S = 0.02
 _PROGRESS_EVERY_S = 0.5
 _ANSWERS_A_SECOND = 500
 _MOST_PROGRESS_S = 2.0
+
+
+# What scripts print, of all tasks each time that they tell their progress, and of one.
+_PRINTED_BYTES, _MOST_PRINTED_BYTES, _LEAST_PRINTED_BYTES = 1 << 20, 1 << 17, 1 << 12
+
+
+def max_printed_bytes(num_tasks: int) -> int:
+    """Returns how much of what its script prints each task of such a run tells at a time."""
+    return max(min(_PRINTED_BYTES // num_tasks, _MOST_PRINTED_BYTES), _LEAST_PRINTED_BYTES)
 
 
 def progress_every_s(num_tasks: int) -> float:
@@ -53,9 +63,10 @@ class Listener:
     An agent that nobody asks for long takes itself for cut off.
     """
 
-    def __init__(self, *, progress_every_s: float) -> None:
-        """Takes the seconds after which a task's progress alone is told."""
+    def __init__(self, *, progress_every_s: float, max_printed_bytes: int = 0) -> None:
+        """Takes the seconds after which a task's progress alone is told, and see `TaskActor.news`."""
         self._progress_every_s = progress_every_s
+        self._max_printed_bytes = max_printed_bytes
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[tuple[Answer, Any] | None] = queue.SimpleQueue()
         self._is_closed = False
@@ -90,13 +101,18 @@ class Listener:
 
     def _ask(self, key: Hashable, agent: Any, *, since: int) -> None:
         # Ray's own thread, which the callback runs in, is not to call Ray.
-        asked = agent.news.remote(since, self._progress_every_s).future()
-        asked.add_done_callback(lambda future: self._ready.put((Answer(key, future), agent)))
+        asked = agent.news.remote(since, self._progress_every_s, self._max_printed_bytes).future()
+
+        def take(future: Future[Any]) -> None:
+            answer = Answer(key, future)
+            self._answers.put(answer)  # here: what an agent has told as this was closed is not lost
+            self._ready.put((answer, agent))
+
+        asked.add_done_callback(take)
 
     def _follow_all(self) -> None:
         while (ready := self._ready.get()) is not None and not self._is_closed and ray.is_initialized():
             answer, agent = ready
-            self._answers.put(answer)
             if answer.future.exception() is None:  # else there is nobody to ask any more
                 self._ask(answer.key, agent, since=answer.future.result().seq)
 
@@ -115,6 +131,7 @@ class Ledger:
         self._started_at_s = started_at_s
         self._statuses: dict[TaskId, TaskStatus] = {}
         self._news: dict[TaskId, TaskStatus] = {}
+        self._printed: list[Printed] = []
         self._timings: dict[str, float] = {}
         self._drained: set[TaskId] = set()
         self._awaited: set[TaskId] = set()  # of those that have a status, the ones that do not train yet
@@ -219,6 +236,9 @@ class Ledger:
         if len(self._statuses) == len(self._tasks) and not self._awaited:
             self._mark("tasks_ready")
 
+    def printed(self, printed: Iterable[Printed]) -> None:
+        self._printed += printed
+
     def failed(self, failure: TaskFailure) -> None:
         hello = self.hellos.get(failure.task)
         known = self._statuses.get(failure.task) or TaskStatus(
@@ -233,8 +253,10 @@ class Ledger:
     def take_update(self) -> GroupUpdate:
         """Returns what is new since the last call."""
         news, self._news = self._news, {}
+        printed, self._printed = self._printed, []
         return GroupUpdate(
             statuses=tuple(news.values()),
+            printed=tuple(printed),
             all_placed=self.is_placed,
             all_addressed=self.all_addressed,
             timings=tuple(self._timings.items()),

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import ray
 
+from raydist.outcome.printed import Printed
 from raydist.outcome.status import Command, TaskStatus
 from raydist.planning.assignment import TaskAssignment, apply_changes, static_environment
 from raydist.planning.this_machine import usable_cores
@@ -39,10 +40,16 @@ _EXIT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class News:
-    """How a task stands; `seq` goes into the next call. None where it has nothing new to say."""
+    """How a task stands; `seq` goes into the next call.
+
+    Attributes:
+      status: None where it has nothing new to say.
+      printed: What its script has printed since the last answer.
+    """
 
     seq: int
     status: TaskStatus | None = None
+    printed: tuple[Printed, ...] = ()
 
 
 class _Statuses:
@@ -94,6 +101,7 @@ class TaskActor:
         self._may_vanish = False
         self._statuses = _Statuses()
         self._called_at_s = time.monotonic()
+        self._max_printed_bytes = 0
         self._setup: TaskSetup | None = None
         self._server: socket.socket | None = None  # between two processes
         # Here, as this is called in the main thread. Ray's own handler ends the process.
@@ -167,14 +175,19 @@ class TaskActor:
             assignment = dataclasses.replace(common, **own)
             self._life.run(assignment, code, RayParcels(keeper), _fetched(kept))
 
-    def news(self, since: int, progress_every_s: float) -> News:
+    def news(self, since: int, progress_every_s: float, max_printed_bytes: int) -> News:
         """Waits for a status after the one with that number, and returns the newest.
 
         Progress alone comes at whole multiples of `progress_every_s`, so that all tasks of a run wake its
         driver together; anything else at once.
+
+        Args:
+          max_printed_bytes: How much of what the script prints is returned; 0 where nobody watches.
         """
-        self._called_at_s = math.inf
+        self._called_at_s, self._max_printed_bytes = math.inf, max_printed_bytes
         news = self._statuses.after(since, progress_every_s=progress_every_s)
+        if (life := self._life) is not None and max_printed_bytes:
+            news = dataclasses.replace(news, printed=life.printed(max_bytes=max_printed_bytes))
         self._called_at_s = time.monotonic()
         return news
 
@@ -183,23 +196,23 @@ class TaskActor:
         if self._life is not None:
             self._life.command(command)
 
-    def end(self, for_another: bool) -> TaskStatus | None:
-        """Ends the process, stores what it has left and clears up; returns its last status.
+    def end(self, for_another: bool) -> News:
+        """Ends the process, stores what it has left and clears up; returns its last news, without a number.
 
         Args:
           for_another: Whether the agent is to have another process, for which its host stays prepared.
         """
-        life, status = self._life, None
+        life, news = self._life, News(seq=0)
         if for_another and self._setup is not None:
             self._hold_server(self._setup)
         if life is not None:
-            life.end()
-            status = self._status_of(life)
+            printed = life.end(max_bytes=self._max_printed_bytes)
+            news = News(seq=0, status=self._status_of(life), printed=printed)
             self._life = None
         for thread in self._endings:
             thread.join()
         self._endings.clear()
-        return status
+        return news
 
     def put_parcel(self, key: str, content: bytes) -> None:
         """Keeps what a task leaves for the others, until the next attempt."""

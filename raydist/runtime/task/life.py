@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import StorageError
+from raydist.outcome.printed import Printed
 from raydist.outcome.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
 from raydist.private_folders import HOST_TMPDIR, host_tmpdir
@@ -22,7 +23,7 @@ from raydist.runtime.host.firewall import advice, set_fence
 from raydist.runtime.host.hardware import read_machine
 from raydist.runtime.host.log_capture import LogCapture
 from raydist.runtime.host.post_mortem import OomCounter, examine
-from raydist.runtime.host.scratch import Scratch
+from raydist.runtime.host.scratch import Scratch, spool_path
 from raydist.runtime.host.software import installed_versions, package_versions
 from raydist.runtime.host.task_files import TaskFiles
 from raydist.runtime.task.child import Begin, Run
@@ -32,6 +33,7 @@ from raydist.runtime.task.parcels import RayParcels
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
 from raydist.runtime.task.runner import describe_failure
+from raydist.runtime.task.script_tail import ScriptTail
 from raydist.spec.quantities import write_bytes
 from raydist.spec.secrecy import Secrets, secrets_of
 from raydist.spec.text import as_submitted
@@ -79,6 +81,7 @@ class TaskLife:
         """
         self._scratch = Scratch.create(self._setup.scratch_name)
         self._capture = LogCapture(self._scratch.path, self._setup.log)
+        self._tail = ScriptTail(spool_path(self._scratch.path), self._setup.task)
         self._held: _Held | None = None
         try:
             self._capture.redirect()
@@ -161,15 +164,29 @@ class TaskLife:
             memory_limit_bytes=self._memory_limit_bytes,
         )
 
-    def end(self, *, patience_s: float = _PATIENCE_S) -> None:
+    def printed(self, *, max_bytes: int, is_last: bool = False) -> tuple[Printed, ...]:
+        """Returns what the script has printed since the last call; nothing of a train function.
+
+        Args:
+          max_bytes: How much of it is returned; lines beyond are counted.
+          is_last: Whether its process has ended.
+        """
+        status = self._last or (None if self._process is None else self._process.status)
+        if not max_bytes or status is None or status.output is None:
+            return ()
+        span = dataclasses.replace(status.output, is_over=status.output.is_over or is_last)
+        return self._tail.read(span, max_bytes=max_bytes)
+
+    def end(self, *, patience_s: float = _PATIENCE_S, max_bytes: int = 0) -> tuple[Printed, ...]:
         """Ends the process, stores what it has left, and leaves nothing on this host. Idempotent.
 
         Args:
           patience_s: How long the process may take to say how it stands before it is killed.
+          max_bytes: How much of what the script has printed since `printed` is returned.
         """
         with self._ending:
             if self._has_ended:
-                return
+                return ()
             self._is_ending = True
             has_died = self._process is not None and self._process.has_died
             if self._process is not None:
@@ -179,8 +196,10 @@ class TaskLife:
             sentence = None if files is None else files.store_rest()
             if sentence is not None and not has_died:  # else the next process writes it again, and says so
                 self._note(sentence)
+            printed = self.printed(max_bytes=max_bytes, is_last=True)
             self._release()
             self._has_ended = True
+            return printed
 
     def _release(self) -> None:
         self._capture.close()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import UnsupportedError
-from raydist.training.replicas.code_names import keras_kinds
+from raydist.training.user_code.code_names import keras_kinds
 
 # By class: those that a restore gives back. All else follows from how the callback was made.
 _KERAS_ATTRIBUTES = {

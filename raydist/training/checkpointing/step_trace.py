@@ -12,10 +12,10 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
-from raydist.training.replicas import side_effects
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.model_states import state_of
-from raydist.training.replicas.step_notes import described
+from raydist.training.user_code import side_effects
+from raydist.training.user_code.code_names import described
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.planning.assignment import TaskAssignment
@@ -40,7 +42,10 @@ class _Job:
 
 @contextlib.contextmanager
 def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> Iterator[None]:
-    """Has what the block makes made in a strategy's scope."""
+    """Has what the block makes made in a strategy's scope, with the same random numbers in all workers.
+
+    Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
+    """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
     index = assignment.task.index
     job = {
@@ -49,7 +54,12 @@ def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> 
         "is_chief": assignment.is_chief,
         "is_first_of_host": not hosts or hosts.index(hosts[index]) == index,
     }
-    with tf_private.changed(_Job, **job), strategy.scope():
+    seeds = random.Random(assignment.job.seed)
+    with (
+        tf_private.changed(_Job, **job),
+        tf_private.changed(np.random.bit_generator, randbits=seeds.getrandbits),
+        tf_private.scope_of_program(strategy),
+    ):
         yield
 
 

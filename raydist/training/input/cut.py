@@ -1,6 +1,7 @@
 """Gives each replica its slice of every global batch of a `tf.data` pipeline.
 
-Where it can, a worker maps the examples of its own replicas alone.
+Where it can, a worker maps the examples of its own replicas alone. train_data.py calls `cut_for_replicas` for
+loops; for models both Kerases call it, with the dataset that they read.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from raydist.training.cluster.strategy import only_cpu_replica
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input import walk, worker_order
 from raydist.training.input.walk import Place
-from raydist.training.replicas import slices
+from raydist.training.replicas import batch_slices
 from raydist.training.reporting import reporter
 from raydist.training.tf_private import Transformation
 
 # Makes an element of the slices that the local replicas have of a global batch.
-_ElementOf = Callable[[Sequence[slices.Slice]], Any]
+_ElementOf = Callable[[Sequence[batch_slices.Slice]], Any]
 
 
 def slices_of(place: Place, part: Part, element_of: _ElementOf) -> tf.data.Dataset:
@@ -52,7 +53,9 @@ def slices_of(place: Place, part: Part, element_of: _ElementOf) -> tf.data.Datas
         total = size if drops else num_global[0]
         return element_of(
             [
-                slices.slice_of_part(rows, replica, part.num_replicas, first=part.first, num_global=total)
+                batch_slices.slice_of_part(
+                    rows, replica, part.num_replicas, first=part.first, num_global=total
+                )
                 for replica in _replicas_of(part)
             ]
         )
@@ -66,8 +69,10 @@ def _replicas_of(part: Part) -> range:
 
 def _rows_of(part: Part, num_global: Any) -> tuple[Any, Any, Any]:
     """Returns first row, row after the last, and whether the first of the batch is needed for padding."""
-    start, _ = slices.bounds(num_global, part.first, part.num_replicas)
-    last_start, last_size = slices.bounds(num_global, part.first + part.num_local - 1, part.num_replicas)
+    start, _ = batch_slices.bounds(num_global, part.first, part.num_replicas)
+    last_start, last_size = batch_slices.bounds(
+        num_global, part.first + part.num_local - 1, part.num_replicas
+    )
     # The last of the worker's replicas has no more rows than the others.
     return start, last_start + last_size, last_size == 0
 
@@ -196,10 +201,10 @@ def part_of(
     Args:
       is_joined: Whether an element has the parts of all local replicas, as `strategy.run` takes them.
     """
-    is_even = slices.is_even(dataset.element_spec, part.num_replicas)
+    is_even = batch_slices.is_even(dataset.element_spec, part.num_replicas)
 
-    def element(ones: Sequence[slices.Slice]) -> Any:
-        parts = tuple(slices.EvenSlice(one.batch) if is_even else one for one in ones)
+    def element(ones: Sequence[batch_slices.Slice]) -> Any:
+        parts = tuple(batch_slices.EvenSlice(one.batch) if is_even else one for one in ones)
         if is_joined:
             return tf_private.regroup(parts, always_wrap=True)
         return parts[0] if part.num_local == 1 else parts
@@ -241,7 +246,7 @@ def _cut_at_end(dataset: tf.data.Dataset, part: Part, element_of: _ElementOf) ->
     def cut(*elements: Any) -> Any:
         batch = elements if is_tuple else elements[0]
         return element_of(
-            [slices.slice_of(batch, replica, part.num_replicas) for replica in _replicas_of(part)]
+            [batch_slices.slice_of(batch, replica, part.num_replicas) for replica in _replicas_of(part)]
         )
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -253,10 +258,10 @@ def _can_slice(dataset: Any, strategy: tf.distribute.Strategy) -> bool:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy not in (None, AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
         return False
-    slices.check_has_rows(dataset.element_spec)
+    batch_slices.check_has_rows(dataset.element_spec)
     specs = tf.nest.flatten(dataset.element_spec)
     if not specs or any(getattr(spec, "shape", tf.TensorShape(None)).rank in (None, 0) for spec in specs):
         return False
     # TPUs need static shapes, which only an even cut has.
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-    return not is_tpu or slices.is_even(dataset.element_spec, strategy.num_replicas_in_sync)
+    return not is_tpu or batch_slices.is_even(dataset.element_spec, strategy.num_replicas_in_sync)

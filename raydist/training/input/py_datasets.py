@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raydist.training.input.sources import Start
-from raydist.training.replicas.code_names import keras_kinds
+from raydist.training.user_code.code_names import keras_kinds
 
 
 def is_py_dataset(data: Any) -> bool:

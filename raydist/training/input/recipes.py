@@ -18,7 +18,7 @@ from raydist.data.examples import Files, leaves
 from raydist.data.sources.arrays import ArraySource
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives
-from raydist.training.replicas.slices import EvenSlice, Slice
+from raydist.training.replicas.batch_slices import EvenSlice, Slice
 
 BATCH_SIZE = 32  # Keras's default
 

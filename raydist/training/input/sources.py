@@ -15,7 +15,7 @@ from raydist.training import tf_private
 from raydist.training.input import shuffle_seeds
 from raydist.training.input.shuffle_seeds import Unread
 from raydist.training.replicas.accumulation import BatchGroups
-from raydist.training.replicas.slices import own_rows_of
+from raydist.training.replicas.batch_slices import own_rows_of
 from raydist.training.reporting import reporter
 
 _BEGIN_ANEW = (

@@ -1,4 +1,8 @@
-"""Reads `train_data` by TensorFlow's own conventions."""
+"""Reads `train_data` by TensorFlow's own conventions.
+
+In come a `tf.data.Dataset`, a function that makes one, or batches of raydist.data; out goes a dataset of this
+worker's data. trainers/ calls `read` and `read_batches`, and parameter_server/ what checks functions.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import cut, recipes, shuffle_seeds
-from raydist.training.replicas import slices
+from raydist.training.replicas import batch_slices
 from raydist.training.reporting.reporter import note
 
 NO_WEIGHT = (
@@ -221,7 +225,7 @@ _REMEDIES = {
         "the dataset reads no files that TensorFlow could divide among the workers, and its auto-shard "
         "policy is file; use --auto-shard data"
     ),
-    slices.UNLIKE_ROWS: slices.UNLIKE_ROWS,
+    batch_slices.UNLIKE_ROWS: batch_slices.UNLIKE_ROWS,
     NO_WEIGHT: NO_WEIGHT,
     "When providing an infinite dataset, you must": equal_workers.ENDLESS,
 }

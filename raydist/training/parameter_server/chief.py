@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.checks.loop_scalars import scalars_of
 from raydist.training.parameter_server import evaluation, fit, train_input
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
 from raydist.training.parameter_server.returned_values import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.staleness import shared_updates
-from raydist.training.replicas.loop_scalars import scalars_of
 from raydist.training.trainers import custom_loop
 from raydist.training.trainers.base import (
     EvaluateRequest,

@@ -19,7 +19,7 @@ from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.parameter_server.returned_values import LocalMetrics, ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import StepFeed, check_made_inside, checked_dataset
-from raydist.training.replicas import own_logs, slices
+from raydist.training.replicas import batch_slices, step_logs
 from raydist.training.trainers import evaluation
 from raydist.training.trainers.base import EvaluateRequest, PredictRequest, TaskRun
 
@@ -89,7 +89,7 @@ class WorkerEvaluation:
             tally.add(state)
             lasts.append(last)
         returned = dict(zip(self._returned.names, self._of_last_batch(np.array(lasts)), strict=True))
-        return own_logs.joined(returned, self._metrics.results(tally), self._returned.shown.metrics)
+        return step_logs.joined(returned, self._metrics.results(tally), self._returned.shown.metrics)
 
     def _of_last_batch(self, lasts: np.ndarray) -> np.ndarray:
         """Returns what the step has returned of the last batch of all, as Keras's logs have it.
@@ -149,7 +149,7 @@ class WorkerEvaluation:
             step = functools.partial(self._returned.run, element)
             updated, scalars = self._metrics.updated(state[:-1], step)
             parts = self._strategy.experimental_local_results(element)
-            num_examples = tf.cast(tf.add_n([slices.num_rows(part) for part in parts]), tf.float64)
+            num_examples = tf.cast(tf.add_n([batch_slices.num_rows(part) for part in parts]), tf.float64)
             last = tf.concat([tf.cast(scalars, tf.float64), [num_examples, state[-1][-1] + 1]], axis=0)
             return (*updated, last)
 

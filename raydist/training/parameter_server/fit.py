@@ -29,7 +29,7 @@ from raydist.training.parameter_server.returned_values import LocalMetrics, Retu
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.staleness import shared_updates
 from raydist.training.parameter_server.train_input import Feed
-from raydist.training.replicas import own_logs
+from raydist.training.replicas import step_logs
 from raydist.training.reporting.logs import floats
 from raydist.training.stepping.callbacks import CallbackCalls
 from raydist.training.stepping.packing import hooks_of_test_batches, watches_batches
@@ -272,7 +272,7 @@ class _Training:
     def _logs(self, tally: Tally, returned: Mapping[str, float]) -> dict[str, Any]:
         """Returns the metrics so far, and what the last step has returned besides them, as Keras does."""
         shown = {} if self._returned is None else self._returned.shown.metrics
-        return own_logs.joined(returned, self._metrics.results(tally), shown)
+        return step_logs.joined(returned, self._metrics.results(tally), shown)
 
 
 class _RunningLogs(UserDict[str, Any]):

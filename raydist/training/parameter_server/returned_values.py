@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import metric_check, own_logs
+from raydist.training.checks import metric_check
+from raydist.training.replicas import step_logs
 from raydist.training.reporting.logs import numbers
 
 
@@ -32,7 +33,7 @@ class ReturnedScalars:
         self._strategy = strategy
         self._step = step
         self.names: tuple[str, ...] = ()
-        self.shown = own_logs.Results(model)
+        self.shown = step_logs.Results(model)
         # Looked at in the first trace only: in others a metric's variables may have stand-ins.
         self._is_seen = model is None
 
@@ -54,7 +55,7 @@ class ReturnedScalars:
         return tf.add_n(list(per_replica)) / len(per_replica)
 
     def _packed_step(self, batch: Any) -> tf.Tensor:
-        scalars = own_logs.as_tensors(self._step(batch))
+        scalars = step_logs.as_tensors(self._step(batch))
         if not self._is_seen:
             self.shown.look_at(scalars)
             self._is_seen = True

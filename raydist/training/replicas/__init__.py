@@ -1,1 +1,1 @@
-"""One replica's part of a batch, a loss, a gradient and a metric, and checks that the parts add up."""
+"""What a replica computes: its part of a batch, losses, gradients and logs, and their all-reduce."""

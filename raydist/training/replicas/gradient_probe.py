@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import op_types, tf_private
-from raydist.training.replicas import linearity
+from raydist.training.user_code import linearity
 
 
 @dataclass(frozen=True)

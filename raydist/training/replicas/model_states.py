@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import enum
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from raydist.training.replicas.findings import LossRule
+
+class LossRule(enum.Enum):
+    """How the losses of a training step are written.
+
+    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
+      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
+    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
+      themselves, and the optimizer weights each replica's gradients by its share.
+    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
+    """
+
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+    SUM = "sum"
 
 
 @dataclass
@@ -18,7 +32,7 @@ class ModelState:
       rule: What it trains by; None where that is not decided. `evaluation_rule`: by which its test step shows
         losses, where that was looked at.
       traced: `step_trace.Traced` of its `train_step`, if that is the user's own.
-      shown: `own_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
+      shown: `step_logs.Results` of the step that runs, or ran last; None for one of Keras's own.
       has_shown: Whether a step has run. If not, a function of the user's own runs the steps.
       returned: What each virtual replica has returned, by name, in the last training step (True), and in the
         last test step (False).

@@ -3,6 +3,9 @@
 The gradient of the global batch is the sum of the replicas' gradients, if each replica's loss is weighted
 by its share of the examples. Who applies that weight is the `LossRule`: Keras's losses do it themselves, a
 user's `tf.reduce_mean` does not.
+
+batch_slices.py enters `use_share` around each replica's step. The patched losses, metrics and optimizers of
+keras_patches/ then ask here what to scale: Keras calls them, so nothing can be passed to them.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import gradient_probe, linearity
-from raydist.training.replicas.findings import LossRule
+from raydist.training.replicas import gradient_probe
+from raydist.training.replicas.model_states import LossRule
+from raydist.training.user_code import linearity
 
 # Of shares and amounts: a model may compute in float64, whose losses must not be weighted more coarsely.
 SHARE_TYPE = tf.float64

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from raydist.outcome.printed import OutputSpan
 from raydist.outcome.status import (
     Collective,
     Command,
@@ -96,7 +99,33 @@ class TaskProgress:
         self._rate_step = 0
         self._rate_at_s: float | None = None
         self._resumable_step = 0
+        self._log_fd: int | None = None
+        self._output: OutputSpan | None = None
         self.collective: Collective | None = None
+
+    @contextmanager
+    def prints_output(self) -> Iterator[None]:
+        """Tells where the log has what is printed in the block, by any code of the process."""
+        _flush_output()
+        with self._lock:
+            self._log_fd = os.dup(1)
+            start = os.fstat(self._log_fd).st_size
+            self._output = OutputSpan(start=start, end=start)
+        try:
+            yield
+        finally:
+            _flush_output()
+            with self._lock:
+                span = self._output_so_far()
+                self._output = span and replace(span, is_over=True)
+                os.close(self._log_fd)
+                self._log_fd = None
+
+    def _output_so_far(self) -> OutputSpan | None:
+        """Returns where the script's output is; the caller holds the lock, so that nothing else is in it."""
+        if self._output is not None and self._log_fd is not None:
+            self._output = replace(self._output, end=os.fstat(self._log_fd).st_size)
+        return self._output
 
     def settle_first(self, settle: Callable[[], None]) -> None:
         """Takes what `settle` calls, which may call the other methods."""
@@ -124,7 +153,9 @@ class TaskProgress:
                 self._status = status = replace(status, steps_per_s=rate)
                 self._rate_step, self._rate_at_s = status.step, now
             reports = tuple(self._reports)
-            return replace(status, at_s=now, reports=reports, collective=self.collective)
+            return replace(
+                status, at_s=now, reports=reports, collective=self.collective, output=self._output_so_far()
+            )
 
     def _change(self, **fields: Any) -> None:
         with self._lock:
@@ -271,3 +302,10 @@ class TaskProgress:
         with self._lock:
             failure = replace(failure, step=self._resumable_step, at_s=self._clock())
             self._status = replace(self._whole(), state=TaskState.FAILED, failure=failure)
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # The script may have closed it, or put anything in its place.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()

@@ -1,1 +1,1 @@
-"""How steps run: several in one call, with callbacks, and at which pace. One call of `fit`."""
+"""How steps run: several in one call, with callbacks, and how long they take. One call of `fit`."""

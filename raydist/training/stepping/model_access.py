@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raydist.training.replicas import bytecode
+from raydist.training.user_code import bytecode
 
 # More than this are not looked through.
 _MOST = 1000

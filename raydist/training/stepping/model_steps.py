@@ -1,4 +1,9 @@
-"""The function that runs a Keras model's steps, for either Keras: on replicas, several steps in a call."""
+"""The function that runs a Keras model's steps, for either Keras: on replicas, several steps in a call.
+
+In come a model and its `train_step`, `test_step` or `predict_step`. Out goes what Keras keeps as
+`train_function` and so on; before the first step runs, checks/ looks at it. The models of keras_patches/ call
+`make_step_function` and `make_predict_function`.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +14,17 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
+from raydist.training.checks import layer_notes, loss_rules, metric_check
+from raydist.training.checks.update_check import UpdateCheck, check_update
 from raydist.training.cluster import gathered_rows, kept_totals
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import (
-    accumulation,
-    code_names,
-    compilation,
-    layer_notes,
-    loss_rules,
-    metric_check,
-    own_logs,
-    side_effects,
-    slices,
-)
-from raydist.training.replicas.accumulation import Group, UpdateCheck
-from raydist.training.replicas.findings import LossRule
+from raydist.training.replicas import accumulation, batch_slices, compilation, step_logs
+from raydist.training.replicas.accumulation import Group
+from raydist.training.replicas.model_states import LossRule
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
-from raydist.training.replicas.step_notes import location_of
 from raydist.training.reporting import reporter
 from raydist.training.stepping import fit_session, step_calls
+from raydist.training.user_code import code_names, side_effects
 
 
 def refuse_own_functions(model: Any) -> None:
@@ -35,7 +32,7 @@ def refuse_own_functions(model: Any) -> None:
     if (function := code_names.own_step_function(model)) is not None:
         steps = function.__name__.removeprefix("make_").replace("function", "step")
         raise UnsupportedError(
-            f"{function.__qualname__} in {location_of(function)} "
+            f"{function.__qualname__} in {code_names.location_of(function)} "
             "does not call Keras's, which raydist replaces: it would get the parts of several replicas in "
             f"place of batches. Override {steps}, or call super().{function.__name__}"
         )
@@ -47,7 +44,7 @@ def run(
     *,
     rule: LossRule,
     check: UpdateCheck,
-    shown: own_logs.Results | None,
+    shown: step_logs.Results | None,
     metric_variables: Sequence[tf.Variable],
 ) -> Any:
     """Runs `step` on each of a replica's batches, and updates the weights once, by all of them.
@@ -71,17 +68,17 @@ def run(
             use_share(share, rule, is_model_step=True, total_of=in_turn(totals)),
             accumulation.collecting(accumulated),
         ):
-            return step(slices.own_rows_of(element))
+            return step(batch_slices.own_rows_of(element))
 
     for given, share in zip(elements, shares, strict=True):
         element = accumulated.after(given)
         outputs.append(
-            slices.keep_on_padding(metric_variables, element, lambda: run_batch(element, share))  # noqa: B023
+            batch_slices.keep_on_padding(metric_variables, element, lambda: run_batch(element, share))  # noqa: B023
         )
     accumulated.apply()
     if shown is None:
         return outputs[-1]
-    return own_logs.of_update(outputs, shares, shown)
+    return step_logs.of_update(outputs, shares, shown)
 
 
 def _totals(elements: Sequence[Any], shares: Sequence[tf.Tensor], check: UpdateCheck) -> list[tf.Tensor]:
@@ -90,7 +87,7 @@ def _totals(elements: Sequence[Any], shares: Sequence[tf.Tensor], check: UpdateC
         return []
     own = []
     for element, share in zip(elements, shares, strict=True):
-        amounts = tf.stack(check.amounts(slices.own_rows_of(element)))
+        amounts = tf.stack(check.amounts(batch_slices.own_rows_of(element)))
         own.append(tf.where(share > 0, amounts, tf.zeros_like(amounts)))
     total = tf.add_n(own)
     context = tf.distribute.get_replica_context()
@@ -115,11 +112,11 @@ def make_predict_function(
         step = tf.function(step, reduce_retracing=True, jit_compile=True)
 
     def replica_step(element: Any) -> Any:
-        return slices.drop_padding(slices.run_slice(step, element), element)
+        return batch_slices.drop_padding(batch_slices.run_slice(step, element), element)
 
     def of_all(element: Any) -> Any:
         outputs = strategy.run(replica_step, args=(element,))
-        if isinstance(element, slices.Shard) and not is_virtual(strategy):
+        if isinstance(element, batch_slices.Shard) and not is_virtual(strategy):
             return of_shards(outputs, strategy, reduction="concat")
         return gathered_rows.of_all_replicas(outputs, strategy)
 
@@ -131,7 +128,7 @@ def make_predict_function(
 
     def call(elements: Sequence[Any]) -> Any:
         with layer_notes.refusing_constant_rows(model, strategy):
-            return traced([slices.for_replicas(element, strategy) for element in elements])
+            return traced([batch_slices.for_replicas(element, strategy) for element in elements])
 
     return call
 
@@ -141,7 +138,7 @@ def make_step_function(
     step: Callable[[Any], Any],
     *,
     is_training: bool,
-    shown: own_logs.Results | None,
+    shown: step_logs.Results | None,
     metric_variables: Callable[[], Sequence[tf.Variable]],
     finish: Callable[[Any], Any],
     build: Callable[[], object] = lambda: None,
@@ -165,13 +162,14 @@ def make_step_function(
 
     def replica_step(element: Any) -> Any:
         rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
-
-        def run() -> Any:
-            return slices.run_slice(
-                step, element, rule=rule, is_model_step=True, is_evaluation=not is_training
-            )
-
-        outputs = slices.keep_on_padding(metric_variables(), element, run)
+        outputs = batch_slices.run_slice(
+            step,
+            element,
+            kept=metric_variables(),
+            rule=rule,
+            is_model_step=True,
+            is_evaluation=not is_training,
+        )
         after_step()
         return outputs
 
@@ -192,7 +190,7 @@ def make_step_function(
         outputs = replica_step(element)
         if shown is None:
             # Keras 3 shows the variable itself for a metric whose `result` returns it.
-            return own_logs.as_tensors(outputs)
+            return step_logs.as_tensors(outputs)
         return shown.weighted(outputs, element)
 
     @tf.autograph.experimental.do_not_convert
@@ -204,7 +202,7 @@ def make_step_function(
         # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
         # per step, and halve the step rate. Where a callback reads them, `call` does so. The logs of an epoch
         # are read from the metrics, whose variables are summed over all replicas.
-        return own_logs.of_replicas(strategy, outputs)
+        return step_logs.of_replicas(strategy, outputs)
 
     def is_undecided(is_group: bool) -> bool:
         if not is_training:
@@ -239,7 +237,7 @@ def make_step_function(
 
     def look_at_groups(element_spec: Any) -> None:
         nonlocal update_check
-        update_check = accumulation.check_update(model, step, element_spec)
+        update_check = check_update(model, step, element_spec)
         if not loss_rules.is_undecided(model, strategy, is_group=True):
             loss_rules.check_rule(model)
 
@@ -259,7 +257,7 @@ def make_step_function(
         one_step,
         run_eagerly=model.run_eagerly,
         jit_compile=compilation.is_compiled(model, strategy),
-        on_batch=slices.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
+        on_batch=batch_slices.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
         first_look=first_look,
         on_graph=look_at_graph if is_training else None,
     )
@@ -267,11 +265,11 @@ def make_step_function(
     unnoted = [] if shown is None or strategy.num_replicas_in_sync == 1 else [shown]
 
     def call(elements: Any) -> Any:
-        own_logs.set_shown(model, shown)
+        step_logs.set_shown(model, shown)
         with kept_totals.changing(), layer_notes.refusing_constant_rows(model, strategy):
             outputs = function(elements)
         if isinstance(elements, step_calls.StepCall):
-            outputs = own_logs.of_task(model, outputs, is_training=is_training)
+            outputs = step_logs.of_task(model, outputs, is_training=is_training)
         while unnoted:
             own_step = type(model).train_step if is_training else type(model).test_step
             unnoted.pop().note_derived(own_step)

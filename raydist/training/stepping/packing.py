@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raydist.training.replicas.bytecode import does_nothing
-from raydist.training.replicas.code_names import is_keras
 from raydist.training.stepping.hooks import Hooks
+from raydist.training.user_code.bytecode import does_nothing
+from raydist.training.user_code.code_names import is_keras
 
 Means = Callable[[Sequence[float]], Sequence[float]]
 

@@ -1,4 +1,7 @@
-"""A `fit` that the user calls: raydist's callbacks in it, and reports where it has none that reports."""
+"""A `fit` that the user calls: raydist's callbacks in it, and reports where it has none that reports.
+
+The `fit` of either Keras's models calls `session_of` with its arguments; `ctx.fit` comes through it too.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.spec.tasks import TaskType
+from raydist.training.checks import layer_notes, loss_rules
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
-from raydist.training.replicas import layer_notes, loss_rules, model_summaries
-from raydist.training.replicas.code_names import keras_kinds
-from raydist.training.reporting import reporter
+from raydist.training.reporting import model_summaries, reporter
 from raydist.training.reporting.logs import floats
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
 from raydist.training.stepping.callbacks import prepared
 from raydist.training.stepping.fit_session import FitSession
 from raydist.training.stepping.hooks import Hooks, in_run_order, users_of
-from raydist.training.stepping.pace import PaceReport
+from raydist.training.stepping.step_timing import PaceReport
+from raydist.training.user_code.code_names import keras_kinds
 
 _LOST = (
     "model.fit without ctx.callbacks() stores no checkpoints, so a new attempt trains from the start, and "

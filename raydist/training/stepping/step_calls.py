@@ -1,4 +1,8 @@
-"""Several steps of a model in one call: the data of the call, and the function that runs it."""
+"""Several steps of a model in one call: the data of the call, and the function that runs it.
+
+keras_patches/ makes a `StepCall` of Keras's iterator for each call; model_steps.py makes the function by
+`call_of_steps`, from one step. packing.py decides how many steps a call has.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training.replicas import slices
+from raydist.training.replicas import batch_slices
 from raydist.training.replicas.accumulation import Group
-from raydist.training.stepping import pace
+from raydist.training.stepping import step_timing
 
 
 class StepCall:
@@ -74,8 +78,8 @@ class StepCall:
         return _of_step(self._next_batch, self.batches_per_step)
 
     def _next_batch(self) -> Any:
-        element = pace.next_element(self.iterator)
-        return slices.as_part(element) if self._is_shared else element
+        element = step_timing.next_element(self.iterator)
+        return batch_slices.as_part(element) if self._is_shared else element
 
 
 def _of_step(next_batch: Callable[[], Any], batches_per_step: int) -> Any:
@@ -187,7 +191,7 @@ def _iterator_of_one(element: Any, spec: Any) -> Any:
 
     A `tf.function` is not traced anew for it.
     """
-    pace.give_back(element)
+    step_timing.give_back(element)
 
     @tf.autograph.experimental.do_not_convert
     def of_type(*parts: tf.Tensor) -> Any:
@@ -228,7 +232,7 @@ class _Loop:
         return self._run.get_concrete_function(iterator, tf.constant(1)).graph
 
     def _next(self, iterator: Any) -> Any:
-        return _of_step(lambda: pace.next_element(iterator), self._batches_per_step)
+        return _of_step(lambda: step_timing.next_element(iterator), self._batches_per_step)
 
     def _run_scalars(self, iterator: Any, count: tf.Tensor) -> Any:
         def body(index: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -103,6 +103,7 @@ from raydist.training.tf_private.strategies import (
     meaning_over as meaning_over,
     prepare_replica_threads as prepare_replica_threads,
     regroup as regroup,
+    scope_of_program as scope_of_program,
     select_replica as select_replica,
     spec_of_replica as spec_of_replica,
     update_context as update_context,

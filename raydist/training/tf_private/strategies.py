@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ from tensorflow.python.distribute import (
     values as distributed_values,
 )
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+from tensorflow.python.saved_model import load
 
 from raydist.training.tf_private.attributes import around, changed
 from raydist.training.tf_private.functions import inlined_functions
@@ -43,6 +46,40 @@ def create_mirrored_variable(
     return distribute_utils.create_mirrored_variable(
         strategy, create, classes, distribute_utils.VARIABLE_POLICY_MAPPING, **options
     )
+
+
+@contextlib.contextmanager
+def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Enters a strategy's scope for a program in this thread that knows nothing of it.
+
+    The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: it is
+    entered again then. Functions of a SavedModel read this process's copies of variables, where TensorFlow
+    has placeholders for them outside of replicas (load.py, `_WrapperFunction`).
+    """
+    thread, stack = threading.get_ident(), type(ops._default_graph_stack)
+    reset, entered = stack.reset, [strategy.scope()]
+    call = load._WrapperFunction._call_flat
+
+    def reset_inside(self: Any) -> None:
+        reset(self)
+        if threading.get_ident() == thread:
+            entered[0] = strategy.scope()
+            entered[0].__enter__()
+
+    def call_with_own(self: Any, args: Any, captured_inputs: Any) -> Any:
+        if tf.distribute.in_cross_replica_context():
+            captured_inputs = [
+                one._primary.handle if distribute_utils.is_distributed_variable(one) else one
+                for one in captured_inputs
+            ]
+        return call(self, args, captured_inputs)
+
+    with changed(stack, reset=reset_inside), changed(load._WrapperFunction, _call_flat=call_with_own):
+        entered[0].__enter__()
+        try:
+            yield
+        finally:
+            entered[0].__exit__(None, None, None)
 
 
 def is_in_replica() -> bool:

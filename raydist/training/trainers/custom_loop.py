@@ -1,4 +1,8 @@
-"""ctx.train_steps: a loop of the user's steps, several in each `tf.function`."""
+"""ctx.train_steps: a loop of the user's steps, several in each `tf.function`.
+
+keras_fit.py calls `begin`, which finds where the loop continues, and then `run_steps`, which returns the
+scalars of the last call. parameter_server/chief.py shares `begin` and `Loop`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,17 @@ from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
 from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
+from raydist.training.checks import layer_notes, loop_rules
+from raydist.training.checks.loop_rules import LoopRule
+from raydist.training.checks.loop_scalars import scalars_of
 from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
-from raydist.training.replicas import compilation, layer_notes, loss_rules, own_logs, side_effects, slices
-from raydist.training.replicas.loop_scalars import scalars_of
-from raydist.training.replicas.loss_rules import LoopRule
+from raydist.training.replicas import batch_slices, compilation, step_logs
 from raydist.training.reporting.logs import REPORT_INTERVAL_S
-from raydist.training.stepping import pace
-from raydist.training.stepping.pace import PaceReport
+from raydist.training.stepping import step_timing
+from raydist.training.stepping.step_timing import PaceReport
 from raydist.training.trainers.base import LoopRequest, TaskRun
+from raydist.training.user_code import side_effects
 
 
 class Loop:
@@ -215,14 +221,13 @@ def _make_call(
 
     def replica_step(element: Any) -> tf.Tensor:
         assert rule is not None
-
-        def run() -> Any:
-            return slices.run_slice(converted, element, rule=rule.rule)  # type: ignore[union-attr]
-
-        scalars = scalars_of(slices.keep_on_padding(metric_variables, element, run), step_fn=step_fn)
+        returned = batch_slices.run_slice(converted, element, kept=metric_variables, rule=rule.rule)
+        scalars = scalars_of(returned, step_fn=step_fn)
         names[:] = scalars
         values = tf.stack([tf.cast(one, tf.float64) for one in scalars.values()])
-        share = element.share if isinstance(element, slices.Slice) else 1.0 / strategy.num_replicas_in_sync
+        share = (
+            element.share if isinstance(element, batch_slices.Slice) else 1.0 / strategy.num_replicas_in_sync
+        )
         is_sum = tf.constant([name in rule.sums for name in names])
         # The share of a padding example is 0, but its loss may be anything: 0 * inf would be NaN.
         return tf.where(share > 0, tf.where(is_sum, values, values * share), tf.zeros_like(values))
@@ -248,9 +253,9 @@ def _make_call(
     def first_step(element: Any) -> tf.Tensor:
         function = traced_step()
         graph = function.get_concrete_function(element).graph
-        own_logs.check_names(strategy, names, step="step_fn")
+        step_logs.check_names(strategy, names, step="step_fn")
         before_first(graph)
-        if isinstance(strategy.experimental_local_results(element)[0], slices.Slice):
+        if isinstance(strategy.experimental_local_results(element)[0], batch_slices.Slice):
             changed = tf_private.changed_variables(graph)
             metric_variables[:] = [one for one in changed if tf_private.is_synchronized_on_read(one)]
         if metric_variables:  # which only the trace has shown
@@ -267,7 +272,7 @@ def _make_call(
     def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
         _, total = tf.while_loop(
             lambda index, total: index < count,
-            lambda index, total: (index + 1, total + one_step(pace.next_element(iterator))),
+            lambda index, total: (index + 1, total + one_step(step_timing.next_element(iterator))),
             [tf.constant(0), before],
             parallel_iterations=1,
         )
@@ -279,9 +284,9 @@ def _make_call(
         nonlocal rule
         left, before = count, None
         if rule is None:
-            element = pace.next_element(iterator)
+            element = step_timing.next_element(iterator)
             with side_effects.undone(step_fn):
-                rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, num_workers=num_workers)
+                rule = loop_rules.rule_of_loop(step_fn, element, strategy=strategy, num_workers=num_workers)
             left, before = count - 1, first_step(element)
         if before is None:
             before = tf.zeros([num_local, len(names)], tf.float64)

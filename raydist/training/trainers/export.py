@@ -22,9 +22,10 @@ from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints, non_finite_note
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.replicas import side_effects, slices
+from raydist.training.replicas import batch_slices
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tf_messages import cause_of
+from raydist.training.user_code import side_effects
 
 logger = logging.getLogger(__name__)
 
@@ -128,13 +129,13 @@ def _clean_copy(model: Any, assets: Path, inputs: Any) -> Any:
     copy = _unbuilt_copy(model)
     if not adapter.knows_inputs(copy):
         try:
-            copy(slices.zeros_of(inputs))  # as the batches have built the model
+            copy(batch_slices.zeros_of(inputs))  # as the batches have built the model
         except Exception:  # the layers may raise anything
             # In a graph sizes that differ from batch to batch are not known: the length of lists, as of a
             # column of Ray Data, is then what the model makes of it.
             copy = _unbuilt_copy(model)
             with tf.__internal__.FuncGraph("build_graph").as_default():
-                copy(slices.zeros_of(inputs))
+                copy(batch_slices.zeros_of(inputs))
     elif not copy.built:
         copy.build_from_config(model.get_build_config())
     for number, (old, new) in enumerate(zip(model._flatten_layers(), copy._flatten_layers(), strict=True)):

@@ -1,4 +1,8 @@
-"""SynchronousTrainer: Keras's own `fit` and a loop of steps, on the replicas of this task and its peers."""
+"""SynchronousTrainer: Keras's own `fit` and a loop of steps, on the replicas of this task and its peers.
+
+session.py makes one for each task, and context.py hands it the calls of `ctx.fit`, `ctx.train_steps` and so
+on as requests. Out go a `History` or the loop's scalars, checkpoints, reports and the export.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Keras callbacks around the user's own: restore, count, report, save. One pair for each `fit`."""
+"""Keras callbacks around the user's own: restore, count, report, save. One pair for each `fit`.
+
+Both callbacks of a pair share a `FitPosition`, which says where the `fit` stands. keras_fit.py and
+parameter_server/fit.py put them into a `ctx.fit`; `ctx.callbacks()` returns them for a `fit` of the user's.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raydist.training.checkpointing.schedule import KeepSchedule
+from raydist.training.checks import layer_notes, loss_rules
 from raydist.training.cluster import collectives
 from raydist.training.input import sources
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.replicas import layer_notes, loss_rules, model_summaries
-from raydist.training.reporting import reporter
+from raydist.training.reporting import model_summaries, reporter
 from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.fit_session import FitHooks
-from raydist.training.stepping.pace import PaceReport
+from raydist.training.stepping.step_timing import PaceReport
 from raydist.training.trainers import model_state
 from raydist.training.trainers.base import TaskRun
 from raydist.training.trainers.fit_position import FitPosition

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raydist.cli.commands.logs import NoiseFilter
+from raydist.spec.log_noise import NoiseFilter
 from raydist.spec.tasks import TaskId
 from raydist.storage.log_times import encode_marks
 from raydist.storage.run_record import RunRecordStore

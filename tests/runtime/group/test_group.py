@@ -190,7 +190,7 @@ def test_stop_hands_over_what_the_tasks_did_since_the_last_poll(start: Start, wa
     known = {task: drive.statuses[task].step for task in BOTH}
     time.sleep(0.7)  # longer than two pushes are apart
     drive.group.stop()
-    last = {str(status.task): status for status in drive.group.last_statuses()}
+    last = {str(status.task): status for status in drive.group.last_update().statuses}
     assert all(last[task].step > known[task] for task in BOTH)
     assert [last[task].state for task in BOTH] == [TaskState.RUNNING] * 2
 
@@ -235,7 +235,9 @@ def test_what_a_task_that_fails_has_written_is_kept(
     kept = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
     assert kept == {"log.csv", "working_dir/model.keras", "worker-1/log.csv"}
     assert (output / "log.csv").read_text() == "worker/0"
-    notes = [note for status in drive.group.last_statuses() for note in status.notes if "run keeps" in note]
+    notes = [
+        note for status in drive.group.last_update().statuses for note in status.notes if "run keeps" in note
+    ]
     said = "the run keeps 1 file (8 B) that the job wrote into its working folder: model.keras"
     assert notes == ([] if how == "sigkill" else [said])
 

@@ -20,8 +20,9 @@ from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import replaces
-from raydist.training.replicas import accumulation, bytecode, gradient_probe, gradients
+from raydist.training.replicas import accumulation, gradient_probe, gradients
 from raydist.training.replicas.replica_share import num_replicas
+from raydist.training.user_code import bytecode
 
 # Optimizers that a LossScaleOptimizer wraps: it has summed the gradients that they get.
 _inner: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -1,4 +1,8 @@
-"""RaydistTrainer: how models of Keras 3 train, evaluate and predict on several replicas."""
+"""RaydistTrainer: how models of Keras 3 train, evaluate and predict on several replicas.
+
+Its methods do what is raydist's and call Keras's own by `super()`. epochs.py decides which steps go into a
+call, stepping/model_steps.py makes the functions that run them.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,16 @@ from keras.src.trainers import trainer as base_trainer
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
+from raydist.training.checks import layer_notes
 from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics, equalize_statistics
 from raydist.training.keras_patches.replacement import overrides, replaces
-from raydist.training.replicas import code_names, layer_notes, own_logs, replica_share, slices
+from raydist.training.replicas import batch_slices, replica_share, step_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit
+from raydist.training.user_code import code_names
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +143,7 @@ class RaydistTrainer(tf_trainer.TensorFlowTrainer):
         strategy = self.distribute_strategy
         if not is_distributed(strategy):
             return super()._make_function(step_function)
-        converted, shown = converted_step(self, step_function), own_logs.Results(self)
+        converted, shown = converted_step(self, step_function), step_logs.Results(self)
         is_own = not code_names.is_keras(step_function)
         return model_steps.make_step_function(
             self,
@@ -183,9 +189,9 @@ class RaydistTrainer(tf_trainer.TensorFlowTrainer):
         results = super()._get_metrics_result_or_logs(logs)
         if results is not logs:
             # A validation would change the variable that is a metric's result.
-            results = own_logs.as_tensors(results)
+            results = step_logs.as_tensors(results)
         is_stock = tf_private.is_default(self.distribute_strategy)
-        return results if is_stock else own_logs.of_epoch(self, logs, results)
+        return results if is_stock else step_logs.of_epoch(self, logs, results)
 
     @overrides("self", because="it reads each variable of each metric by a collective of its own")
     def get_metrics_result(self) -> Any:
@@ -212,7 +218,7 @@ def build(model: Any, element_spec: Any) -> None:
             model._symbolic_build(data_batch=element_spec)
         except Exception as error:
             if not has_own_step:
-                for name in slices.foreign_types(element_spec):
+                for name in batch_slices.foreign_types(element_spec):
                     raise UnsupportedError(
                         f"the data have a {name}, which fit and evaluate of Keras 3 do not take; build it "
                         "inside the model from tensors, write a train_step, or use --keras legacy"

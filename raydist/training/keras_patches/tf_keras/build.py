@@ -19,9 +19,10 @@ from raydist.errors import UnsupportedError
 from raydist.training.checkpointing import step_trace
 from raydist.training.input import walk
 from raydist.training.keras_patches.tf_keras import optimizers
-from raydist.training.replicas import replica_share, side_effects, slices
-from raydist.training.replicas.findings import LossRule
+from raydist.training.replicas import batch_slices, replica_share
 from raydist.training.replicas.gradient_probe import Probe
+from raydist.training.replicas.model_states import LossRule
+from raydist.training.user_code import side_effects
 
 logger = logging.getLogger(__name__)
 
@@ -134,10 +135,10 @@ def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any
 
 
 def _build_by_call(model: Any, element_spec: Any, *, has_own_step: bool) -> None:
-    inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(slices.zeros_of(element_spec))
+    inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(batch_slices.zeros_of(element_spec))
     # As with data that Python makes.
     if not walk.has_static_rows(element_spec) and getattr(model, "inputs", None):
-        inputs = slices.zeros_of(model.input)
+        inputs = batch_slices.zeros_of(model.input)
     outputs = model(inputs)
     if has_own_step:
         return  # only the step knows what it gives to the losses and metrics

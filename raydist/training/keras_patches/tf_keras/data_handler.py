@@ -16,7 +16,7 @@ from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut, py_datasets, shuffle_seeds, sources
 from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.keras_patches.tf_keras import build, coordinated
-from raydist.training.replicas import slices
+from raydist.training.replicas import batch_slices
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, model_steps, step_calls
 
@@ -98,7 +98,7 @@ class ReplicaDataHandler(data_adapter.DataHandler):
         steps = self._infer_steps(steps_per_epoch, dataset)
         at = self._pass = _pass_of(dataset, source, steps=steps, steps_per_epoch=steps_per_epoch)
         self._inferred_steps = at.steps
-        at.is_padded = strategy.num_replicas_in_sync == 1 or not slices.foreign_types(
+        at.is_padded = strategy.num_replicas_in_sync == 1 or not batch_slices.foreign_types(
             sources.element_spec(dataset)
         )
         if distribute and not is_whole:

@@ -1,4 +1,8 @@
-"""RaydistModel: how models of tf_keras train on several replicas; and metrics inside of a step."""
+"""RaydistModel: how models of tf_keras train on several replicas; and metrics inside of a step.
+
+Its methods do what is raydist's and call tf_keras's own by `super()`. data_handler.py decides which steps go
+into a call, stepping/model_steps.py makes the functions that run them.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,9 @@ from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
 from raydist.training.keras_patches.replacement import lowered, overrides, replaces
 from raydist.training.keras_patches.tf_keras import build, coordinated
-from raydist.training.replicas import code_names, gradient_probe, gradients, own_logs
+from raydist.training.replicas import gradient_probe, gradients, step_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
+from raydist.training.user_code import code_names
 
 
 class _LocalResults(threading.local):
@@ -250,7 +255,7 @@ class RaydistModel(_StockModel):
         # One collective in place of one for each variable that is read.
         collective_calls.keep_totals(self)
         results = super()._validate_and_get_metrics_result(logs)
-        return results if _is_stock(self) else own_logs.of_epoch(self, logs, results)
+        return results if _is_stock(self) else step_logs.of_epoch(self, logs, results)
 
 
 def _is_stock(model: Any) -> bool:
@@ -263,7 +268,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     # There the replicas share a metric's variables; a padding example counts, as one example more.
     is_shared = is_central(model.distribute_strategy)
 
-    shown, is_keras_step = own_logs.Results(model), code_names.is_keras(step)
+    shown, is_keras_step = step_logs.Results(model), code_names.is_keras(step)
 
     def local_step(batch: Any) -> Any:
         with tf_private.changed(_local_results, active=True):

@@ -21,14 +21,8 @@ from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import is_central, shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import replaces
-from raydist.training.replicas import (
-    accumulation,
-    all_reduce,
-    code_names,
-    gradient_probe,
-    gradients,
-    replica_share,
-)
+from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share
+from raydist.training.user_code import code_names
 
 # Both generations of optimizers, and their wrappers for mixed precision.
 _OPTIMIZERS = (

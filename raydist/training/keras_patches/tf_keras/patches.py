@@ -23,7 +23,7 @@ from raydist.training.keras_patches.tf_keras import (
     optimizers,
     random_layers,
 )
-from raydist.training.replicas import side_effects
+from raydist.training.user_code import side_effects
 
 
 def patch(*, sync_batchnorm: bool) -> str | None:

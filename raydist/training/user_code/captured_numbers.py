@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training.replicas import bytecode
+from raydist.training.user_code import bytecode
 
 # More values than this are not looked through, nor those that lie deeper.
 _MOST = 2000
@@ -42,7 +42,7 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class OutsideNumber:
+class CapturedNumber:
     """A number that a function has from outside.
 
     Attributes:
@@ -68,18 +68,18 @@ class OutsideNumber:
         return self._path[-1] == _Place("attribute", _OF_CONTEXT)
 
 
-def found_in(function: Any, values: Collection[float]) -> list[OutsideNumber]:
+def found_in(function: Any, values: Collection[float]) -> list[CapturedNumber]:
     """Returns the numbers that a function, and those that it calls, have from outside and that are one of
     `values`: in closures, globals, defaults, partials, objects, dicts and lists.
     """
     pending: list[tuple[Any, tuple[_Place, ...], frozenset[str]]] = [(function, (), frozenset())]
-    seen, found = set[int](), list[OutsideNumber]()
+    seen, found = set[int](), list[CapturedNumber]()
     while pending and len(seen) < _MOST:
         value, path, names = pending.pop(0)
         number = _number_of(value)
         if number is not None:
             if any(np.isclose(number, one) for one in values):
-                found.append(OutsideNumber(_name_of(path), value, function, path))
+                found.append(CapturedNumber(_name_of(path), value, function, path))
             continue
         if id(value) in seen or len(path) > _DEEPEST:
             continue

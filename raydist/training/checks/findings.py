@@ -1,6 +1,6 @@
 """Decides from the measured gradients of a step how its losses are written: pure functions.
 
-In come the numbers that step_check.py measured on each worker (`StepFindings`), of which loss_rules.py takes
+In come the numbers that step_check.py measured on each worker (`StepFindings`), of which step_rules.py takes
 the mean over the workers. Out go the rule to train by and a `LossFinding`, of which step_notes.py makes the
 sentence.
 """
@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from raydist.training.replicas.model_states import LossRule
+
 # Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
 TOLERANCE = 1e-3
 # In float64, where Keras's epsilons are what is left.
@@ -27,21 +29,6 @@ _CLEAR = 0.3
 NOT_COMPUTED = 1e9
 # Metrics of a step whose scalars are compared, and numbers that a loop's step returns.
 MOST_MEANS, MOST_RETURNED = 16, 64
-
-
-class LossRule(enum.Enum):
-    """How the losses of a training step are written.
-
-    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
-      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
-    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
-      themselves, and the optimizer weights each replica's gradients by its share.
-    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
-    """
-
-    SCALED = "scaled"
-    LOCAL_MEAN = "local mean"
-    SUM = "sum"
 
 
 class LossVerdict(enum.Enum):

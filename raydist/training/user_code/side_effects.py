@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import bytecode, code_names
+from raydist.training.user_code import bytecode, code_names
 
 logger = logging.getLogger(__name__)
 

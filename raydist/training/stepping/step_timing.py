@@ -13,7 +13,7 @@ import tensorflow as tf
 from raydist.outcome.status import Scope, TaskPace
 from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
-from raydist.training.replicas import slices
+from raydist.training.replicas import batch_slices
 from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
 from raydist.training.reporting.logs import REPORT_INTERVAL_S, floats
 from raydist.training.reporting.reporter import Reporter
@@ -168,7 +168,7 @@ def _num_rows(component: Any) -> Any:
     has_rows = (
         isinstance(component, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)) and component.shape.rank != 0
     )
-    return tf.cast(slices.num_rows(component) if has_rows else 1, tf.int64)
+    return tf.cast(batch_slices.num_rows(component) if has_rows else 1, tf.int64)
 
 
 # A file of each thread and the state of each connection are read for it.

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.replicas.step_notes import described
+from raydist.training.user_code.code_names import described
 
 
 def scalars_of(returned: Any, *, step_fn: Any) -> dict[str, tf.Tensor]:

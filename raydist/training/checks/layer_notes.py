@@ -12,8 +12,10 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
+from raydist.training.checks import dependence
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import code_names, compilation, dependence
+from raydist.training.replicas import compilation
+from raydist.training.user_code import code_names
 
 _MAX_NAMES = 5
 # What Keras's layers that draw random numbers begin with.

@@ -1,4 +1,9 @@
-"""The logs of a step of the user's own, which may hold other values than metrics."""
+"""The logs of a step of the user's own, which may hold other values than metrics.
+
+In come what each replica's step returned, and what its trace has shown of metrics (`Results`). Out go the
+logs of this task (`of_task`) and, at an epoch's end and by a collective, those of all replicas (`of_epoch`).
+stepping/model_steps.py and the models of keras_patches/ call these.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +26,11 @@ from raydist.training.cluster.collectives import (
     means_over_workers,
 )
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import slices, step_notes
+from raydist.training.replicas import batch_slices
 from raydist.training.replicas.model_states import state_of
 from raydist.training.replicas.replica_share import num_replicas
 from raydist.training.reporting import reporter
+from raydist.training.user_code.code_names import described
 
 # Bytes of the names that a step returns, of which workers compare those at most.
 _MOST_BYTES = 512
@@ -132,7 +138,7 @@ class Results:
     def note_derived(self, function: Any) -> None:
         """Notes the values of `function`, the step, that are worked out from metrics, if there are any."""
         if self.derived:
-            reporter.note(step_notes.describe_derived(function, self.derived))
+            reporter.note(_describe_derived(function, self.derived))
 
     def own_scalars(self, outputs: Any) -> list[tf.Tensor]:
         """Returns the numbers in logs that do not depend on metrics."""
@@ -153,7 +159,7 @@ class Results:
         The mean over replicas is then that over all examples. Metrics know their examples, and are left
         alone.
         """
-        if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
+        if not isinstance(outputs, Mapping) or not isinstance(element, batch_slices.Slice):
             return outputs
         return _weighted(outputs, element.share * num_replicas(), self.metrics)
 
@@ -417,3 +423,12 @@ def _is_number(value: Any) -> bool:
     if tf.is_tensor(value):
         return value.shape.rank == 0 and value.dtype.is_floating
     return np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.floating)
+
+
+def _describe_derived(function: Any, names: Collection[str]) -> str:
+    """Returns the sentence for a step that returns what it works out from the results of metrics."""
+    return (
+        f"{described(function)} works out {', '.join(sorted(names))} from results of metrics, on each "
+        "replica from its own, so what is shown is the replicas' mean and may differ from one device's; let "
+        "it be the result of a metric of your own"
+    )

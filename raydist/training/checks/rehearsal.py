@@ -1,6 +1,8 @@
 """A training step traced once, outside of the strategy, and what it makes of a batch and of parts of it.
 
-None of the step's effects are executed: no variable changes, and nothing is written.
+None of the step's effects are executed: no variable changes, and nothing is written. In come a step and the
+type of its batches; out go gradients and scalars for any batch of that type (`Outcome`), and facts of the
+trace, such as whether it draws random numbers. step_check.py, dependence.py and metric_check.py ask it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import dependence, linearity
-from raydist.training.replicas.findings import (
+from raydist.training.checks import dependence
+from raydist.training.checks.findings import (
     MOST_MEANS,
     TOLERANCE,
     TOLERANCE_OF_DOUBLES,
@@ -25,6 +27,7 @@ from raydist.training.replicas.findings import (
 )
 from raydist.training.replicas.gradient_probe import Probe, Statistics, Update
 from raydist.training.replicas.replica_share import use_share
+from raydist.training.user_code import linearity
 
 # What calls the user's code, and TensorFlow on its behalf.
 _LIBRARIES = ("keras", "tf_keras", "raydist")

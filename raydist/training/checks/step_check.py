@@ -1,5 +1,7 @@
-"""Finds out how the losses of a user's own training step are written: for one device, or for several
-replicas.
+"""Measures whether a user's own step is written for one device or for several replicas.
+
+In come a step and one replica's first batch. Out go the errors of its gradients under each LossRule, of which
+findings.py makes the decision (`StepCheck.findings`). step_rules.py calls it.
 
 Keras adds up the gradients of the replicas. That is right for Keras's own losses, which scale themselves,
 and for losses that divide by the global batch size. It is N times too much for `tf.reduce_mean(losses)`,
@@ -18,10 +20,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training.replicas import linearity, slices
-from raydist.training.replicas.findings import MOST_RETURNED, NOT_COMPUTED, TOLERANCE, Division, StepFindings
+from raydist.training.checks.findings import MOST_RETURNED, NOT_COMPUTED, TOLERANCE, Division, StepFindings
+from raydist.training.checks.rehearsal import NOTHING, Outcome, Rehearsal, Shown, Watched
+from raydist.training.replicas import batch_slices
 from raydist.training.replicas.gradients import with_unique_rows
-from raydist.training.replicas.rehearsal import NOTHING, Outcome, Rehearsal, Shown, Watched
+from raydist.training.user_code import linearity
 
 # By rule, scaled, local mean and sum: what losses are scaled by on each of two parts, and their gradients.
 _WEIGHTS = ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0))
@@ -79,7 +82,7 @@ class StepCheck:
           Exception: What the step raises.
         """
         self.batch, self._model = batch, model
-        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
+        spec = tf.nest.map_structure(batch_slices.relaxed_spec, batch)
         self._trace = functools.partial(Rehearsal, strategy=strategy, spec=spec, model=model)
         self._on_one_device = variants.get(1, step)
         self._has_variants = bool(variants)
@@ -163,15 +166,17 @@ class StepCheck:
 
     def _whole(self, *, with_other_scalars: bool = False) -> Outcome:
         """Returns what the step makes of the batch, but for its last row if their number is odd."""
-        size = int(slices.num_rows(self.batch)) // 2
-        return self.of_whole.run(slices.rows(self.batch, 0, 2 * size), with_other_scalars=with_other_scalars)
+        size = int(batch_slices.num_rows(self.batch)) // 2
+        return self.of_whole.run(
+            batch_slices.rows(self.batch, 0, 2 * size), with_other_scalars=with_other_scalars
+        )
 
     def _halves(self, whole: Outcome, *, with_other_scalars: bool = False) -> Iterator[list[Outcome]]:
         """Yields, rule by rule, what the step makes of the two halves of the batch: always one list.
 
         Both of one size, or a loss that divides by the number of replicas would look wrong.
         """
-        size = int(slices.num_rows(self.batch)) // 2
+        size = int(batch_slices.num_rows(self.batch)) // 2
         found: list[Outcome] = []
         before = None
         for scale, _ in _WEIGHTS:
@@ -181,7 +186,7 @@ class StepCheck:
                 for start in (0, size):
                     found.append(
                         self.rehearsal.run(
-                            slices.rows(self.batch, start, size),
+                            batch_slices.rows(self.batch, start, size),
                             scale=scale,
                             statistics=whole.statistics,
                             with_other_scalars=with_other_scalars,
@@ -246,12 +251,12 @@ class StepCheck:
         A mean over the valid entries of a mask depends on how a batch is divided, too, but its gradients are
         a weighted sum of those of the parts.
         """
-        batch, size = self.batch, int(slices.num_rows(self.batch)) // 2
+        batch, size = self.batch, int(batch_slices.num_rows(self.batch)) // 2
         if size < 2:
             return False
-        whole = self.of_whole.run(slices.rows(batch, 0, 2 * size))
+        whole = self.of_whole.run(batch_slices.rows(batch, 0, 2 * size))
         parts = [
-            *(slices.rows(batch, start, size) for start in (0, size)),
+            *(batch_slices.rows(batch, start, size) for start in (0, size)),
             *(
                 tf.nest.map_structure(lambda one, first=first: one[first : 2 * size : 2], batch)
                 for first in (0, 1)

@@ -1,7 +1,7 @@
 """What a Python function names, reads and holds: the only module that looks into code of the user's.
 
 In come functions and methods; out go names, values that a function has from outside, and copies of it with
-other values. Nothing is run. code_names.py, outside_numbers.py and stepping/ ask it.
+other values. Nothing is run. code_names.py, captured_numbers.py and stepping/ ask it.
 """
 
 from __future__ import annotations

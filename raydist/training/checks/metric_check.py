@@ -1,5 +1,7 @@
 """Finds out which metrics of the user's own are wrong on several replicas.
 
+In come the updates that a step's rehearsal has recorded; out go notes on the run. stepping/model_steps.py
+calls `check` before the first step; on a parameter server parameter_server/ has metrics compute in closures.
 A metric's variables are swapped for tensors, so that updating a metric is a function of its state.
 """
 
@@ -18,11 +20,13 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.checks import loss_rules, step_check
+from raydist.training.checks.rehearsal import MetricCall
 from raydist.training.cluster.collectives import findings_of_workers
-from raydist.training.replicas import code_names, loss_rules, own_logs, slices, step_check, step_notes
-from raydist.training.replicas.rehearsal import MetricCall
+from raydist.training.replicas import batch_slices, step_logs
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.reporting import reporter
+from raydist.training.user_code import code_names
 
 logger = logging.getLogger(__name__)
 
@@ -156,12 +160,12 @@ def check(model: Any, checked: step_check.StepCheck | None) -> None:
     _looked_at.update(metrics)
     found = [(0.0, 1.0)] * len(metrics)
     if checked is not None:
-        has_parts = int(slices.num_rows(checked.batch)) > 1
+        has_parts = int(batch_slices.num_rows(checked.batch)) > 1
         found = _differences(metrics, checked) if has_parts else [(0.0, 0.0)] * len(metrics)
     # One decision for all: each worker has looked at other examples.
     flat = findings_of_workers(strategy, [value for one in found for value in one])
     for metric, is_wrong, is_unknown in zip(metrics, flat[::2], flat[1::2], strict=True):
-        where = step_notes.described(_source(metric))
+        where = code_names.described(_source(metric))
         if is_wrong:
             reporter.note(
                 f"metric {metric.name} from {where} is not a sum or mean over examples: several replicas' "
@@ -179,7 +183,7 @@ def note_sums(model: Any) -> None:
     """Notes what the metrics of the user's own have to be where no batch is at hand to try them on."""
     if metrics := unknown(model):
         _looked_at.update(metrics)
-        named = ", ".join(f"{one.name} from {step_notes.described(_source(one))}" for one in metrics)
+        named = ", ".join(f"{one.name} from {code_names.described(_source(one))}" for one in metrics)
         reporter.note(
             f"what the workers have of the metrics {named} is added up, which is right for sums and means "
             "over examples alone"
@@ -188,7 +192,7 @@ def note_sums(model: Any) -> None:
 
 def unknown(model: Any) -> list[Any]:
     """Returns the metrics of a model that were not looked at, of those that may be no sums over examples."""
-    inner = own_logs.inner_metrics(model)
+    inner = step_logs.inner_metrics(model)
     own = [one for one in inner if _may_compare(_source(one)) and one not in _looked_at]
     return list({id(one): one for one in own}.values())
 

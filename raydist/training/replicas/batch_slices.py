@@ -1,6 +1,8 @@
 """Cuts each global batch into one slice per replica, and weighs each slice by its number of examples.
 
-This includes the batches that users pass to `train_on_batch`, `test_on_batch` and `predict_on_batch`.
+In come whole batches, or rows of them: of pipelines (input/cut.py), of raydist.data (input/recipes.py), and
+those that users pass to `train_on_batch`, `test_on_batch` and `predict_on_batch`. Out go `Slice`s, which
+`run_slice` runs a step on. stepping/model_steps.py and trainers/custom_loop.py call that on each replica.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.replicas.findings import LossRule
+from raydist.training.replicas.model_states import LossRule
 from raydist.training.replicas.replica_share import SHARE_TYPE, use_share
 
 
@@ -63,14 +65,23 @@ def run_slice(
     step_fn: Callable[[Any], Any],
     element: Any,
     *,
+    kept: Sequence[tf.Variable] = (),
     rule: LossRule = LossRule.SCALED,
     is_model_step: bool = False,
     is_evaluation: bool = False,
 ) -> Any:
-    """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns."""
+    """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns.
+
+    Args:
+      kept: Variables that a padding example must not change, see `keep_on_padding`.
+    """
     share = element.share if isinstance(element, Slice) else None
-    with use_share(share, rule, is_model_step=is_model_step, is_evaluation=is_evaluation):
-        return step_fn(own_rows_of(element))
+
+    def run() -> Any:
+        with use_share(share, rule, is_model_step=is_model_step, is_evaluation=is_evaluation):
+            return step_fn(own_rows_of(element))
+
+    return keep_on_padding(kept, element, run)
 
 
 def doubled(batch: Any) -> Any:

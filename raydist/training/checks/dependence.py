@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from raydist.training import op_types
-from raydist.training.replicas import slices
-from raydist.training.replicas.findings import TOLERANCE
+from raydist.training.checks.findings import TOLERANCE
+from raydist.training.replicas import batch_slices
 from raydist.training.tf_private import REDUCED
 
 
@@ -104,10 +104,10 @@ def mixing_layers(rehearsal: Any, batch: Any, *, model: Any) -> tuple[list[Any],
     """
     calls = rehearsal.layer_calls
     tensors = [tensor for call in calls for tensor in (*call.inputs, *call.outputs)]
-    size = int(slices.num_rows(batch)) // 2
-    whole = rehearsal.computed(tensors, slices.rows(batch, 0, 2 * size))
+    size = int(batch_slices.num_rows(batch)) // 2
+    whole = rehearsal.computed(tensors, batch_slices.rows(batch, 0, 2 * size))
     halves = [
-        rehearsal.computed(tensors, slices.rows(batch, start, size), statistics=whole[len(tensors) :])
+        rehearsal.computed(tensors, batch_slices.rows(batch, start, size), statistics=whole[len(tensors) :])
         for start in (0, size)
     ]
     left = iter(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from raydist.training.replicas import bytecode
+from raydist.training.user_code import bytecode
 
 # raydist stands among the classes of each model.
 _PACKAGES = ("keras", "tf_keras", "tensorflow", "raydist", "builtins")
@@ -189,3 +190,20 @@ def _adds_losses(cls: type) -> bool:
         if not is_keras(base)
         for member in vars(base).values()
     )
+
+
+def described(function: Any) -> str:
+    """Returns the name of a function or class, or of an object's class, and where it is."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__qualname__} ({location_of(named)})"
+
+
+def location_of(thing: Any) -> str:
+    """Returns `file:line` of a function or class; the file alone where there is no source to look into."""
+    try:
+        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    except (OSError, TypeError):
+        return str(getattr(thing, "__module__", "unknown file"))

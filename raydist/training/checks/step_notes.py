@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from raydist.training.replicas.findings import LossFinding, LossRule, LossVerdict
-
-
-def described(function: Any) -> str:
-    """Returns the name of a function or class, or of an object's class, and where it is."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__qualname__} ({location_of(named)})"
+from raydist.training.checks.findings import LossFinding, LossVerdict
+from raydist.training.replicas.model_states import LossRule
+from raydist.training.user_code.code_names import described
 
 
 def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
@@ -155,15 +146,6 @@ def describe_returned_unknown(function: Any, *, parts: str) -> str:
     )
 
 
-def describe_derived(function: Any, names: Collection[str]) -> str:
-    """Returns the sentence for a step that returns what it works out from the results of metrics."""
-    return (
-        f"{described(function)} works out {', '.join(sorted(names))} from results of metrics, on each "
-        "replica from its own, so what is shown is the replicas' mean and may differ from one device's; let "
-        "it be the result of a metric of your own"
-    )
-
-
 def describe_draws(function: Any) -> str:
     """Returns the sentence for a loss or a step that draws random numbers."""
     return (
@@ -207,11 +189,3 @@ def describe_summed_assignments(function: Any, variables: Sequence[Any]) -> str:
         f"{_unknown(described(function))}, because they depend on {names}, to which it assigns, and the "
         "values that the replicas assign are added up; use aggregation=tf.VariableAggregation.MEAN for a mean"
     )
-
-
-def location_of(thing: Any) -> str:
-    """Returns `file:line` of a function or class; the file alone where there is no source to look into."""
-    try:
-        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
-    except (OSError, TypeError):
-        return str(getattr(thing, "__module__", "unknown file"))

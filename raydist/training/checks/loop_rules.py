@@ -1,0 +1,146 @@
+"""Which LossRule the step of a loop, `ctx.train_steps`, trains by; found out by its first batch.
+
+In come the step of the user's own and the first element of its data; out goes a `LoopRule`, and notes to the
+run. trainers/custom_loop.py calls it once, before the step is traced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.checks import (
+    findings,
+    layer_notes,
+    loop_scalars,
+    loss_rules,
+    step_check,
+    step_notes,
+    step_rules,
+)
+from raydist.training.checks.findings import StepFindings
+from raydist.training.replicas.model_states import LossRule
+from raydist.training.reporting import reporter
+from raydist.training.user_code import captured_numbers
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopRule:
+    """How the step of a loop is run.
+
+    Attributes:
+      sums: The numbers that it returns which are sums over the examples of a batch; of others the mean over
+        replicas is shown.
+    """
+
+    rule: LossRule = LossRule.SCALED
+    sums: frozenset[str] = frozenset()
+
+
+def rule_of_loop(
+    step_fn: Callable[[Any], Any], element: Any, *, strategy: tf.distribute.Strategy, num_workers: int
+) -> LoopRule:
+    """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced."""
+    num_replicas = strategy.num_replicas_in_sync
+    if num_replicas == 1 or not loss_rules.is_enabled():
+        return LoopRule()
+
+    step, batch = step_rules.for_one_replica(step_fn, strategy, element)
+    returned = loop_scalars.StepScalars(step_fn)
+    numbers = captured_numbers.found_in(step_fn, step_rules.replica_counts(strategy, num_workers))
+    # Those that are known to be it are asked for, as that of the strategy is.
+    asked = [one for one in numbers if one.is_of_context and one.value == num_replicas]
+    numbers = [one for one in numbers if one not in asked]
+    variants = {
+        count: step_rules.for_one_replica(_with_replicas(step_fn, asked, count), strategy, element)[0]
+        for count in (1, 2)
+        if asked
+    }
+    check = step_rules.checked(
+        step, batch, name=step_fn, strategy=strategy, shown=returned, variants=variants
+    )
+    number, division = step_rules.divider(check, numbers, strategy=strategy, element=element)
+    rule, found = step_rules.find_rule(
+        step_fn, check, strategy=strategy, is_loop=True, number=number, division=division
+    )
+    parts = step_rules.described_parts(num_replicas, 1)
+    drifting = [] if check is None else _drifting_in_loop(check)
+    # Of others there is a note: a loop may mean them to be a replica's own.
+    step_rules.refuse_drifting(step_fn, [one for one in drifting if one.trainable], strategy)
+    if check is not None:
+        if check.rehearsal.draws_elsewhere:
+            reporter.note(step_notes.describe_draws(step_fn))
+        if layers := layer_notes.normed_by_replica(check.rehearsal.normalising, strategy):
+            reporter.note(layer_notes.describe_norms(layers))
+        if drifting:
+            reporter.note(step_notes.describe_assignments(step_fn, drifting, is_note=True))
+        if summed := _summed_in_loop(check):
+            reporter.note(step_notes.describe_summed_assignments(step_fn, summed))
+    sums = _sums_returned(step_fn, returned.names, found, rule, parts=parts)
+    return LoopRule(rule=rule, sums=frozenset(sums))
+
+
+def _with_replicas(
+    step_fn: Any, asked: Sequence[captured_numbers.CapturedNumber], num_replicas: int
+) -> Callable[[Any], Any]:
+    """Returns a step that has another number of replicas from outside."""
+    function = step_fn
+    for number in asked:
+        function = number.replaced(num_replicas / number.value, function=function)
+    return function
+
+
+def _sums_returned(
+    step_fn: Any, names: Sequence[str], found: StepFindings, rule: LossRule, *, parts: str
+) -> list[str]:
+    """Returns which of the numbers that a loop's step returns are sums; notes those that are shown wrong."""
+    if found.has_compared == 0:
+        reporter.note(step_notes.describe_returned_unknown(step_fn, parts=parts))
+        return []
+    kinds = findings.kinds_of_returned(found, names, rule)
+    if kinds.unlike and not found.is_random:
+        reporter.note(step_notes.describe_returned(step_fn, kinds.unlike, parts=parts))
+    if kinds.zero:
+        reporter.note(step_notes.describe_returned_zero(step_fn, kinds.zero, parts=parts))
+    return kinds.sums
+
+
+def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
+    """Returns the variables to which each replica assigns a value of its own, on which results depend."""
+    none = tf.VariableAggregation.NONE
+    weights = [one for one in check.rehearsal.fed if one.trainable]
+    return [
+        one
+        for one in (*_assigned_in_loop(check), *weights)
+        if (
+            check.rehearsal.gradients_depend_on(one)
+            if tf_private.is_synchronized_on_read(one)
+            else one.aggregation == none  # TensorFlow has two enums of them
+        )
+    ]
+
+
+def _summed_in_loop(check: step_check.StepCheck) -> list[Any]:
+    """Returns the variables that become the sum of what replicas assign, on which gradients depend."""
+    return [
+        one
+        for one in _assigned_in_loop(check)
+        if one.aggregation == tf.VariableAggregation.SUM
+        and not tf_private.is_synchronized_on_read(one)
+        and check.rehearsal.gradients_depend_on(one)
+    ]
+
+
+def _assigned_in_loop(check: step_check.StepCheck) -> list[Any]:
+    # Without moving statistics, which another note names, or which are the same on all replicas.
+    moving = tf_private.ids_of(
+        [variable for layer in check.rehearsal.normalising for variable in layer.variables]
+    )
+    return [one for one in check.rehearsal.fed if not one.trainable and id(one) not in moving]
