@@ -62,7 +62,7 @@ print(model.evaluate(x_val, y_val, verbose=0))
 print(keras.models.load_model("best.keras").evaluate(x_val, y_val, verbose=0))
 
 model = make_model()
-json_log = open("loss_log.json", mode="w", buffering=1)
+json_log = open("loss_log.jsonl", mode="w", buffering=1)
 callbacks = [
     ReduceLROnPlateau(monitor="val_loss", factor=0.5, patience=0, min_delta=0.1, min_lr=0.01, verbose=1),
     LambdaCallback(
@@ -76,5 +76,5 @@ callbacks = [
 history = model.fit(
     x_train, y_train, batch_size=16, epochs=6, validation_data=(x_val, y_val), callbacks=callbacks, verbose=0
 )
-print(open("loss_log.json").read())
+print(open("loss_log.jsonl").read())
 print({name: [float(one) for one in values] for name, values in history.history.items()})
