@@ -310,8 +310,12 @@ def _restoring_twice(users: Sequence[Any], callbacks: Sequence[Any]) -> list[Any
 
 
 def _is_of_chief_alone(callback: Any) -> bool:
-    """Whether a callback runs in the chief only: a LambdaCallback that only prints or reports."""
-    if type(callback).__name__ != "LambdaCallback" or "LambdaCallback" not in keras_kinds(callback):
+    """Whether a callback runs in the chief only: a LambdaCallback that only prints or reports.
+
+    In a job that builds no strategy it may keep what the job reads, in each worker.
+    """
+    is_lambda = type(callback).__name__ == "LambdaCallback" and "LambdaCallback" in keras_kinds(callback)
+    if default_strategy.is_default() or not is_lambda:
         return False
     functions = [one for name, one in vars(callback).items() if name.startswith("on_") and callable(one)]
     return not any(may_reach_model(function) for function in functions)
