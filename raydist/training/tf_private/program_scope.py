@@ -6,7 +6,6 @@ TensorFlow allows some of it in replicas alone, such as an update of a metric.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,30 +23,17 @@ from raydist.training.tf_private.variables import assign_sum
 def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Enters a strategy's scope for a program in this thread that knows nothing of it.
 
-    The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: it is
-    entered again then.
+    The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: here it
+    stays, as what runs eagerly puts nothing else there.
     """
-    thread, stack = threading.get_ident(), type(ops._default_graph_stack)
-    reset, entered = stack.reset, contextlib.ExitStack()
-
-    def enter() -> None:
-        entered.enter_context(strategy.scope())
-        entered.enter_context(tf.variable_creator_scope(_with_text_outside))
-
-    def reset_inside(self: Any) -> None:
-        reset(self)
-        if threading.get_ident() == thread:
-            entered.pop_all()  # of a graph that is gone
-            enter()
-
     with (
-        changed(stack, reset=reset_inside),
+        changed(ops._default_graph_stack, reset=lambda: None),  # this thread's
         changed(load._WrapperFunction, _call_flat=_reading_own(load._WrapperFunction._call_flat)),
         changed(distributed_values.values_util, **_OUTSIDE_OF_REPLICAS),
         changed(backprop, _handle_or_self=_source_of_own(backprop._handle_or_self)),
-        entered,
+        strategy.scope(),
+        tf.variable_creator_scope(_with_text_outside),
     ):
-        enter()
         yield
 
 
