@@ -60,7 +60,7 @@ def _setup() -> Any:
     return digits_setup
 
 
-def scope_without_help(ctx: Any, *, place: str) -> dict[str, bool]:
+def scope_without_help(ctx: Any, *, folder: str) -> dict[str, bool]:
     """Returns whether clear_session keeps a scope, and whether a loaded function tells of its placeholder."""
     import tensorflow as tf
 
@@ -73,9 +73,9 @@ def scope_without_help(ctx: Any, *, place: str) -> dict[str, bool]:
         def __call__(self, given: Any) -> Any:
             return self.factor * given
 
-    tf.saved_model.save(Doubled(), place)
+    tf.saved_model.save(Doubled(), folder)
     tf.distribute.experimental_set_strategy(ctx.strategy)
-    loaded = tf.saved_model.load(place)
+    loaded = tf.saved_model.load(folder)
     try:
         loaded(tf.constant(1.0))
         is_told = False

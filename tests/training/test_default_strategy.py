@@ -171,7 +171,7 @@ def test_tensorflow_by_itself_loses_a_scope_and_reads_no_loaded_variables(tmp_pa
     [task] = run_function(
         "tests.support.script_functions:scope_without_help",
         Cluster(strategy="mirrored", devices=2),
-        place=str(tmp_path),
+        folder=str(tmp_path),
     )
     assert task.values == {"kept": False, "told": True}
 

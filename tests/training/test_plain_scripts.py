@@ -6,7 +6,8 @@ Each file of tests/scripts/plain says, in one of its first lines, how it is comp
 
 The values of `workers` and `keras` go by pairs, the shorter list over again; `mirrored` is one worker of two
 devices. `rtol` is 1e-5 where it is left out. With `plain=no` only the workers are compared with each other,
-as chance, or sums in another order, make it another training than that of plain Python.
+as chance, or sums in another order, make it another training than that of plain Python. With
+`virtual_replicas=K` they have the bits of one worker. Without the modules of `needs` it is skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 import pytest
 
 from tests.support.event_files import make_ndarray
-from tests.support.processes import Cluster
+from tests.support.processes import Cluster, TaskProcess
 from tests.support.scripts import FOLDER, run_bare, run_script, write_script
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,8 @@ class Check(NamedTuple):
     keras: str
     rtol: float
     is_as_plain: bool
+    virtual_replicas: int | None
+    needs: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.script}-{self.workers}-keras{self.keras}"
@@ -59,17 +62,22 @@ def checks() -> Iterator[Check]:
         if found := re.search("^# check: (.*)$", path.read_text(), re.MULTILINE):
             settings = dict(one.split("=") for one in found[1].split())
             given = {"rtol": "1e-5", "plain": "yes", **settings}
+            virtual, needs = given.get("virtual_replicas"), tuple(given.get("needs", "").split(","))
+            others = (float(given["rtol"]), given["plain"] == "yes", virtual and int(virtual), needs)
             workers, flavours = given["workers"].split(","), given["keras"].split(",")
             pairs = zip(itertools.cycle(workers), itertools.cycle(flavours), strict=False)
             for pair in itertools.islice(pairs, max(len(workers), len(flavours))):
-                yield Check(path.stem, *pair, float(given["rtol"]), given["plain"] == "yes")
+                yield Check(path.stem, *pair, *others)
 
 
 @functools.cache
 def of_plain_python(script: str, keras: str, folder: Path) -> tuple[str, Path]:
     """Runs a script in plain Python; returns what it printed, and its working folder."""
     place = copied(folder / f"{script}-{keras}")
-    [printed] = run_bare(place / f"{script}.py", workers=0, keras=keras)
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setenv("TMPDIR", str(place.with_name(f"{place.name}-tmp")))
+        place.with_name(f"{place.name}-tmp").mkdir()
+        [printed] = run_bare(place / f"{script}.py", workers=0, keras=keras)
     return printed, place
 
 
@@ -88,17 +96,29 @@ def test_workers_print_and_leave_what_plain_python_does(
 ) -> None:
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
-    script = copied(tmp_path / "source") / f"{check.script}.py"
-    (tmp_path / "tasks").mkdir()
-    tasks = run_script(script, check.cluster, kept_in=tmp_path / "tasks", environ=QUIET)
-    for task in tasks:
-        assert task.values["failure"] is None, task.values["traceback"]
+    for name in filter(None, check.needs):
+        pytest.importorskip(name)
+    tasks = run(check, tmp_path)
     for task in tasks[1:]:
         same_lines(lines_of(task.printed), lines_of(tasks[0].printed), rtol=0)
+    if check.virtual_replicas is not None:
+        [alone] = run(check._replace(workers="1"), tmp_path / "alone")
+        same_lines(lines_of(tasks[0].printed), lines_of(alone.printed), rtol=0)
+        same_files(tasks[0].folder / "code", alone.folder / "code", rtol=0)
     if check.is_as_plain:
         printed, place = of_plain_python(check.script, check.keras, bare_folder)
         same_lines(lines_of(tasks[0].printed), lines_of(printed), rtol=check.rtol)
         same_files(tasks[0].folder / "code", place, rtol=check.rtol)
+
+
+def run(check: Check, folder: Path) -> list[TaskProcess]:
+    script = copied(folder / "source") / f"{check.script}.py"
+    (folder / "tasks").mkdir()
+    options = {} if check.virtual_replicas is None else {"virtual_replicas": check.virtual_replicas}
+    tasks = run_script(script, check.cluster, kept_in=folder / "tasks", environ=QUIET, job_options=options)
+    for task in tasks:
+        assert task.values["failure"] is None, task.values["traceback"]
+    return tasks
 
 
 # What differs from run to run, in lines and in names of files.
@@ -199,6 +219,8 @@ def contents(path: Path) -> Any:
                 tag: [(one.step, make_ndarray(one.tensor_proto)) for one in events.Tensors(tag)]
                 for tag in tags
             }
+        case "" if path.name == "checkpoint":  # TensorFlow's list of them, with times
+            return re.findall("_path.*", path.read_text())
         case ".pb" | ".index" | ".gz" | ".zip":
             return None  # of which the script tells, by calling the model
         case _:
