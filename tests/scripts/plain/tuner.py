@@ -1,6 +1,8 @@
 # check: workers=2 keras=3 rtol=1e-3 needs=keras_tuner
 """A search by keras-tuner, inside of the script."""
 
+import tempfile
+
 import keras
 import keras_tuner
 from sklearn.datasets import load_wine
@@ -26,7 +28,12 @@ def build_model(hp):
 
 
 tuner = keras_tuner.RandomSearch(
-    build_model, objective="val_accuracy", max_trials=3, seed=1, directory="tuning", project_name="wine"
+    build_model,
+    objective="val_accuracy",
+    max_trials=3,
+    seed=1,
+    directory=tempfile.mkdtemp(),
+    project_name="wine",
 )
 tuner.search(x_train, y_train, epochs=2, batch_size=32, validation_data=(x_val, y_val), verbose=0)
 best = tuner.get_best_hyperparameters()[0]
