@@ -39,9 +39,9 @@ from raydist.training.cluster import (
     collective_calls,
     collective_clock,
     collectives,
+    default_strategy,
     strategy,
 )
-from raydist.training.cluster.default_strategy import as_default
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
     TaskStrategy,
@@ -102,7 +102,7 @@ def open_session(
         with ExitStack() as stack:
             context = stack.enter_context(_as_current(TaskContext(run, _trainer)))
             if assignment.has_default_strategy:
-                stack.enter_context(as_default(strategy, assignment))
+                stack.enter_context(default_strategy.as_default(strategy, assignment))
             yield context
 
 
@@ -150,6 +150,8 @@ def open_script(
         context = stack.enter_context(_as_current(ScriptContext(run, _trainer, strategies)))
         if assignment.has_default_strategy:
             stack.enter_context(strategies.as_default())
+        elif assignment.has_own_loop:
+            stack.enter_context(default_strategy.alike(assignment))
         yield context
         strategies.finish()
 
@@ -315,6 +317,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     )
     tf_private.gather_sizes_in_loops()
     tf_private.count_saves_alone()
+    tf_private.put_checkpoints(default_strategy.put)
     tf_private.key_traces_by_replica()
     tf_private.inline_functions(on_compiled=compilation.note_inlined)
     tf_private.check_constant_rows()

@@ -61,6 +61,8 @@ def _arguments(
 def run_bare(name: str | Path, *args: object, workers: int, keras: str, timeout_s: float = 240) -> list[str]:
     """Runs a script of tests/scripts in processes of its own, without raydist; returns what they printed.
 
+    Their working folder is the script's.
+
     Args:
       workers: How many, each with TF_CONFIG; 0 for one process without it.
     """
@@ -75,9 +77,11 @@ def run_bare(name: str | Path, *args: object, workers: int, keras: str, timeout_
             tf_config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
             changes["TF_CONFIG"] = json.dumps(tf_config) if workers else None
             environ = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
-            command = [sys.executable, str(FOLDER / name), *map(str, args)]
+            file = FOLDER / name
             process = subprocess.Popen(
-                command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                [sys.executable, str(file), *map(str, args)],
+                **{"env": environ, "cwd": file.parent, "text": True},
+                **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
             )
             stack.callback(process.kill)
             processes.append(process)

@@ -189,7 +189,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "loop that is not seen": (
         f"{MODEL}\ntape = getattr(tf, 'Gradient' + 'Tape')()\n"
-        "with tape:\n    loss = tf.reduce_sum(model(x))\ntape.gradient(loss, model.trainable_variables)\n",
+        "with tape:\n    loss = tf.reduce_sum(model(x))\nweights = model.trainable_variables\n"
+        "getattr(model.optimizer, 'apply' + '_gradients')(zip(tape.gradient(loss, weights), weights))\n",
         {},
         "main.py fails in the run's strategy, which it has because it builds none: --no-default-strategy",
     ),

@@ -1,17 +1,20 @@
 """A job that builds no strategy: it runs in the scope of the run's, and reads what it has written itself.
 
 Every worker runs the same program, as one process would. What it writes into its own working folder is its
-own file, which it can read again. Of a file elsewhere there is one for all workers of a host.
+own file, which it can read again. Of a file elsewhere there is one for all workers of a host. A job with a
+loop of its own has no strategy either, and its workers never wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
 import random
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,35 +33,42 @@ class _Job:
 
     Attributes:
       strategy: The run's; None where the job has built another one, or there is no such job.
-      folder: The working folder of this task.
-      is_first_of_host: Whether no worker before it is on this host.
+      folder: The working folder of this task; None where other workers do not run the same.
+      index: Which of the workers this is.
+      hosts: The host of each worker.
     """
 
     strategy: ClassVar[tf.distribute.Strategy | None] = None
-    folder: ClassVar[Path] = Path()
-    is_chief: ClassVar[bool] = True
-    is_first_of_host: ClassVar[bool] = True
+    folder: ClassVar[Path | None] = None
+    index: ClassVar[int] = 0
+    hosts: ClassVar[Sequence[str]] = ()
 
 
 @contextlib.contextmanager
 def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> Iterator[None]:
-    """Has what the block makes made in a strategy's scope, with the same random numbers in all workers.
+    """Has what the block makes made in a strategy's scope."""
+    writes = {"should_checkpoint": True, "should_save_summary": True}  # libraries ask for both
+    with (
+        alike(assignment),
+        tf_private.changed(_Job, strategy=strategy),
+        tf_private.changed(type(strategy.extended), **writes),
+        tf_private.scope_of_program(strategy),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def alike(assignment: TaskAssignment) -> Iterator[None]:
+    """Has all workers run the block alike, which builds no strategy, with the same random numbers.
 
     Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
     """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
-    index = assignment.task.index
-    job = {
-        "strategy": strategy,
-        "folder": Path.cwd().resolve(),
-        "is_chief": assignment.is_chief,
-        "is_first_of_host": not hosts or hosts.index(hosts[index]) == index,
-    }
+    folder = Path.cwd().resolve() if len(hosts) > 1 else None
     seeds = random.Random(assignment.job.seed)
     with (
-        tf_private.changed(_Job, **job),
+        tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts),
         tf_private.changed(np.random.bit_generator, randbits=seeds.getrandbits),
-        tf_private.scope_of_program(strategy),
     ):
         yield
 
@@ -68,63 +78,102 @@ def is_default() -> bool:
     return _Job.strategy is not None
 
 
-def keeps_own_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is this worker's own: in the working folder of a job that builds no strategy.
+def _is_shared(path: Any) -> bool:
+    """Whether other workers write that file too: elsewhere than in the working folder.
 
-    Or beside it, by a path that begins there. A link in it may lead to a file that all workers see.
+    Nor beside it, by a path that begins there. A link in it may lead to a file that all workers see.
     """
-    if not is_default():
+    if _Job.folder is None or not isinstance(path, str | os.PathLike):
         return False
-    place = Path(path).resolve()
-    is_beside = not Path(path).is_absolute() and place.is_relative_to(_Job.folder.parent)
-    return place.is_relative_to(_Job.folder) or is_beside
+    place, is_remote = Path(path).resolve(), "://" in os.fspath(path)
+    own = _Job.folder if Path(path).is_absolute() else _Job.folder.parent
+    return is_remote or not place.is_relative_to(own)
 
 
-def is_writer(path: str | os.PathLike[str]) -> bool:
-    """Whether this worker writes a file that is no worker's own, for all that see it there: a collective.
+def written_here(paths: Sequence[str | os.PathLike[str]]) -> list[bool]:
+    """Returns which files this worker writes: its own, and each that it sees first of all workers.
 
-    That is the chief, and the first worker of each host where what the chief writes is not seen.
+    A collective, also of workers that write nothing, or to other paths. Of those with one path, the first
+    writes, and the first of each host that does not see what that writes.
     """
-    assert _Job.strategy is not None
-    if "://" in os.fspath(path):
-        return _Job.is_chief
-    folders = Path(path).absolute().parents
-    number, mark = secrets.randbits(62), None
-    if _Job.is_chief:
-        mark = next(one for one in folders if one.is_dir()) / f".raydist-{number}"
-        with contextlib.suppress(OSError):  # of which the write itself will tell
-            mark.touch()
-    number = collectives.gather_over_workers(_Job.strategy, [number])[0][0]
-    is_seen = any((one / f".raydist-{number}").exists() for one in folders)
-    collectives.gather_over_workers(_Job.strategy, [is_seen])
-    if mark is not None:
+    strategy, index = _Job.strategy, _Job.index
+    assert strategy is not None
+    shared = {os.fspath(one): _key_of(one) for one in paths if _is_shared(one)}
+    counts = collectives.gather_over_workers(strategy, [len(shared), secrets.randbits(62)])
+    most, run = max(count for count, _ in counts), counts[0][1]
+    if most == 0:
+        return [True for _ in paths]
+    keys = collectives.gather_over_workers(strategy, [*shared.values(), *[0] * (most - len(shared))])
+    leaders = {key: next(worker for worker, row in enumerate(keys) if key in row) for key in shared.values()}
+    marks: list[Path] = []
+    for path, key in shared.items():
+        if leaders[key] == index and "://" not in path:
+            folder = next(one for one in Path(path).absolute().parents if one.is_dir())
+            with contextlib.suppress(OSError):  # of which the write itself will tell
+                marks.append(folder / f".raydist-{run}-{key}")
+                marks[-1].touch()
+    collectives.gather_over_workers(strategy, [0])
+    written = {}
+    for path, key in shared.items():
+        folders = Path(path).absolute().parents
+        is_seen = "://" in path or any((one / f".raydist-{run}-{key}").exists() for one in folders)
+        peers = [one for one, row in enumerate(keys) if key in row and _Job.hosts[one] == _Job.hosts[index]]
+        written[path] = leaders[key] == index or (not is_seen and peers[0] == index)
+    collectives.gather_over_workers(strategy, [0])
+    for mark in marks:
         mark.unlink(missing_ok=True)
-    return _Job.is_chief or (_Job.is_first_of_host and not is_seen)
+    return [written.get(os.fspath(one), True) for one in paths]
+
+
+def _key_of(path: str | os.PathLike[str]) -> int:
+    name = os.fspath(path)
+    name = name if "://" in name else os.path.abspath(name)
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
 
 
 def write_once(name: str, path: Any, write: Callable[[Any], Any]) -> Any:
     """Has one worker write a file of a job that builds no strategy, for all that see it; then they go on.
 
     The others write aside, as what is written may be read from all of them. Workers' own files need nothing.
-    In `fit` a callback may run in one worker alone, so nobody waits: the first worker of each host writes,
-    and all can read once `fit` has ended.
+    Inside of `fit`, and in a loop of the job's own, nobody waits: all put the same in its place.
 
     Args:
       name: The call that all workers make, such as `model.save`.
       path: What is written, a file or a folder.
       write: Writes to the path that it is given.
     """
-    is_path = isinstance(path, str | os.PathLike)
     strategy = _Job.strategy
-    if strategy is None or not is_path or keeps_own_file(path) or collectives.is_alone(strategy):
+    if not _is_shared(path):
         return write(path)
-    with tempfile.TemporaryDirectory() as folder:
-        aside = os.path.join(folder, os.path.basename(path))
-        if collective_calls.is_inside():
-            return write(path if _Job.is_first_of_host else aside)
-        with collective_calls.made_by_all(name, strategy):
-            own = path if is_writer(path) else aside
-            try:
-                return write(own)
-            finally:
-                collectives.gather_over_workers(strategy, [0])
+    if strategy is None or collective_calls.is_inside():
+        return put(path, write)
+    with collective_calls.made_by_all(name, strategy), tempfile.TemporaryDirectory() as aside:
+        own = path if written_here([path])[0] else os.path.join(aside, os.path.basename(path))
+        try:
+            return write(own)
+        finally:
+            collectives.gather_over_workers(strategy, [0])
+
+
+def put(path: Any, write: Callable[[Any], Any]) -> Any:
+    """Writes aside and moves that into its place, where other workers may write the same at this moment."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if not _is_shared(path) or "://" in os.fspath(path) or not os.path.isdir(folder):
+        return write(path)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".raydist-") as aside:
+        result = write(os.path.join(aside, name))
+        for one in os.listdir(aside):
+            _move(os.path.join(aside, one), os.path.join(folder, one))
+    return result
+
+
+def _move(made: str, place: str) -> None:
+    while True:
+        try:
+            os.replace(made, place)
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        with contextlib.suppress(FileNotFoundError):  # another worker has moved the folder away
+            os.rename(place, f"{made}-{secrets.token_hex(4)}")

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.cluster import default_strategy
 from raydist.training.replicas import gradient_probe
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.user_code import linearity
@@ -115,7 +116,13 @@ def num_replicas() -> int:
 
 
 def is_whole() -> bool:
-    """Whether the batch being traced is all of the examples that one update is made from."""
+    """Whether the batch being traced is all of the examples that one update is made from.
+
+    So is one outside of `fit` in a job that builds no strategy: each worker computes it as one process would.
+    """
+    is_outside = default_strategy.is_default() and not _replica.step.is_traced
+    if is_outside and tf.distribute.in_cross_replica_context():
+        return True
     return num_replicas() == 1 and _replica.step.total_of is None
 
 

@@ -85,7 +85,7 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
                 "checkpoints"
             )
     scratch = None
-    aside = [one for one in users if id(one) not in left_out and not _writes_itself(one)]
+    aside = _writing_aside([one for one in users if id(one) not in left_out])
     if not current.is_chief:
         left_out |= {id(one) for one in users if _is_of_chief_alone(one)}
         scratch = CallbackScratch([one for one in aside if id(one) not in left_out])
@@ -120,16 +120,23 @@ def reads_batch_logs(callbacks: Sequence[Any], base: type, strategy: Any) -> boo
     return collectives.is_alone(strategy) and any(_reads_batch_logs(one, base) for one in callbacks)
 
 
-def _writes_itself(callback: Any) -> bool:
-    """Whether a callback writes where it was told to in this worker too: in a job that builds no strategy."""
+def _writing_aside(callbacks: Sequence[Any]) -> list[Any]:
+    """Returns those that do not write where they were told to in this worker.
+
+    All, but in a job that builds no strategy: there a collective says which.
+    """
     if not default_strategy.is_default():
-        return False
+        return list(callbacks)
     places = {**_WRITES, **_READS_THEN_WRITES}
-    names = [name for kind in keras_kinds(callback) for name in places.get(kind, ())[:1]]
-    paths = [one for name in names if isinstance(one := getattr(callback, name, None), (str, Path))]
-    return bool(paths) and all(
-        default_strategy.keeps_own_file(one) or default_strategy.is_writer(one) for one in paths
-    )
+    paths = [
+        (one, path)
+        for one in callbacks
+        for name in [name for kind in keras_kinds(one) for name in places.get(kind, ())[:1]][:1]
+        if isinstance(path := getattr(one, name, None), (str, Path))
+    ]
+    written = default_strategy.written_here([path for _, path in paths])
+    own = {id(one) for (one, _), is_written in zip(paths, written, strict=True) if is_written}
+    return [one for one in callbacks if id(one) not in own]
 
 
 class CallbackScratch:
@@ -147,6 +154,12 @@ class CallbackScratch:
     def begin(self) -> None:
         """Redirects those that have read by now what the chief's have written before."""
         self._redirect(_READS_THEN_WRITES, self._saved)
+        for one in self._callbacks:
+            state = getattr(one, "_training_state", None)  # of tf_keras's BackupAndRestore
+            if state is not None and state.write_checkpoint_manager is state.read_checkpoint_manager:
+                state.write_checkpoint_manager = tf.train.CheckpointManager(
+                    state.read_checkpoint_manager.checkpoint, tempfile.mkdtemp(dir=self._folder), 1
+                )
 
     def clean(self) -> None:
         """Removes the models that were saved since the last time."""
@@ -266,7 +279,11 @@ def _check_files(strategy: Any, folders: Sequence[str]) -> None:
         found = [
             tf.io.gfile.join(place, name) for place, _, names in tf.io.gfile.walk(folder) for name in names
         ]
-        listed = sorted((name.removeprefix(folder), tf.io.gfile.stat(name).length) for name in found)
+        listed = sorted(
+            # TensorFlow's state of the checkpoints, with times
+            (one.removeprefix(folder), one.endswith("/checkpoint") or tf.io.gfile.stat(one).length)
+            for one in found
+        )
         checksum = zlib.crc32(repr(listed).encode(), checksum)
     if named := collectives.inconsistent_names(_gather(strategy, [checksum])):
         raise UnsupportedError(
@@ -293,8 +310,12 @@ def _restoring_twice(users: Sequence[Any], callbacks: Sequence[Any]) -> list[Any
 
 
 def _is_of_chief_alone(callback: Any) -> bool:
-    """Whether a callback runs in the chief only: a LambdaCallback that only prints or reports."""
-    if type(callback).__name__ != "LambdaCallback" or "LambdaCallback" not in keras_kinds(callback):
+    """Whether a callback runs in the chief only: a LambdaCallback that only prints or reports.
+
+    In a job that builds no strategy it may keep what the job reads, in each worker.
+    """
+    is_lambda = type(callback).__name__ == "LambdaCallback" and "LambdaCallback" in keras_kinds(callback)
+    if default_strategy.is_default() or not is_lambda:
         return False
     functions = [one for name, one in vars(callback).items() if name.startswith("on_") and callable(one)]
     return not any(may_reach_model(function) for function in functions)

@@ -6,12 +6,12 @@ TensorFlow allows some of it in replicas alone, such as an update of a metric.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values as distributed_values, values_util
+from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
 from tensorflow.python.saved_model import load
 
@@ -23,29 +23,17 @@ from raydist.training.tf_private.variables import assign_sum
 def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Enters a strategy's scope for a program in this thread that knows nothing of it.
 
-    The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: it is
-    entered again then.
+    The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: here it
+    stays, as what runs eagerly puts nothing else there.
     """
-    thread, stack = threading.get_ident(), type(ops._default_graph_stack)
-    reset, entered = stack.reset, contextlib.ExitStack()
-
-    def enter() -> None:
-        entered.enter_context(strategy.scope())
-        entered.enter_context(tf.variable_creator_scope(_with_text_outside))
-
-    def reset_inside(self: Any) -> None:
-        reset(self)
-        if threading.get_ident() == thread:
-            entered.pop_all()  # of a graph that is gone
-            enter()
-
     with (
-        changed(stack, reset=reset_inside),
+        changed(ops._default_graph_stack, reset=lambda: None),  # this thread's
         changed(load._WrapperFunction, _call_flat=_reading_own(load._WrapperFunction._call_flat)),
         changed(distributed_values.values_util, **_OUTSIDE_OF_REPLICAS),
-        entered,
+        changed(backprop, _handle_or_self=_source_of_own(backprop._handle_or_self)),
+        strategy.scope(),
+        tf.variable_creator_scope(_with_text_outside),
     ):
-        enter()
         yield
 
 
@@ -82,6 +70,19 @@ def _reading_own(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(self, args, captured_inputs)
 
     return call_with_own
+
+
+def _source_of_own(source_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Has gradients with respect to variables taken of this process's copies outside of replicas."""
+
+    def source(one: Any) -> Any:
+        is_own = distribute_utils.is_distributed_variable(one)
+        variable: Any = one if is_own else getattr(one, "value", None)  # of a variable of Keras 3
+        if distribute_utils.is_distributed_variable(variable) and tf.distribute.in_cross_replica_context():
+            return variable._get_on_device_or_primary().handle
+        return source_of(one)
+
+    return source
 
 
 def _summed(method: str) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from tensorflow.python.distribute import (
     values as distributed_values,
 )
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
 
 from raydist.training.tf_private.attributes import around, changed
 from raydist.training.tf_private.functions import inlined_functions
@@ -91,6 +92,17 @@ def default_strategy() -> tf.distribute.Strategy:
 def is_default(strategy: tf.distribute.Strategy) -> bool:
     """Whether it is the strategy outside of every scope, which has no devices to distribute to."""
     return strategy is distribute_lib._get_default_strategy()
+
+
+@contextlib.contextmanager
+def outside_of_scopes() -> Iterator[None]:
+    """Leaves every strategy's scope, so that variables are this process's alone."""
+    with changed(ops.get_default_graph(), _variable_creator_stack=[]):
+        distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+        try:
+            yield
+        finally:
+            distribute_lib._pop_per_thread_mode()
 
 
 def _assign_on_one_copy(method: str) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -212,6 +213,18 @@ def assign_sum(variable: Any, value: Any, method: str = "assign") -> list[Any]:
 def plain_variable(value: int, dtype: tf.DType) -> tf.Variable:
     """Returns a variable that no strategy mirrors, also in a strategy's scope."""
     return resource_variable_ops.ResourceVariable(value, dtype=dtype)
+
+
+def put_checkpoints(put: Callable[[str, Callable[[str], Any]], Any]) -> None:
+    """Has each `tf.train.Checkpoint` written by `put`, which takes its prefix and what writes to one."""
+
+    @around(checkpoint.TrackableSaver, "save")
+    def save(original: Any, self: Any, file_prefix: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(file_prefix, str) or not tf.executing_eagerly():
+            return original(self, file_prefix, *args, **kwargs)
+        tf.io.gfile.makedirs(os.path.dirname(file_prefix) or ".")
+        put(file_prefix, lambda prefix: original(self, prefix, *args, **kwargs))
+        return file_prefix
 
 
 def count_saves_alone() -> None:

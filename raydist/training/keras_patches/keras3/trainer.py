@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras.src import tree
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.saving import saving_lib
 from keras.src.trainers import trainer as base_trainer
 
 from raydist.errors import UnsupportedError
@@ -271,6 +272,17 @@ def _check_optimizer(optimizer: Any, where: str) -> None:
             f"which Keras 3 cannot do {where} (keras#20582); "
             "set ema_overwrite_frequency=None: the averages are written over the weights at the end of fit"
         )
+
+
+@replaces(
+    saving_lib,
+    "get_attr_skipset",
+    "obj_type",
+    because="makes an optimizer to see what all have, so that in a scope no worker could save alone",
+)
+def _attributes_of_all(original: Callable[[str], set[str]], obj_type: str) -> set[str]:
+    with tf_private.outside_of_scopes():
+        return original(obj_type)
 
 
 @replaces(keras.Model, "save save_weights export", "self filepath ...", because=default_strategy.ONE_FILE)

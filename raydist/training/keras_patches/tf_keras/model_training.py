@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from tf_keras.src.distribute import distributed_file_utils
 from tf_keras.src.engine import base_layer, training
 from tf_keras.src.engine.sequential import Sequential
 from tf_keras.src.utils import metrics_utils
@@ -288,16 +287,6 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
         check_graph=functools.partial(step_trace.check_trains, model),
         after_step=lambda: counter.assign_add(1),
     )
-
-
-@replaces(
-    distributed_file_utils,
-    "write_dirpath remove_temp_dirpath",
-    "dirpath strategy",
-    because="a job that builds no strategy reads what its callbacks have written, in each worker",
-)
-def _write_aside(original: Callable[..., Any], dirpath: Any, strategy: Any) -> Any:
-    return dirpath if default_strategy.is_default() else original(dirpath, strategy)
 
 
 @replaces(training.Model, "save save_weights export", "self filepath ...", because=default_strategy.ONE_FILE)
