@@ -167,8 +167,9 @@ OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
         "main.py built a MirroredStrategy, with replicas in its own process: each of the 2 workers",
     ),
     "loop that is not seen": (
-        f"{MODEL}\ntape = getattr(tf, 'Gradient' + 'Tape')()\n"
-        "with tape:\n    loss = tf.reduce_sum(model(x))\ntape.gradient(loss, model.trainable_variables)\n",
+        f"{MODEL}\ntape, weights = getattr(tf, 'Gradient' + 'Tape')(), model.trainable_variables\n"
+        "with tape:\n    loss = tf.reduce_sum(model(x))\n"
+        "keras.optimizers.SGD().apply_gradients(zip(tape.gradient(loss, weights), weights))\n",
         {},
         "main.py updates weights in a loop of its own, outside of model.fit: --no-default-strategy lets",
     ),

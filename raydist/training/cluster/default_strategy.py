@@ -21,6 +21,7 @@ import tensorflow as tf
 from raydist.planning.assignment import TaskAssignment
 from raydist.training import tf_private
 from raydist.training.cluster import collective_calls, collectives
+from raydist.training.reporting import reporter
 
 ONE_FILE = "workers of one host write one file at the same time, and read it half-written"
 
@@ -55,7 +56,15 @@ def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> 
         "is_first_of_host": not hosts or hosts.index(hosts[index]) == index,
     }
     seeds = random.Random(assignment.job.seed)
+
+    def tell_late(name: str) -> None:
+        reporter.note(
+            f"{name} has no effect in {assignment.job.entry_point}, because TensorFlow has its devices and "
+            "threads before a job that builds no strategy begins (raydist guide scripts)"
+        )
+
     with (
+        tf_private.settled_devices(tell_late),
         tf_private.changed(_Job, **job),
         tf_private.changed(np.random.bit_generator, randbits=seeds.getrandbits),
         tf_private.scope_of_program(strategy),

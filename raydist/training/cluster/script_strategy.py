@@ -34,8 +34,8 @@ _LOCAL = (
 )
 # Options that raydist gives to the strategies that it builds.
 _OF_OWN_STRATEGY = ("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "partitioner")
-# What a GradientTape raises for the variables of a strategy with several replicas (values.py).
-_OUTSIDE_OF_REPLICAS = "DistributedVariable.handle is not available outside the replica context"
+# What optimizers of either Keras raise for the variables of a strategy outside of its replicas.
+_OUTSIDE_OF_REPLICAS = "'NoneType' object has no attribute 'merge_call'"
 _SERVERS = (TaskType.WORKER, TaskType.PS)
 
 
@@ -105,7 +105,7 @@ class ScriptStrategy:
             self._default.enter_context(as_default(self.planned(), self._assignment))
             try:
                 yield
-            except ValueError as error:
+            except AttributeError as error:
                 if _OUTSIDE_OF_REPLICAS in str(error):
                     self._note(
                         f"{self._script} updates weights in a loop of its own, outside of model.fit: "

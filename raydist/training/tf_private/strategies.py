@@ -14,6 +14,7 @@ from tensorflow.python.distribute import (
     distribute_utils,
     mirrored_run,
     values as distributed_values,
+    values_util,
 )
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
@@ -54,7 +55,9 @@ def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
     The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: it is
     entered again then. Functions of a SavedModel read this process's copies of variables, where TensorFlow
-    has placeholders for them outside of replicas (load.py, `_WrapperFunction`).
+    has placeholders for them outside of replicas (load.py, `_WrapperFunction`). What is added to a variable
+    that is a sum over the replicas, such as a metric's, is divided among them, as `assign` does. Gradients by
+    variables are those by this process's copies.
     """
     thread, stack = threading.get_ident(), type(ops._default_graph_stack)
     reset, entered = stack.reset, [strategy.scope()]
@@ -74,7 +77,31 @@ def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
             ]
         return call(self, args, captured_inputs)
 
-    with changed(stack, reset=reset_inside), changed(load._WrapperFunction, _call_flat=call_with_own):
+    def divided(name: str) -> Callable[..., Any]:
+        original, on_device = getattr(values_util, f"on_read_{name}_cross_replica"), f"{name}_on_device"
+
+        def add(variable: Any, value: Any, read_value: bool = True) -> Any:
+            if variable.aggregation != tf.VariableAggregation.SUM:
+                return original(variable, value, read_value)
+            share = tf.cast(value / variable.distribute_strategy.num_replicas_in_sync, variable.dtype)
+            add_share = getattr(values_util, on_device)
+            return values_util.assign_on_each_device(variable, add_share, share, read_value)
+
+        return add
+
+    handle_of: Any = distributed_values.DistributedVariable.handle
+
+    def handle(self: Any) -> Any:
+        is_outside = values_util.get_current_replica_id_as_int() is None
+        return self._primary.handle if is_outside else handle_of.fget(self)
+
+    names = ("assign_add", "assign_sub")
+    with (
+        changed(stack, reset=reset_inside),
+        changed(load._WrapperFunction, _call_flat=call_with_own),
+        changed(distributed_values.DistributedVariable, handle=property(handle)),
+        changed(values_util, **{f"on_read_{name}_cross_replica": divided(name) for name in names}),
+    ):
         entered[0].__enter__()
         try:
             yield
