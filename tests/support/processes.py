@@ -195,17 +195,17 @@ def started(
     storage: Path | str | None = None,
     attempt: int = 0,
     has_token: bool = False,
-    folder: Path | None = None,
+    kept_in: Path | None = None,
     **arguments: Any,
 ) -> Iterator[list[TaskProcess]]:
     """Starts the tasks; kills those that are left at the end of the block.
 
     Args:
-      folder: Keeps the folders of the tasks; None for one that is removed at the end of the block.
+      kept_in: Where the tasks' folders are made, and stay; None for one that is removed at the end.
       has_token: Whether the run's folder has a token, which has to be there until the end.
     """
     with ExitStack() as stack:
-        folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raydist-test-")))
+        folder = kept_in or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raydist-test-")))
         leases = {name: stack.enter_context(_leased_port()) for name in cluster.tasks}
         addresses = {name: f"127.0.0.1:{lease.getsockname()[1]}" for name, lease in leases.items()}
         storage_uri = str(storage or folder / "storage")

@@ -90,7 +90,7 @@ def test_workers_print_and_leave_what_plain_python_does(
         monkeypatch.setenv(name, value)
     script = copied(tmp_path / "source") / f"{check.script}.py"
     (tmp_path / "tasks").mkdir()
-    tasks = run_script(script, check.cluster, folder=tmp_path / "tasks", environ=QUIET)
+    tasks = run_script(script, check.cluster, kept_in=tmp_path / "tasks", environ=QUIET)
     for task in tasks:
         assert task.values["failure"] is None, task.values["traceback"]
     for task in tasks[1:]:
