@@ -141,7 +141,7 @@ class _Needs(TypedDict):
 
 def _needs_of_function(function: Any, folder: Path | None) -> _Needs:
     if not isinstance(function, FunctionType):
-        return _needs([], file=None, roots=[])
+        return _needs([], file=None, roots=[], has_context=True)
     name = function.__code__.co_filename
     lines = linecache.getlines(name)  # knows notebooks' cells too
     try:
@@ -149,7 +149,7 @@ def _needs_of_function(function: Any, folder: Path | None) -> _Needs:
     except (SyntaxError, ValueError):
         parts = []
     file = Path(name) if Path(name).is_file() else None
-    needs = _needs(parts, file=file, roots=[] if folder is None else [folder])
+    needs = _needs(parts, file=file, roots=[] if folder is None else [folder], has_context=True)
     # In a notebook the import is in another cell than the function.
     modules = (each for each in function.__globals__.values() if isinstance(each, ModuleType))
     if any(each.__name__.partition(".")[0] == "tf_keras" for each in modules):
@@ -220,7 +220,7 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
         entry_point=entry_point,
         working_dir=folder,
         defaults=defaults,
-        **_needs_of_source(found, source, folder),
+        **_needs_of_source(found, source, folder, has_context=True),
         where=where,
     )
 
@@ -257,21 +257,23 @@ def _define_script(found: _Target, source: JobSource, *, asked: Path | None) -> 
         name=name,
         entry_point=entry_point,
         working_dir=folder,
-        **_needs_of_source(found, source, folder),
+        **_needs_of_source(found, source, folder, has_context=False),
         where=found.location,
     )
 
 
-def _needs_of_source(found: _Target, source: JobSource, folder: Path | None) -> _Needs:
+def _needs_of_source(found: _Target, source: JobSource, folder: Path | None, *, has_context: bool) -> _Needs:
     """Returns what the source says. A script also finds modules in its own folder."""
     roots = [] if folder is None else list(dict.fromkeys((found.file.parent, folder)))
-    return _needs(source.parts, file=found.file, roots=roots)
+    return _needs(source.parts, file=found.file, roots=roots, has_context=has_context)
 
 
-def _needs(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path]) -> _Needs:
+def _needs(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path], has_context: bool) -> _Needs:
     return _Needs(
         legacy_keras_reason=legacy_reason(parts, file=file, roots=roots),
-        strategy_use=strategy_use(parts, file=file, roots=roots) if parts else _UNREAD,
+        strategy_use=(
+            strategy_use(parts, file=file, roots=roots, has_context=has_context) if parts else _UNREAD
+        ),
         own_loop=own_loop(parts, file=file, roots=roots),
     )
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from raydist.entry.own_source import Part, imported_by, own_modules
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-_OPTIMIZERS_UPDATES = ("apply_gradients", "minimize")
 _ASSIGNMENTS = ("apply", "assign", "assign_add", "assign_sub")
 _PLAIN_BASES = ("object", "ABC", "Generic", "Protocol", "NamedTuple", "Enum")
 _PACKAGES = ("tensorflow.distribute", "tensorflow.python.distribute", "horovod")
 
 
-def strategy_use(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path]) -> str | None:
+def strategy_use(
+    parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path], has_context: bool = False
+) -> str | None:
     """Returns where a job takes or builds a strategy, as `train.py, line 3, uses tf.distribute`.
 
     None where nothing says so: its models get the run's strategy. A library that builds a strategy while the
@@ -25,9 +26,13 @@ def strategy_use(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Pa
       parts: The job's own file.
       file: Where it lies; None for code that no file has.
       roots: Folders from which the job imports modules of its own.
+      has_context: Whether it is a train function, which is given the context.
     """
-    for part in (*parts, *own_modules(parts, file=file, roots=roots)):
-        for line, what in sorted(_uses(part.tree)):
+    parts = [*parts, *own_modules(parts, file=file, roots=roots)]
+    imported = {name for part in parts for node in ast.walk(part.tree) for name, _ in imported_by(node)}
+    has_context = has_context or "raydist" in {name.partition(".")[0] for name in imported}
+    for part in parts:
+        for line, what in sorted(_uses(part.tree, has_context=has_context)):
             return f"{part.shown}, line {line}, uses {what}"
     return None
 
@@ -44,24 +49,62 @@ def own_loop(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path])
     parts = [*parts, *own_modules(parts, file=file, roots=roots)]
     classes = [one for part in parts for one in ast.walk(part.tree) if isinstance(one, ast.ClassDef)]
     bases = {one.name: [_name_of(base) for base in one.bases] for one in classes}
-    for part in parts:
-        nodes = list(_outside_of_derived(part.tree, bases))
-        if any(_name_of(one) == "GradientTape" for one in nodes):
-            lines = {line for one in nodes for line in _updates_of(one)}
-            if lines:
-                return f"{part.shown}, line {min(lines)}"
+    found = [(part.shown, list(_outside_of_derived(part.tree, bases))) for part in parts]
+    if any(_is_tape(node) for _, nodes in found for node in nodes):
+        for shown, nodes in found:
+            if lines := {line for node in nodes for line in _updates_of(node)}:
+                return f"{shown}, line {min(lines)}"
     return None
 
 
+def _is_tape(node: ast.AST) -> bool:
+    is_imported = any(name.endswith(".GradientTape") for name, _ in imported_by(node))
+    return is_imported or _name_of(node) == "GradientTape"
+
+
 def _updates_of(node: ast.AST) -> Iterator[int]:
-    """Yields the lines of optimizers' updates, and of assignments in a function that makes a tape itself."""
-    if isinstance(node, ast.Call) and _name_of(node.func) in _OPTIMIZERS_UPDATES:
+    """Yields the lines of optimizers' updates, and in a function those that assign what a gradient gives."""
+    if isinstance(node, ast.Call) and _is_update(node.func):
         yield node.lineno
     elif isinstance(node, _FUNCTIONS | ast.Module):
         own = list(_own_nodes(node))
-        if any(_name_of(one) == "GradientTape" for one in own):
-            calls = (one for one in own if isinstance(one, ast.Call))
-            yield from (one.lineno for one in calls if _name_of(one.func) in _ASSIGNMENTS)
+        names = _names_of_gradients(own)
+        calls = [one for one in own if isinstance(one, ast.Call) and _name_of(one.func) in _ASSIGNMENTS]
+        yield from (one.lineno for one in calls if any(_has_gradient(each, names) for each in one.args))
+
+
+def _names_of_gradients(nodes: Sequence[ast.AST]) -> set[str]:
+    """Returns the names of a function that hold gradients, or what is computed from them."""
+    names: set[str] = set()
+    bound: list[tuple[ast.AST, ast.AST]] = []
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                bound += [(target, value) for target in targets]
+            case ast.For(target=name, iter=values) | ast.comprehension(target=name, iter=values):
+                bound.append((name, values))
+    for _ in range(3):  # from a gradient over a name or two to what is assigned
+        for to, given in bound:
+            if _has_gradient(given, names):
+                names |= {one.id for one in ast.walk(to) if isinstance(one, ast.Name)}
+    return names
+
+
+def _has_gradient(node: ast.AST, names: set[str]) -> bool:
+    return any(
+        (isinstance(one, ast.Call) and _name_of(one.func) == "gradient")
+        or (isinstance(one, ast.Name) and one.id in names)
+        for one in ast.walk(node)
+    )
+
+
+def _is_update(function: ast.expr) -> bool:
+    match function:
+        case ast.Attribute(attr="apply_gradients"):
+            return True
+        case ast.Attribute(attr="minimize" | "apply", value=owner):
+            return _name_of(owner).lstrip("_").startswith("opt") and _name_of(owner) != "optimize"  # SciPy's
+    return False
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
@@ -94,13 +137,13 @@ def _name_of(node: ast.AST) -> str:
     return str(getattr(node, "attr", "") or getattr(node, "id", ""))
 
 
-def _uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _uses(tree: ast.AST, *, has_context: bool) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(attr="distribute", value=ast.Name(id=name)):
-                yield node.lineno, f"{name}.distribute"
-            case ast.Attribute(attr="strategy", value=ast.Name(id=name)):
-                yield node.lineno, f"{name}.strategy"
+            case ast.Attribute(value=ast.Attribute(attr="distribute") as owner):  # not ctx.distribute(data)
+                yield node.lineno, ast.unparse(owner)
+            case ast.Attribute(attr="strategy") if has_context:
+                yield node.lineno, ast.unparse(node)
             case ast.Constant(value="TF_CONFIG"):
                 yield node.lineno, "TF_CONFIG"
             case ast.Import() | ast.ImportFrom():

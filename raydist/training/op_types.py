@@ -52,6 +52,10 @@ INTEGER_DRAWS: Mapping[str, int] = {
 }
 # Moves a generator on, and returns its state of before.
 GENERATES = "RngReadAndSkip"
+# The new value of the variable, which is the first input, is made of the one before.
+ADDITIONS = frozenset(
+    (GENERATES, *"AssignAddVariableOp AssignSubVariableOp ResourceScatterAdd ResourceScatterSub".split())
+)
 # Each replica draws other numbers by these, other than by a seed that all of them count alike.
 UNEQUAL_DRAWS = frozenset(
     ("Multinomial", "RandomStandardNormal", "RandomUniform", "TruncatedNormal", GENERATES)

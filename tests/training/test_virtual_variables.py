@@ -70,6 +70,6 @@ def test_what_makes_results_depend_on_the_number_of_workers_is_noted() -> None:
     assert "leave set_jit and --tf_xla_auto_jit out" in found["clustered"][0]
     assert "TensorFlow's RandomUniform, whose seed depends on how many replicas a worker computes" in draw
     assert outside == (
-        "a training step changes outside, made outside of the strategy's scope, in each replica of a worker "
-        "in turn, so results depend on the number of workers; make it in the scope"
+        "a step changes outside, made outside of the strategy's scope, in each replica of a worker in turn, "
+        "so results depend on how many a worker computes; make it in the scope"
     )

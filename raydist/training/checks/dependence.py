@@ -23,6 +23,12 @@ def fed_variables(graph_def: Any, sources: Collection[str]) -> set[str]:
     return _Spread(functions).assigned(graph_def.node, sources)
 
 
+def builds_on_itself(variable: Any, graph: Any) -> bool:
+    """Whether what a traced function makes of a variable depends on its value, as that of a count does."""
+    own = graph.capture(variable.handle).op.name
+    return own in fed_variables(graph.as_graph_def(), [own])
+
+
 def draws(graph_def: Any) -> bool:
     """Whether random numbers are drawn in a graph, or in the functions that it has."""
     return any(op_types.draws(node.op) for node in nodes_of(graph_def))
@@ -59,6 +65,8 @@ class _Spread:
                     found = self._assigned_by_call(node, inputs, reached, is_all=is_all)
                     if depends or node.op in op_types.UNEQUAL_DRAWS:
                         reached.add(node.name)
+                if node.op in op_types.ADDITIONS and inputs[0] in reached:
+                    found.add(inputs[0])
                 assigned |= found
                 reached |= found  # who reads the variable later, reads that value
         return assigned

@@ -294,20 +294,14 @@ def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) 
 
 
 def notes_on_workers(strategy: tf.distribute.Strategy, graph: tf.Graph) -> Iterator[str]:
-    """Yields a sentence for what makes the results of a step of virtual replicas depend on their workers.
+    """Yields a sentence for what makes the results of a step depend on the replicas that a worker computes.
 
     TensorFlow gives an operation that draws by a seed of its own that seed by its place in the graph.
     """
+    if (sentence := note_on_turns(strategy, graph)) is not None:
+        yield sentence
     if not is_virtual(strategy):
         return
-    changed = (one for one in tf_private.changed_variables(graph) if not one.name.startswith("raydist_"))
-    outside = [one for one in changed if not isinstance(one, tf.distribute.DistributedValues)]
-    if outside:
-        names = ", ".join(one.name.partition(":")[0] for one in outside[:_MAX_NAMES])
-        yield (
-            f"a training step changes {names}, made outside of the strategy's scope, in each replica of a "
-            "worker in turn, so results depend on the number of workers; make it in the scope"
-        )
     if compilation.is_clustering(jit=tf.config.optimizer.get_jit(), flags=os.environ.get("TF_XLA_FLAGS", "")):
         yield (
             "XLA chooses the parts of the steps that it compiles, which may be others where a worker "
@@ -327,6 +321,34 @@ def notes_on_workers(strategy: tf.distribute.Strategy, graph: tf.Graph) -> Itera
         f"a training step draws random numbers by TensorFlow's {', '.join(found)}, whose seed depends on how "
         "many replicas a worker computes, so results depend on the number of workers; draw by keras.random "
         "with a SeedGenerator, or by a tf.random.Generator that is made in the strategy's scope"
+    )
+
+
+def note_on_turns(strategy: tf.distribute.Strategy, graph: tf.Graph) -> str | None:
+    """Returns a sentence for a step whose replicas change a variable one after another; else None."""
+    changed = (one for one in tf_private.changed_variables(graph) if not one.name.startswith("raydist_"))
+    outside = [one for one in changed if _changes_in_turn(one, strategy, graph)]
+    if not outside:
+        return None
+    names = ", ".join(one.name.partition(":")[0] for one in outside[:_MAX_NAMES])
+    return (
+        f"a step changes {names}, made outside of the strategy's scope, in each replica of a worker in turn, "
+        "so results depend on how many a worker computes; make it in the scope"
+    )
+
+
+def _changes_in_turn(variable: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) -> bool:
+    """Whether each replica of a worker changes what the one before it has made of a variable.
+
+    A metric that was made outside of the scope adds up its replicas' values, as it does in it.
+    """
+    if is_virtual(strategy):
+        return not tf_private.is_of_strategy(variable)
+    return (
+        len(strategy.extended.worker_devices) > 1
+        and not tf_private.is_of_strategy(variable)
+        and variable.aggregation != tf.VariableAggregation.SUM
+        and dependence.builds_on_itself(variable, graph)
     )
 
 

@@ -114,15 +114,14 @@ def _sums_returned(
 
 def _drifting_in_loop(check: step_check.StepCheck) -> list[Any]:
     """Returns the variables to which each replica assigns a value of its own, on which results depend."""
-    none = tf.VariableAggregation.NONE
     weights = [one for one in check.rehearsal.fed if one.trainable]
     return [
         one
         for one in (*_assigned_in_loop(check), *weights)
         if (
             check.rehearsal.gradients_depend_on(one)
-            if tf_private.is_synchronized_on_read(one)
-            else one.aggregation == none  # TensorFlow has two enums of them
+            if tf_private.is_synchronized_on_read(one) and tf_private.is_of_strategy(one)
+            else step_rules.differs(one, check)
         )
     ]
 

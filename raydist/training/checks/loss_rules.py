@@ -185,9 +185,7 @@ def decide_training(
             has_own_losses=code_names.are_losses_own(model),
             sums_itself=code_names.sums_by_itself(model.optimizer),
         )
-    step_rules.refuse_drifting(
-        source, [] if check is None else _drifting(model, check.rehearsal.fed), strategy
-    )
+    step_rules.refuse_drifting(_assigner(model), [] if check is None else _drifting(model, check), strategy)
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
     if layers := _comparing_layers(model, check):
@@ -202,12 +200,14 @@ def decide_evaluation(model: Any, check: step_check.StepCheck | None) -> None:
     strategy = model.distribute_strategy
     found = step_rules.of_workers(strategy, check)
     rule = findings.rule_of_evaluation(found)
+    source = type(model).test_step
+    source = _assigner(model) if is_keras(source) else source
+    if check is not None and (drifting := _drifting(model, check)):
+        reporter.note(step_notes.describe_assignments(source, drifting, is_note=True))
     if rule is None or check is None:
         # Most likely that of training, so that evaluations before and after a fit agree.
         is_scaled = found.asks_for_replicas > 0
         state_of(model).evaluation_rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
-        source = type(model).test_step
-        source = next(code_names.own_sources(model)) if is_keras(source) else source
         is_known, num_replicas = found.has_compared == 1, strategy.num_replicas_in_sync
         reporter.note(step_notes.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known))
         return
@@ -251,9 +251,8 @@ def _notes_on_step(model: Any, check: step_check.StepCheck | None) -> Iterator[s
         yield layer_notes.describe_state(stateful, is_sure=True)
     if has_replicas:
         yield from _notes_on_draws(model, check)
-    source = next(code_names.own_sources(model), None)
-    if source is not None and (drifting := _drifting(model, fed)):
-        yield step_notes.describe_assignments(source, drifting, is_note=True)
+    if drifting := _drifting(model, check):
+        yield step_notes.describe_assignments(_assigner(model), drifting, is_note=True)
 
 
 def _notes_on_draws(model: Any, check: step_check.StepCheck) -> Iterator[str]:
@@ -273,12 +272,18 @@ def _is_noted_to_draw(operation: Any) -> bool:
     return hasattr(operation, "trainable") and layer_notes.is_known_to_draw(operation)
 
 
-def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
+def _assigner(model: Any) -> Any:
+    """Returns the user's function or class that most likely assigns what a step does."""
+    sources = (*code_names.own_sources(model), *layer_notes.may_compare(model))
+    return next(iter(sources), model)
+
+
+def _drifting(model: Any, check: step_check.StepCheck) -> list[Any]:
     """Returns those of the variables that may differ between replicas, without any other note on them."""
     owners = (*model._flatten_layers(include_self=False), *model.metrics)
     # The notes on layers name these. Weights that a step assigns by itself have no other note.
     # tf_keras's lookups list their vocabulary too, which is no variable.
     listed = (one for owner in owners for one in owner.variables)
     known = tf_private.ids_of([one for one in listed if not getattr(one, "trainable", False)])
-    none = tf.VariableAggregation.NONE
-    return [one for one in fed if id(one) not in known and one.aggregation == none]
+    fed = check.rehearsal.fed
+    return [one for one in fed if id(one) not in known and step_rules.differs(one, check)]

@@ -81,7 +81,7 @@ class StepCheck:
         Raises:
           Exception: What the step raises.
         """
-        self.batch, self._model = batch, model
+        self.batch, self.strategy, self._model = batch, strategy, model
         spec = tf.nest.map_structure(batch_slices.relaxed_spec, batch)
         self._trace = functools.partial(Rehearsal, strategy=strategy, spec=spec, model=model)
         self._on_one_device = variants.get(1, step)

@@ -176,9 +176,9 @@ def describe_assignments(function: Any, variables: Sequence[Any], *, is_note: bo
     )
     return (
         f"{described(function)} assigns to {names} on each replica, from its own part of the batch, so "
-        f"{effect}; make them with aggregation=tf.VariableAggregation.MEAN or SUM, or assign what "
-        "tf.distribute.get_replica_context().all_reduce returns. To add up the gradients of several batches, "
-        "use ctx.fit(..., accumulate=K) in their place"
+        f"{effect}; make them in the scope with aggregation=tf.VariableAggregation.MEAN or SUM, or assign "
+        "what tf.distribute.get_replica_context().all_reduce returns. To add up the gradients of several "
+        "batches, use ctx.fit(..., accumulate=K) in their place"
     )
 
 

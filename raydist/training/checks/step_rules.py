@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.checks import findings, step_check, step_notes
+from raydist.training import tf_private
+from raydist.training.checks import dependence, findings, step_check, step_notes
 from raydist.training.checks.findings import NOT_COMPUTED, Division, LossVerdict, StepFindings
 from raydist.training.cluster.collectives import findings_of_workers, is_alone
 from raydist.training.cluster.virtual_strategy import is_virtual
@@ -199,12 +200,25 @@ def described_parts(num_replicas: int, num_batches: int) -> str:
     return batches if num_replicas == 1 else f"the {num_replicas} replicas and {batches}"
 
 
+def differs(variable: Any, check: step_check.StepCheck) -> bool:
+    """Whether a variable holds what one replica, or one worker, assigns from its part of the batch.
+
+    What was made outside of the scope has no aggregation, whatever it was given. Replicas of one worker add
+    to it one after another, which is a sum.
+    """
+    if tf_private.is_of_strategy(variable):
+        of_one = (tf.VariableAggregation.NONE, tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        return any(variable.aggregation == one for one in of_one)  # TensorFlow has two enums of them
+    is_sum = variable.aggregation == tf.VariableAggregation.SUM and is_alone(check.strategy)
+    return not (is_sum and dependence.builds_on_itself(variable, check.rehearsal.graph))
+
+
 def refuse_drifting(source: Any, drifting: Sequence[Any], strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError if a step gives each worker other values of its variables: a collective.
 
     The checkpoint of such a run would not be that of any worker but the chief.
     """
-    if source is None or is_alone(strategy) or is_virtual(strategy):
+    if is_alone(strategy) or is_virtual(strategy):
         return
     [share] = findings_of_workers(strategy, [float(bool(drifting))])
     if share > 0:

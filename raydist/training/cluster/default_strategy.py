@@ -51,7 +51,7 @@ def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> 
     index = assignment.task.index
     job = {
         "strategy": strategy,
-        "folder": Path.cwd(),
+        "folder": Path.cwd().resolve(),
         "is_chief": assignment.is_chief,
         "is_first_of_host": not hosts or hosts.index(hosts[index]) == index,
     }
@@ -78,8 +78,15 @@ def is_default() -> bool:
 
 
 def keeps_own_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is this worker's own: in the working folder of a job that builds no strategy."""
-    return is_default() and Path(path).absolute().is_relative_to(_Job.folder)
+    """Whether a file is this worker's own: in the working folder of a job that builds no strategy.
+
+    Or beside it, by a path that begins there. A link in it may lead to a file that all workers see.
+    """
+    if not is_default():
+        return False
+    place = Path(path).resolve()
+    is_beside = not Path(path).is_absolute() and place.is_relative_to(_Job.folder.parent)
+    return place.is_relative_to(_Job.folder) or is_beside
 
 
 def is_writer(path: str | os.PathLike[str]) -> bool:
@@ -107,8 +114,9 @@ def is_writer(path: str | os.PathLike[str]) -> bool:
 def write_once(name: str, path: Any, write: Callable[[Any], Any]) -> Any:
     """Has one worker write a file of a job that builds no strategy, for all that see it; then they go on.
 
-    The others write aside, as what is written may be read from all of them. Workers' own files, and what is
-    written inside of `fit`, need nothing.
+    The others write aside, as what is written may be read from all of them. Workers' own files need nothing.
+    In `fit` a callback may run in one worker alone, so nobody waits: the first worker of each host writes,
+    and all can read once `fit` has ended.
 
     Args:
       name: The call that all workers make, such as `model.save`.
@@ -117,13 +125,15 @@ def write_once(name: str, path: Any, write: Callable[[Any], Any]) -> Any:
     """
     is_path = isinstance(path, str | os.PathLike)
     strategy = _Job.strategy
-    if strategy is None or not is_path or keeps_own_file(path) or collective_calls.is_inside():
+    if strategy is None or not is_path or keeps_own_file(path) or collectives.is_alone(strategy):
         return write(path)
-    with collective_calls.made_by_all(name, strategy), tempfile.TemporaryDirectory() as aside:
-        if collectives.is_alone(strategy):
-            return write(path)
-        own = path if is_writer(path) else os.path.join(aside, os.path.basename(path))
-        try:
-            return write(own)
-        finally:
-            collectives.gather_over_workers(strategy, [0])
+    with tempfile.TemporaryDirectory() as folder:
+        aside = os.path.join(folder, os.path.basename(path))
+        if collective_calls.is_inside():
+            return write(path if _Job.is_first_of_host else aside)
+        with collective_calls.made_by_all(name, strategy):
+            own = path if is_writer(path) else aside
+            try:
+                return write(own)
+            finally:
+                collectives.gather_over_workers(strategy, [0])

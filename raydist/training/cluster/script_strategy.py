@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,8 +35,6 @@ _LOCAL = (
 )
 # Options that raydist gives to the strategies that it builds.
 _OF_OWN_STRATEGY = ("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "partitioner")
-# What optimizers of either Keras raise for the variables of a strategy outside of its replicas.
-_OUTSIDE_OF_REPLICAS = "'NoneType' object has no attribute 'merge_call'"
 _SERVERS = (TaskType.WORKER, TaskType.PS)
 
 
@@ -105,11 +104,12 @@ class ScriptStrategy:
             self._default.enter_context(as_default(self.planned(), self._assignment))
             try:
                 yield
-            except AttributeError as error:
-                if _OUTSIDE_OF_REPLICAS in str(error):
+            except Exception as error:
+                if _is_of_strategy(error):
                     self._note(
-                        f"{self._script} updates weights in a loop of its own, outside of model.fit: "
-                        "--no-default-strategy lets each worker run all of it, and ctx.train_steps divides it"
+                        f"{self._script} fails in the run's strategy, which it has because it builds none: "
+                        "--no-default-strategy lets each worker run all of it by itself, and ctx.train_steps "
+                        "divides a loop of its own"
                     )
                 raise
 
@@ -269,3 +269,12 @@ class ScriptStrategy:
                 original(strategy, *args, **kwargs)
 
         return __init__
+
+
+def _is_of_strategy(error: BaseException) -> bool:
+    """Whether an error tells of a strategy, or was raised where TensorFlow has its strategies."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1:]
+    told = ("tf.distribute", "DistributedVariable", "'merge_call'")
+    return any("tensorflow/python/distribute/" in one.filename for one in innermost) or any(
+        one in str(error) for one in told
+    )

@@ -99,9 +99,20 @@ class Probe:
             tf_private.changed(_Active, probe=self),
             tf_private.changed(tf.GradientTape, gradient=noted),
             tf_private.inlined_functions(),
+            tf.variable_creator_scope(self._in_scope),
         ):
             step()
         return self.updates
+
+    def _in_scope(self, create: Callable[..., Any], **options: Any) -> Any:
+        """Makes a variable that the user's code makes in its first call, which is here, for all replicas."""
+        initial = options.get("initial_value")
+        static = tf.get_static_value(initial) if tf.is_tensor(initial) else initial
+        is_of_scope = not tf_private.is_default(tf.distribute.get_strategy())
+        if is_of_scope or static is None or "use_resource" in options:
+            return create(**options)
+        with tf_private.made_in_scope(self.strategy):
+            return tf.Variable(**{**options, "initial_value": static})
 
     def note_mean(self, metric: Any, value: Any, *, is_weighted: bool) -> None:
         """Notes a scalar that a `Mean` metric is given.

@@ -224,6 +224,8 @@ def make_step_function(
             loss_rules.check_step, model, step, first, shown=shown, is_training=is_training
         )
         check = look(is_decided=not undecided, metrics=metrics)
+        if check is not None:  # the step may run eagerly, without a graph
+            reporter.note(layer_notes.note_on_turns(strategy, check.rehearsal.graph))
         if undecided and not is_training:
             loss_rules.decide_evaluation(model, check)
         elif undecided:
@@ -242,6 +244,9 @@ def make_step_function(
             loss_rules.check_rule(model)
 
     def look_at_graph(graph: tf.Graph) -> None:
+        if not is_training:
+            reporter.note(layer_notes.note_on_turns(strategy, graph))
+            return
         check_graph(graph)
         for sentence in layer_notes.notes_on_workers(strategy, graph):
             reporter.note(sentence)
@@ -259,7 +264,7 @@ def make_step_function(
         jit_compile=compilation.is_compiled(model, strategy),
         on_batch=batch_slices.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
         first_look=first_look,
-        on_graph=look_at_graph if is_training else None,
+        on_graph=look_at_graph,
     )
 
     unnoted = [] if shown is None or strategy.num_replicas_in_sync == 1 else [shown]

@@ -81,6 +81,7 @@ from raydist.training.tf_private.graphs import (
     variables_named as variables_named,
     writers_of as writers_of,
 )
+from raydist.training.tf_private.program_scope import scope_of_program as scope_of_program
 from raydist.training.tf_private.random_numbers import (
     RunSeed as RunSeed,
     constant_draws as constant_draws,
@@ -104,7 +105,6 @@ from raydist.training.tf_private.strategies import (
     meaning_over as meaning_over,
     prepare_replica_threads as prepare_replica_threads,
     regroup as regroup,
-    scope_of_program as scope_of_program,
     select_replica as select_replica,
     spec_of_replica as spec_of_replica,
     update_context as update_context,
@@ -115,12 +115,14 @@ from raydist.training.tf_private.variables import (
     Read as Read,
     ShardedVariable as ShardedVariable,
     assign_of_first_replica as assign_of_first_replica,
+    assign_sum as assign_sum,
     count_saves_alone as count_saves_alone,
     distributed as distributed,
     follow_synchronized as follow_synchronized,
     has_tangent as has_tangent,
     ids_of as ids_of,
     is_among as is_among,
+    is_of_strategy as is_of_strategy,
     is_recording as is_recording,
     is_synchronized_on_read as is_synchronized_on_read,
     local_value as local_value,

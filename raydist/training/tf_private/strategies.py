@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,11 +13,8 @@ from tensorflow.python.distribute import (
     distribute_utils,
     mirrored_run,
     values as distributed_values,
-    values_util,
 )
 from tensorflow.python.eager import context
-from tensorflow.python.framework import ops
-from tensorflow.python.saved_model import load
 
 from raydist.training.tf_private.attributes import around, changed
 from raydist.training.tf_private.functions import inlined_functions
@@ -47,66 +43,6 @@ def create_mirrored_variable(
     return distribute_utils.create_mirrored_variable(
         strategy, create, classes, distribute_utils.VARIABLE_POLICY_MAPPING, **options
     )
-
-
-@contextlib.contextmanager
-def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Enters a strategy's scope for a program in this thread that knows nothing of it.
-
-    The scope is a part of the thread's default graph, which `clear_session` of either Keras replaces: it is
-    entered again then. Functions of a SavedModel read this process's copies of variables, where TensorFlow
-    has placeholders for them outside of replicas (load.py, `_WrapperFunction`). What is added to a variable
-    that is a sum over the replicas, such as a metric's, is divided among them, as `assign` does. Gradients by
-    variables are those by this process's copies.
-    """
-    thread, stack = threading.get_ident(), type(ops._default_graph_stack)
-    reset, entered = stack.reset, [strategy.scope()]
-    call = load._WrapperFunction._call_flat
-
-    def reset_inside(self: Any) -> None:
-        reset(self)
-        if threading.get_ident() == thread:
-            entered[0] = strategy.scope()
-            entered[0].__enter__()
-
-    def call_with_own(self: Any, args: Any, captured_inputs: Any) -> Any:
-        if tf.distribute.in_cross_replica_context():
-            captured_inputs = [
-                one._primary.handle if distribute_utils.is_distributed_variable(one) else one
-                for one in captured_inputs
-            ]
-        return call(self, args, captured_inputs)
-
-    def divided(name: str) -> Callable[..., Any]:
-        original, on_device = getattr(values_util, f"on_read_{name}_cross_replica"), f"{name}_on_device"
-
-        def add(variable: Any, value: Any, read_value: bool = True) -> Any:
-            if variable.aggregation != tf.VariableAggregation.SUM:
-                return original(variable, value, read_value)
-            share = tf.cast(value / variable.distribute_strategy.num_replicas_in_sync, variable.dtype)
-            add_share = getattr(values_util, on_device)
-            return values_util.assign_on_each_device(variable, add_share, share, read_value)
-
-        return add
-
-    handle_of: Any = distributed_values.DistributedVariable.handle
-
-    def handle(self: Any) -> Any:
-        is_outside = values_util.get_current_replica_id_as_int() is None
-        return self._primary.handle if is_outside else handle_of.fget(self)
-
-    names = ("assign_add", "assign_sub")
-    with (
-        changed(stack, reset=reset_inside),
-        changed(load._WrapperFunction, _call_flat=call_with_own),
-        changed(distributed_values.DistributedVariable, handle=property(handle)),
-        changed(values_util, **{f"on_read_{name}_cross_replica": divided(name) for name in names}),
-    ):
-        entered[0].__enter__()
-        try:
-            yield
-        finally:
-            entered[0].__exit__(None, None, None)
 
 
 def is_in_replica() -> bool:

@@ -53,6 +53,12 @@ def is_synchronized_on_read(variable: object) -> bool:
     return synchronization == tf.VariableSynchronization.ON_READ
 
 
+def is_of_strategy(variable: Any) -> bool:
+    """Whether a variable was made in the scope of a strategy that has several replicas."""
+    # Those of central_storage and of parameter servers are no DistributedValues.
+    return getattr(variable, "distribute_strategy", None) is not None
+
+
 def assign_of_first_replica(variable: Any) -> None:
     """Lets the replicas of central_storage assign a variable that was made without an aggregation."""
     if getattr(variable, "_aggregation", None) == tf.VariableAggregation.NONE:
@@ -179,6 +185,28 @@ def recorded_read(variable: Any, value: tf.Tensor) -> tf.Tensor:
 def has_tangent(variable: Any, graph: Any) -> bool:
     """Whether a `tf.autodiff.ForwardAccumulator` watches a variable in a function's graph."""
     return bool(forwardprop_util.pack_tangents([graph.capture(variable.handle)]).tangents)
+
+
+def assign_sum(variable: Any, value: Any, method: str = "assign") -> list[Any]:
+    """Changes a variable whose copies on all replicas are summed when it is read, outside of replicas.
+
+    The first replica's copy gets all of it, so that whole numbers, and numbers on three replicas, are exact.
+
+    Args:
+      value: Of all replicas, the same in each worker.
+      method: `assign`, `assign_add` or `assign_sub`.
+
+    Returns:
+      What the method returned for each copy in this process.
+    """
+    value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
+    has_first = getattr(variable.distribute_strategy.extended, "_id_in_cluster", 0) == 0
+    changes = []
+    for place, copy in enumerate(variable.values):
+        with tf.device(copy.device):
+            part = value if has_first and place == 0 else tf.zeros_like(value)
+            changes.append(getattr(copy, method)(part))
+    return changes
 
 
 def plain_variable(value: int, dtype: tf.DType) -> tf.Variable:

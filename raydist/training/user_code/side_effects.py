@@ -124,8 +124,8 @@ class _Objects:
             yield from self._taken_of_function(one)
         elif (restore := _restored_generator(one)) is not None:
             self._restores.append((None, restore))
-        elif isinstance(one, type):
-            return
+        elif isinstance(one, (type, tf.distribute.DistributedValues)):
+            return  # any attribute of a variable that is synchronized on read reads it: a collective
         elif callable(function := getattr(one, "python_function", None)):  # of tf.function
             yield function, None
         elif is_root or _is_users(type(one)) or hasattr(one, "_flatten_layers"):

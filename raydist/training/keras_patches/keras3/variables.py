@@ -27,7 +27,7 @@ from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.replicas.model_states import state_of
 from raydist.training.stepping.hooks import Hooks
-from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
+from raydist.training.tf_private import assign_sum, is_in_replica, is_synchronized_on_read
 
 _ATOMIC = "assign(self + x) loses what other workers add in between"
 
@@ -102,14 +102,11 @@ def direct_assign(original: Callable[..., None], self: Any, value: Any) -> None:
 
 
 def _assign_parts(variable: Any, value: Any) -> None:
-    """Assigns each replica its part of a sum, as TensorFlow does by a function for each device."""
+    """Assigns a sum to one replica and zero to the others."""
     if not (isinstance(variable, tf.distribute.DistributedValues) and is_synchronized_on_read(variable)):
         variable.assign(value)
         return
-    num_replicas = variable.distribute_strategy.num_replicas_in_sync
-    part = tf.cast(tf.convert_to_tensor(value) / num_replicas, variable.dtype)
-    for copy in variable.values:
-        copy.assign(part)
+    assign_sum(variable, value)
     kept_totals.assigned(variable, value)
 
 
