@@ -21,7 +21,6 @@ import tensorflow as tf
 from raydist.planning.assignment import TaskAssignment
 from raydist.training import tf_private
 from raydist.training.cluster import collective_calls, collectives
-from raydist.training.reporting import reporter
 
 ONE_FILE = "workers of one host write one file at the same time, and read it half-written"
 
@@ -42,10 +41,15 @@ class _Job:
 
 
 @contextlib.contextmanager
-def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> Iterator[None]:
+def as_default(
+    strategy: tf.distribute.Strategy, assignment: TaskAssignment, *, note: Callable[[str], None]
+) -> Iterator[None]:
     """Has what the block makes made in a strategy's scope, with the same random numbers in all workers.
 
     Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
+
+    Args:
+      note: Adds a sentence to the run's notes.
     """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
     index = assignment.task.index
@@ -58,7 +62,7 @@ def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> 
     seeds = random.Random(assignment.job.seed)
 
     def tell_late(name: str) -> None:
-        reporter.note(
+        note(
             f"{name} has no effect in {assignment.job.entry_point}, because TensorFlow has its devices and "
             "threads before a job that builds no strategy begins (raydist guide scripts)"
         )
