@@ -27,15 +27,16 @@ def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
     entered again then.
     """
     thread, stack = threading.get_ident(), type(ops._default_graph_stack)
-    reset, entered = stack.reset, contextlib.ExitStack()
+    reset, entered, creator = stack.reset, contextlib.ExitStack(), contextlib.ExitStack()
 
     def enter() -> None:
         entered.enter_context(strategy.scope())
-        entered.enter_context(tf.variable_creator_scope(_with_text_outside))
+        creator.enter_context(tf.variable_creator_scope(_with_text_outside))
 
     def reset_inside(self: Any) -> None:
         reset(self)
         if threading.get_ident() == thread:
+            creator.close()  # which Python would find inside the scope that goes, and print that
             entered.pop_all()  # of a graph that is gone
             enter()
 
@@ -45,6 +46,7 @@ def scope_of_program(strategy: tf.distribute.Strategy) -> Iterator[None]:
         changed(distributed_values.values_util, **_OUTSIDE_OF_REPLICAS),
         changed(distributed_values.DistributedVariable, handle=property(_handle)),
         entered,
+        creator,
     ):
         enter()
         yield
