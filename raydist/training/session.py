@@ -102,7 +102,7 @@ def open_session(
         with ExitStack() as stack:
             context = stack.enter_context(_as_current(TaskContext(run, _trainer)))
             if assignment.has_default_strategy:
-                stack.enter_context(default_strategy.as_default(strategy, assignment))
+                stack.enter_context(default_strategy.as_default(strategy, assignment, note=reporting.note))
             yield context
 
 

@@ -128,7 +128,8 @@ _TIMES = re.compile(
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
 # Logs, raydist's notes, and bars that a log has cut: no part of what a script says.
 _LOG = re.compile(
-    r"^(\d{4}-\d\d-\d\d |[WIE]\d{4} |INFO:|raydist: |To enable )|WARNING:|Warning: |ETA: |{{node "
+    r"^(\d{4}-\d\d-\d\d |[WIE]\d{4} |INFO(:| tensorflow:)|raydist: |To enable )"
+    r"|WARNING:|Warning: |ETA: |{{node "
 )
 
 _BAR, _MESSAGE = re.compile(r"\d+/\d+ "), re.compile(r"Epoch \d+: ")
@@ -236,7 +237,12 @@ def weights_of(file: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with h5py.File(file) as opened:
         opened.visititems(
-            lambda name, one: found.update({name: one[()]}) if isinstance(one, h5py.Dataset) else None
+            # tf_keras names the optimizer's by the graph that made them.
+            lambda name, one: (
+                found.update({name.replace("/while/", "/"): one[()]})
+                if isinstance(one, h5py.Dataset)
+                else None
+            )
         )
     return found
 

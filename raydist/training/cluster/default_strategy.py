@@ -45,11 +45,25 @@ class _Job:
 
 
 @contextlib.contextmanager
-def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> Iterator[None]:
-    """Has what the block makes made in a strategy's scope."""
+def as_default(
+    strategy: tf.distribute.Strategy, assignment: TaskAssignment, *, note: Callable[[str], None]
+) -> Iterator[None]:
+    """Has what the block makes made in a strategy's scope.
+
+    Args:
+      note: Adds a sentence to the run's notes.
+    """
     writes = {"should_checkpoint": True, "should_save_summary": True}  # libraries ask for both
+
+    def tell_late(name: str) -> None:
+        note(
+            f"{name} has no effect in {assignment.job.entry_point}, because TensorFlow has its devices and "
+            "threads before a job that builds no strategy begins (raydist guide scripts)"
+        )
+
     with (
         alike(assignment),
+        tf_private.settled_devices(tell_late),
         tf_private.changed(_Job, strategy=strategy),
         tf_private.changed(type(strategy.extended), **writes),
         tf_private.scope_of_program(strategy),

@@ -101,7 +101,7 @@ class ScriptStrategy:
     def as_default(self) -> Iterator[None]:
         """Has what the block makes made in the scope of the run's strategy, until it builds one by itself."""
         with self._default:
-            self._default.enter_context(as_default(self.planned(), self._assignment))
+            self._default.enter_context(as_default(self.planned(), self._assignment, note=self._note))
             try:
                 yield
             except Exception as error:

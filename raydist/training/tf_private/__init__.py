@@ -26,6 +26,7 @@ from raydist.training.tf_private.coordination import (
     keep_mirrored_local as keep_mirrored_local,
     missing_parts as missing_parts,
     report_error_to_peers as report_error_to_peers,
+    settled_devices as settled_devices,
 )
 from raydist.training.tf_private.coordinators import (
     call_registered as call_registered,

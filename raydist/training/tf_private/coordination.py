@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +13,7 @@ from tensorflow.python.eager import context
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import ClusterSpec, TaskId
-from raydist.training.tf_private.attributes import around
+from raydist.training.tf_private.attributes import around, changed
 
 HEARTBEAT_TIMEOUT_S = 20
 # More keys than one strategy uses; TensorFlow's own tests of several strategies take as many.
@@ -28,6 +30,40 @@ def check_untouched() -> None:
             "TensorFlow was used before raydist built the strategy; leave tensors, variables and "
             "tf.config.list_logical_devices() to the train function"
         )
+
+
+_SETTINGS = (
+    *("set_visible_devices", "set_memory_growth", "set_logical_device_configuration"),
+    *("intra_op_parallelism_threads", "inter_op_parallelism_threads"),
+)
+
+
+@contextlib.contextmanager
+def settled_devices(on_late: Callable[[str], None]) -> Iterator[None]:
+    """Lets a program set devices and threads, with no effect, where TensorFlow refuses it once it has begun.
+
+    Args:
+      on_late: Called with the name of such a setting.
+    """
+
+    def forgiving(name: str, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def set_late(*args: Any, **kwargs: Any) -> None:
+            try:
+                original(*args, **kwargs)
+            except RuntimeError:
+                on_late(name)
+
+        return set_late
+
+    of_context: dict[str, Any] = {}
+    for name in _SETTINGS:
+        found = getattr(context.Context, name)
+        is_property = isinstance(found, property)
+        new = forgiving(name, found.fset if is_property else found)
+        of_context[name] = found.setter(new) if is_property else new
+    with changed(context.Context, **of_context):
+        yield
 
 
 def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float) -> None:
