@@ -52,7 +52,6 @@ BENCHMARKS = (
     Benchmark("small_fits", "--rounds 2", quick="--rounds 1 --fits 2", minutes=0.6),
     Benchmark("small_fits", "--parts", quick="--parts --fits 2", minutes=0.2),
     Benchmark("first_fit", "dense --rounds 1", quick="dense --rounds 1", minutes=0.3),
-    Benchmark("plain_script", "--rounds 2", quick="--rounds 1 --epochs 1", minutes=2.5),
     Benchmark("launch", "--rounds 3", quick="--rounds 2", minutes=0.9),
     Benchmark("launch", "--cold --rounds 2", quick="--cold --rounds 1", minutes=0.6),
     Benchmark("recovery", "--rounds 1", quick="--rounds 1", minutes=1.8, requires=("pydantic", "requests")),
@@ -94,6 +93,7 @@ BENCHMARKS = (
     ),
     Benchmark("predict", "--rows 300000 --rounds 1", quick="--rows 20000 --rounds 1", minutes=0.6),
     # These are left to `--long`.
+    Benchmark("plain_script", "--rounds 2", quick="--rounds 1 --epochs 1", minutes=2.5, is_long=True),
     Benchmark(
         "parameter_server",
         "--keras legacy --rounds 3",
