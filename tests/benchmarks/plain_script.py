@@ -1,6 +1,6 @@
 """An unchanged Keras script: on one core by Python, and on two workers of two hosts with a core each.
 
-    python -m tests.benchmarks.plain_script [--rounds 2] [--epochs 8]
+    python -m tests.benchmarks.plain_script [--rounds 2] [--epochs 20]
 
 A convolutional net on 4,096 pictures of 32 pixels square, in batches of 128. The hosts are network namespaces
 of this machine with disks of their own (tests/support/hosts.py). In turn, in each round: Python with one
@@ -49,7 +49,7 @@ model = keras.Sequential(
     ]
 )
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(keras.optimizers.SGD(0.01), loss)
+model.compile(keras.optimizers.SGD(0.001), loss)
 model.fit(x, y, batch_size=128, epochs=1, verbose=0)
 began_at_s = time.perf_counter()
 history = model.fit(x, y, batch_size=128, epochs=int(sys.argv[1]), verbose=0)
@@ -88,7 +88,7 @@ def by_raydist(hosts: Hosts, script: Path, epochs: int, name: str) -> tuple[floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=20)
     options = parser.parse_args()
     whole, trained = [], []
     with tempfile.TemporaryDirectory() as folder, Hosts.started(1, 1) as hosts:

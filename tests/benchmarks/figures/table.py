@@ -52,6 +52,7 @@ BENCHMARKS = (
     Benchmark("small_fits", "--rounds 2", quick="--rounds 1 --fits 2", minutes=0.6),
     Benchmark("small_fits", "--parts", quick="--parts --fits 2", minutes=0.2),
     Benchmark("first_fit", "dense --rounds 1", quick="dense --rounds 1", minutes=0.3),
+    Benchmark("plain_script", "--rounds 1 --epochs 20", quick="--rounds 1 --epochs 1", minutes=1.1),
     Benchmark("launch", "--rounds 3", quick="--rounds 2", minutes=0.9),
     Benchmark("launch", "--cold --rounds 2", quick="--cold --rounds 1", minutes=0.6),
     Benchmark("recovery", "--rounds 1", quick="--rounds 1", minutes=1.8, requires=("pydantic", "requests")),
@@ -64,7 +65,6 @@ BENCHMARKS = (
     Benchmark("faults", "--faults 1", quick="--faults 1", minutes=0.6),
     Benchmark("task_memory", "--workers 4", quick="--workers 2", minutes=0.5),
     Benchmark("costs", "reporting --seconds 12", quick="reporting --seconds 9 --rounds 1", minutes=0.9),
-    Benchmark("costs", "controller --seconds 5", quick="controller --seconds 3 --rounds 1", minutes=1.2),
     Benchmark("scale", "--seconds 15", quick="--tasks 100 --seconds 3", minutes=2.1),
     Benchmark("checkpoints", "--pairs 2", quick="--pairs 1 --batch 8", minutes=0.8),
     Benchmark("checkpoint_stall", "--rounds 1", quick="--rounds 1 --saves 1", minutes=2.3),
@@ -93,7 +93,13 @@ BENCHMARKS = (
     ),
     Benchmark("predict", "--rows 300000 --rounds 1", quick="--rows 20000 --rounds 1", minutes=0.6),
     # These are left to `--long`.
-    Benchmark("plain_script", "--rounds 2", quick="--rounds 1 --epochs 1", minutes=2.5, is_long=True),
+    Benchmark(
+        "costs",
+        "controller --seconds 5",
+        quick="controller --seconds 3 --rounds 1",
+        minutes=1.2,
+        is_long=True,
+    ),
     Benchmark(
         "parameter_server",
         "--keras legacy --rounds 3",
