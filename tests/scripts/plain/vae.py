@@ -1,5 +1,5 @@
-# check: workers=2 keras=3,legacy rtol=0.05
-"""A variational autoencoder with a Sampling layer and add_loss."""
+# check: workers=2 keras=3,legacy plain=no
+"""A variational autoencoder with a Sampling layer and add_loss: chance makes it another training."""
 
 import numpy as np
 import tensorflow as tf
