@@ -273,7 +273,8 @@ def test_strategy_without_the_runs_virtual_replicas_is_refused(tmp_path: Path) -
         "main.py builds a MirroredStrategy, which has no virtual replicas; take raydist.context().strategy "
         "in its place, or leave --virtual-replicas out"
     )
-    [status] = ended(tmp_path, "x = 1\n", Cluster(), job_options=options)
+    alone = {**options, "default_strategy": False}
+    [status] = ended(tmp_path, "x = 1\n", Cluster(), job_options=alone)
     assert "main.py never took raydist.context().strategy" in status["notes"][0]
 
 
