@@ -14,7 +14,7 @@ import pytest
 
 from raydist.entry.definition import read_job
 from tests.support.processes import Cluster, run_function, run_in_turn
-from tests.support.scripts import FOLDER, results, run_bare, run_script, write_script
+from tests.support.scripts import FOLDER, results, run_bare, run_script, started_script, write_script
 from tests.training.test_plain_fit import global_losses
 
 pytestmark = pytest.mark.slow
@@ -216,9 +216,11 @@ step = tf.function(lambda: strategy.run(lambda: count.assign_add(1.0)))
 while True:
     handler.run(step)
 """
-    for status in ended(tmp_path, source, TWO_WORKERS):
-        failure = status["failure"]
-        assert (failure["message"], failure["wants_retry"]) == ("main.py ended with exit code 42", True)
+    # The other worker may be in a step by then, in which it waits until the controller ends it.
+    with started_script(write_script(tmp_path, source), TWO_WORKERS) as [taken_away, _]:
+        assert taken_away.process.wait(timeout=120) == 0, taken_away.text()
+        failure = json.loads((taken_away.folder / "values.json").read_text())["failure"]
+    assert (failure["message"], failure["wants_retry"]) == ("main.py ended with exit code 42", True)
 
 
 MISFITS = {
