@@ -23,7 +23,7 @@ from raydist.entry.job_probe import probe_defaults
 from raydist.entry.job_source import FoundJob, JobSource, problem_of_function, read_notebook, read_source
 from raydist.entry.keras2_source import legacy_reason
 from raydist.entry.notebook import SUFFIX
-from raydist.entry.own_source import Part
+from raydist.entry.own_source import Part, own_modules
 from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.errors import JobFileError, SpecError
 from raydist.spec.job import MODULE_FLAG, EntryPoint
@@ -269,12 +269,12 @@ def _needs_of_source(found: _Target, source: JobSource, folder: Path | None, *, 
 
 
 def _needs(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path], has_context: bool) -> _Needs:
+    own = list(own_modules(parts, file=file, roots=roots))
+    read = [*parts, *own]
     return _Needs(
-        legacy_keras_reason=legacy_reason(parts, file=file, roots=roots),
-        strategy_use=(
-            strategy_use(parts, file=file, roots=roots, has_context=has_context) if parts else _UNREAD
-        ),
-        own_loop=own_loop(parts, file=file, roots=roots),
+        legacy_keras_reason=legacy_reason(parts, own),
+        strategy_use=strategy_use(read, has_context=has_context) if parts else _UNREAD,
+        own_loop=own_loop(read),
     )
 
 

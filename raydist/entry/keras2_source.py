@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from raydist.entry.keras2_names import CALL_ARGUMENTS, METHOD_ARGUMENTS, MISSING_METHODS, is_missing
-from raydist.entry.own_source import Part, imported_by, own_modules
+from raydist.entry.own_source import Part, imported_by
 
 _KERAS = "tensorflow.keras"
 # Functions whose result ends as what they are given, or names the same format.
@@ -17,17 +16,15 @@ _WEIGHTS = (".weights.h5",)
 _MODELS = (".keras", ".h5", ".hdf5")
 
 
-def legacy_reason(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path]) -> str | None:
+def legacy_reason(parts: Sequence[Part], own: Sequence[Part]) -> str | None:
     """Returns why `tf.keras` has to be tf_keras for a job: one sentence. None where nothing says so.
 
     Args:
       parts: The job's own file.
-      file: Where it lies; None for code that no file has.
-      roots: Folders from which the job imports modules of its own.
+      own: The modules of its own that it imports.
     """
     if any(_imports_tf_keras(part.tree) for part in parts):
         return "the job's source imports tf_keras"
-    own = list(own_modules(parts, file=file, roots=roots))
     modules = [_Module(parts), *(_Module([part]) for part in own if part.mentions_keras)]
     if any(module.imports_keras for module in modules):
         return None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
-from raydist.entry.own_source import Part, imported_by, own_modules
+from raydist.entry.own_source import Part, imported_by
 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _ASSIGNMENTS = ("apply", "assign", "assign_add", "assign_sub")
@@ -14,21 +13,16 @@ _PLAIN_BASES = ("object", "ABC", "Generic", "Protocol", "NamedTuple", "Enum")
 _PACKAGES = ("tensorflow.distribute", "tensorflow.python.distribute", "horovod")
 
 
-def strategy_use(
-    parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path], has_context: bool = False
-) -> str | None:
+def strategy_use(parts: Sequence[Part], *, has_context: bool) -> str | None:
     """Returns where a job takes or builds a strategy, as `train.py, line 3, uses tf.distribute`.
 
     None where nothing says so: its models get the run's strategy. A library that builds a strategy while the
     job runs is not found here.
 
     Args:
-      parts: The job's own file.
-      file: Where it lies; None for code that no file has.
-      roots: Folders from which the job imports modules of its own.
+      parts: The job's file, and the modules of its own that it imports.
       has_context: Whether it is a train function, which is given the context.
     """
-    parts = [*parts, *own_modules(parts, file=file, roots=roots)]
     imported = {name for part in parts for node in ast.walk(part.tree) for name, _ in imported_by(node)}
     has_context = has_context or "raydist" in {name.partition(".")[0] for name in imported}
     for part in parts:
@@ -37,16 +31,15 @@ def strategy_use(
     return None
 
 
-def own_loop(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path]) -> str | None:
+def own_loop(parts: Sequence[Part]) -> str | None:
     """Returns where a job updates weights in a loop of its own, as `train.py, line 40`; None where nowhere.
 
     That is in code that makes a GradientTape, and in no class derived from a library's, whose train_step runs
     in `fit`. Code that only looks at gradients, as Grad-CAM does, updates nothing.
 
     Args:
-      parts, file, roots: As for `strategy_use`.
+      parts: As for `strategy_use`.
     """
-    parts = [*parts, *own_modules(parts, file=file, roots=roots)]
     classes = [one for part in parts for one in ast.walk(part.tree) if isinstance(one, ast.ClassDef)]
     bases = {one.name: [_name_of(base) for base in one.bases] for one in classes}
     found = [(part.shown, list(_outside_of_derived(part.tree, bases))) for part in parts]

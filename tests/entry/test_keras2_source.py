@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from raydist.entry.definition import read_job
-from raydist.entry.keras2_source import Part, legacy_reason
+from raydist.entry.keras2_source import legacy_reason
+from raydist.entry.own_source import Part, own_modules
 
 JOBS = sorted(Path(__file__).parents[2].joinpath("jobs").glob("*.py"))
 TF = "import tensorflow as tf\n"
@@ -155,4 +156,4 @@ def test_cell_of_a_notebook_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("job", JOBS, ids=[job.stem for job in JOBS])
 def test_jobs_of_the_gallery_are_programs_for_keras_3(job: Path) -> None:
     part = Part(job.name, ast.parse(job.read_text()))
-    assert legacy_reason([part], file=job, roots=[job.parent]) is None
+    assert legacy_reason([part], [*own_modules([part], file=job, roots=[job.parent])]) is None

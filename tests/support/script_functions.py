@@ -83,3 +83,17 @@ def scope_without_help(ctx: Any, *, folder: str) -> dict[str, bool]:
         is_told = "not supposed to be" in str(error)
     tf.keras.backend.clear_session()
     return {"kept": tf.distribute.has_strategy(), "told": is_told}
+
+
+def shared_files(ctx: Any) -> dict[str, list[bool]]:
+    """Returns which paths other workers may write too, of a task with and without a working folder."""
+    from dataclasses import replace
+
+    from raydist.training.cluster import default_strategy
+
+    assignment, found = ctx._run.assignment, {}
+    for name, folder in (("with", "/code"), ("without", None)):
+        with default_strategy.alike(replace(assignment, job=replace(assignment.job, working_dir=folder))):
+            paths = ("best.keras", "../best.keras", "/best.keras", "s3://bucket/best.keras")
+            found[name] = [default_strategy._is_shared(one) for one in paths]
+    return found

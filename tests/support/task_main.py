@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raydist.entry.own_source import Part
+from raydist.entry.own_source import Part, own_modules
 from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.outcome.codec import as_plain
 from raydist.planning.assignment import (
@@ -92,12 +92,17 @@ def _run_script(request: dict[str, Any], assignment: TaskAssignment, file: Path)
         def close(self) -> None: ...
 
     part = Part(file.name, ast.parse(file.read_text()))
+    parts = [part, *own_modules([part], file=file, roots=[file.parent])]
     builds_none = assignment.job.default_strategy and assignment.strategy in WITH_DEFAULT_STRATEGY
-    builds_none = builds_none and strategy_use([part], file=file, roots=[file.parent]) is None
-    loop = own_loop([part], file=file, roots=[file.parent])
+    builds_none = builds_none and strategy_use(parts, has_context=False) is None
+    loop = own_loop(parts)
     assignment = replace(
         assignment,
-        job=replace(assignment.job, entry_point=EntryPoint(function="", file=file.name)),
+        job=replace(
+            assignment.job,
+            entry_point=EntryPoint(function="", file=file.name),
+            working_dir=str(file.parent) if builds_none else None,
+        ),
         has_default_strategy=builds_none and loop is None,
         has_own_loop=builds_none and loop is not None,
     )

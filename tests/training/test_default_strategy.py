@@ -167,6 +167,11 @@ def test_program_without_a_seed_draws_alike_in_all_workers(tmp_path: Path) -> No
     assert not [note for note in one.values["notes"] if "begins with other values" in note]
 
 
+def test_only_a_working_folder_of_its_own_keeps_a_tasks_files_apart() -> None:
+    for task in run_function("tests.support.script_functions:shared_files", TWO_WORKERS):
+        assert task.values == {"with": [False, False, True, True], "without": [True, True, True, True]}
+
+
 def test_tensorflow_by_itself_loses_a_scope_and_reads_no_loaded_variables(tmp_path: Path) -> None:
     [task] = run_function(
         "tests.support.script_functions:scope_without_help",

@@ -33,9 +33,9 @@ class _Job:
 
     Attributes:
       strategy: The run's; None where the job has built another one, or there is no such job.
-      folder: The working folder of this task; None where other workers do not run the same.
+      folder: The working folder of this task, a copy of its own; None where the job has none.
       index: Which of the workers this is.
-      hosts: The host of each worker.
+      hosts: The host of each worker that runs the same.
     """
 
     strategy: ClassVar[tf.distribute.Strategy | None] = None
@@ -78,7 +78,7 @@ def alike(assignment: TaskAssignment) -> Iterator[None]:
     Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
     """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
-    folder = Path.cwd().resolve() if len(hosts) > 1 else None
+    folder = None if assignment.job.working_dir is None else Path.cwd().resolve()
     seeds = random.Random(assignment.job.seed)
     with (
         tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts),
@@ -93,12 +93,14 @@ def is_default() -> bool:
 
 
 def _is_shared(path: Any) -> bool:
-    """Whether other workers write that file too: elsewhere than in the working folder.
+    """Whether other workers may write that file too, which is not in the working folder of this one.
 
-    Nor beside it, by a path that begins there. A link in it may lead to a file that all workers see.
+    A relative path to a place beside it is this worker's own, too. A link in it may lead to a shared file.
     """
-    if _Job.folder is None or not isinstance(path, str | os.PathLike):
+    if len(_Job.hosts) < 2 or not isinstance(path, str | os.PathLike):
         return False
+    if _Job.folder is None:
+        return True
     place, is_remote = Path(path).resolve(), "://" in os.fspath(path)
     own = _Job.folder if Path(path).is_absolute() else _Job.folder.parent
     return is_remote or not place.is_relative_to(own)
