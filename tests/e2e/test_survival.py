@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
+from tests.support.ray_heads import ray_head
 
 pytestmark = pytest.mark.slow
 
@@ -134,6 +135,20 @@ def is_uploading(folder: Path) -> bool:
         [{file.name for file in step.iterdir()} for step in folder.glob("step-*")] if folder.exists() else []
     )
     return any(files and not any("commit" in file for file in files) for files in names)
+
+
+def test_run_by_a_client_address_is_as_one_of_the_cluster(
+    undisturbed: list[np.ndarray], wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    with ray_head(num_cpus=2) as head:
+        ray = RunningRay(address=head.client_address, environ=head.environ, temp_dir=tmp_path)
+        runs = Runs(ray, tmp_path)
+        process = runs.start("outside", "--workers", "2")
+        wait_until(lambda: process.poll() is not None or runs.record("outside")["steps"] >= 25)
+        pid = runs.pid("outside", "worker/1")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        check(runs.end(process), undisturbed)
 
 
 @pytest.mark.exhaustive(

@@ -256,13 +256,21 @@ def free_resources() -> dict[str, dict[str, float]]:
     if available is None:
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         return {node["NodeID"]: dict(node["Resources"]) for node in nodes if node["Alive"]}
-    return dict(available())
+    return dict(_in_cluster(available))
 
 
 def draining_nodes() -> frozenset[str]:
     """Returns the ids of the nodes that are about to be taken away, which ray.nodes() does not return."""
-    state = _part(_STATE)
-    return frozenset(state.get_draining_nodes() if hasattr(state, "get_draining_nodes") else ())
+    if not hasattr(_part(_STATE), "get_draining_nodes"):
+        return frozenset()
+    return frozenset(_in_cluster(lambda: _part(_STATE).get_draining_nodes()))
+
+
+def _in_cluster(ask: Callable[[], Any]) -> Any:
+    """Asks Ray's state, which a process that is connected by `ray://` lacks: a task asks in its place."""
+    if not ray.util.client.ray.is_connected():
+        return ask()
+    return ray.get(ray.remote(num_cpus=0)(ask).remote())
 
 
 def pid_of(actor: Any, *, node_id: str) -> int | None:
