@@ -268,7 +268,7 @@ def draining_nodes() -> frozenset[str]:
 
 def _in_cluster(ask: Callable[[], Any]) -> Any:
     """Asks Ray's state, which a process that is connected by `ray://` lacks: a task asks in its place."""
-    if not ray.util.client.ray.is_connected():
+    if not ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
         return ask()
     return ray.get(ray.remote(num_cpus=0)(ask).remote())
 
