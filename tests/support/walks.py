@@ -62,17 +62,17 @@ def _fit(ctx: Any, loss: Any, *, stop_after: int) -> None:
 
 
 def entered(call: Callable[[], None]) -> list[Function]:
-    """Returns the functions that a call enters, each once, in the order of their first time."""
-    found: dict[Function, None] = {}
+    """Returns the functions that a call enters, in that order."""
+    found: list[Function] = []
 
     def note(frame: Any, event: str, _: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(TRAINING):
-            found.setdefault((code.co_filename.removeprefix(TRAINING), code.co_qualname))
+            found.append((code.co_filename.removeprefix(TRAINING), code.co_qualname))
 
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
-    return list(found)
+    return found
