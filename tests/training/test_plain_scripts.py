@@ -5,9 +5,11 @@ Each file of tests/scripts/plain says, in one of its first lines, how it is comp
     # check: workers=2,3,mirrored keras=3,legacy rtol=1e-4 plain=no
 
 The values of `workers` and `keras` go by pairs, the shorter list over again; `mirrored` is one worker of two
-devices. `rtol` is 1e-5 where it is left out. With `plain=no` only the workers are compared with each other,
-as chance, or sums in another order, make it another training than that of plain Python. With
-`virtual_replicas=K` they have the bits of one worker. Without the modules of `needs` it is skipped.
+devices. The other pairs of 1, 2 and 3 workers are exhaustive. `rtol` is 1e-5 where it is left out. With
+`plain=no` only the workers are compared with each other, as chance, or sums in another order, make it another
+training than that of plain Python. With `virtual_replicas=K` several workers then have the bits of one.
+One worker is killed after the steps of `kill`, or the lines that it has printed (`kill=4lines`). Without the
+modules of `needs` it is skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +28,10 @@ import h5py
 import numpy as np
 import pytest
 
+from raydist.storage.layout import RunLayout
 from tests.support.event_files import make_ndarray
 from tests.support.processes import Cluster, TaskProcess
-from tests.support.scripts import FOLDER, run_bare, run_script, write_script
+from tests.support.scripts import FOLDER, run_bare, run_killed_script, run_script, write_script
 
 pytestmark = pytest.mark.slow
 
@@ -36,19 +39,28 @@ PLAIN = FOLDER / "plain"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 
 
-class Check(NamedTuple):
-    """One run of a script, as the line at its top says."""
+class Script(NamedTuple):
+    """A script, and what the line at its top says of it."""
 
-    script: str
-    workers: str
-    keras: str
+    name: str
+    pairs: list[tuple[str, str]]
+    flavours: list[str]
     rtol: float
     is_as_plain: bool
     virtual_replicas: int | None
+    killed_at: dict[str, int]
     needs: tuple[str, ...]
 
+
+class Check(NamedTuple):
+    """A script somewhere."""
+
+    script: Script
+    workers: str
+    keras: str
+
     def __str__(self) -> str:
-        return f"{self.script}-{self.workers}-keras{self.keras}"
+        return f"{self.script.name}-{self.workers}-keras{self.keras}"
 
     @property
     def cluster(self) -> Cluster:
@@ -57,17 +69,43 @@ class Check(NamedTuple):
         return Cluster(strategy="multi_worker_mirrored", workers=int(self.workers), keras=self.keras)
 
 
-def checks() -> Iterator[Check]:
+def scripts() -> Iterator[Script]:
     for path in sorted(PLAIN.glob("*.py")):
         if found := re.search("^# check: (.*)$", path.read_text(), re.MULTILINE):
-            settings = dict(one.split("=") for one in found[1].split())
-            given = {"rtol": "1e-5", "plain": "yes", **settings}
-            virtual, needs = given.get("virtual_replicas"), tuple(given.get("needs", "").split(","))
-            others = (float(given["rtol"]), given["plain"] == "yes", virtual and int(virtual), needs)
+            given = {"rtol": "1e-5", "plain": "yes", "needs": "", "virtual_replicas": "0", "kill": "12"}
+            given |= dict(one.split("=") for one in found[1].split())
             workers, flavours = given["workers"].split(","), given["keras"].split(",")
             pairs = zip(itertools.cycle(workers), itertools.cycle(flavours), strict=False)
-            for pair in itertools.islice(pairs, max(len(workers), len(flavours))):
-                yield Check(path.stem, *pair, *others)
+            yield Script(
+                name=path.stem,
+                pairs=[*itertools.islice(pairs, max(len(workers), len(flavours)))],
+                flavours=sorted(set(flavours)),
+                rtol=float(given["rtol"]),
+                is_as_plain=given["plain"] == "yes",
+                virtual_replicas=int(given["virtual_replicas"]) or None,
+                killed_at={
+                    "lines" if "lines" in given["kill"] else "steps": int(given["kill"].removesuffix("lines"))
+                },
+                needs=tuple(filter(None, given["needs"].split(","))),
+            )
+
+
+SCRIPTS = [*scripts()]
+OTHER_PAIR = pytest.mark.exhaustive(covered_by="the pairs of its line, and those of the other scripts")
+
+
+def pairs_of(script: Script) -> Iterator[tuple[str, str, Any]]:
+    """Yields those of its line; then the others, with their mark."""
+    yield from ((*pair, ()) for pair in script.pairs)
+    others = dict.fromkeys(itertools.product("123", script.flavours))
+    yield from ((*pair, OTHER_PAIR) for pair in others if pair not in script.pairs)
+
+
+CHECKS = [
+    pytest.param(check := Check(script, workers, keras), id=str(check), marks=marks)
+    for script in SCRIPTS
+    for workers, keras, marks in pairs_of(script)
+]
 
 
 @functools.cache
@@ -90,31 +128,82 @@ def bare_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("plain")
 
 
-@pytest.mark.parametrize("check", [*checks()], ids=str)
-def test_workers_print_and_leave_what_plain_python_does(
-    check: Check, bare_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
-    for name in filter(None, check.needs):
-        pytest.importorskip(name)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_workers_print_and_leave_what_plain_python_does(
+    check: Check, bare_folder: Path, tmp_path: Path
+) -> None:
     tasks = run(check, tmp_path)
     for task in tasks[1:]:
         same_lines(lines_of(task.printed), lines_of(tasks[0].printed), rtol=0)
-    if check.virtual_replicas is not None:
-        [alone] = run(check._replace(workers="1"), tmp_path / "alone")
-        same_lines(lines_of(tasks[0].printed), lines_of(alone.printed), rtol=0)
-        same_files(tasks[0].folder / "code", alone.folder / "code", rtol=0)
-    if check.is_as_plain:
-        printed, place = of_plain_python(check.script, check.keras, bare_folder)
-        same_lines(lines_of(tasks[0].printed), lines_of(printed), rtol=check.rtol)
-        same_files(tasks[0].folder / "code", place, rtol=check.rtol)
+    if check.script.is_as_plain:
+        is_as_plain(check, tasks[0].printed, tasks[0].folder / "code", bare_folder)
 
 
-def run(check: Check, folder: Path) -> list[TaskProcess]:
-    script = copied(folder / "source") / f"{check.script}.py"
+def is_as_plain(check: Check, printed: str, left: Path, bare_folder: Path) -> None:
+    """Compares what a worker has printed, and what it has left in a folder, with plain Python."""
+    expected, place = of_plain_python(check.script.name, check.keras, bare_folder)
+    same_lines(lines_of(printed), lines_of(expected), rtol=check.script.rtol)
+    same_files(left, place, rtol=check.script.rtol)
+
+
+@pytest.mark.exhaustive("4", covered_by="2 workers")
+@pytest.mark.parametrize("workers", ["2", "4"])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize(
+    "script", [one for one in SCRIPTS if one.virtual_replicas is not None], ids=lambda one: one.name
+)
+def test_virtual_replicas_give_several_workers_the_bits_of_one(
+    script: Script, keras: str, workers: str, tmp_path: Path
+) -> None:
+    options = {"virtual_replicas": script.virtual_replicas}
+    [alone] = run(Check(script, "1", keras), tmp_path / "alone", options)
+    for task in run(Check(script, workers, keras), tmp_path / "several", options):
+        same_lines(lines_of(task.printed), lines_of(alone.printed), rtol=0)
+        same_files(task.folder / "code", alone.folder / "code", rtol=0)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(
+            check := Check(script, "2", script.flavours[index % len(script.flavours)]), id=str(check)
+        )
+        for index, script in enumerate(SCRIPTS)
+    ],
+)
+def test_script_of_a_killed_worker_prints_and_leaves_what_plain_python_does(
+    check: Check, bare_folder: Path, tmp_path: Path
+) -> None:
+    """On the whole, with what is kept of its working folder: as if nothing had happened."""
+    for name in check.script.needs:
+        pytest.importorskip(name)
+    script = copied(tmp_path / "source") / f"{check.script.name}.py"
+    killed_at = check.script.killed_at
+    tasks = run_killed_script(script, check.cluster, tmp_path, killed_at=killed_at, environ=QUIET)
+    for task in tasks:
+        assert task.values["failure"] is None, task.values["traceback"]
+    for task in tasks[1:]:
+        same_lines(lines_of(task.printed), lines_of(tasks[0].printed), rtol=0)
+    kept = tmp_path / "storage" / RunLayout(run="test").working_files
+    if check.script.is_as_plain:
+        is_as_plain(check, tasks[0].printed, kept, bare_folder)
+        return
+    [undisturbed, _] = run(check, tmp_path / "undisturbed")
+    same_lines(lines_of(tasks[0].printed), lines_of(undisturbed.printed), rtol=0)
+    same_files(kept, undisturbed.folder / "code", rtol=0)
+
+
+def run(check: Check, folder: Path, options: Mapping[str, Any] | None = None) -> list[TaskProcess]:
+    for name in check.script.needs:
+        pytest.importorskip(name)
+    script = copied(folder / "source") / f"{check.script.name}.py"
     (folder / "tasks").mkdir()
-    options = {} if check.virtual_replicas is None else {"virtual_replicas": check.virtual_replicas}
     tasks = run_script(script, check.cluster, kept_in=folder / "tasks", environ=QUIET, job_options=options)
     for task in tasks:
         assert task.values["failure"] is None, task.values["traceback"]
@@ -176,11 +265,13 @@ def files_of(folder: Path) -> dict[str, Path]:
     sources = {one.relative_to(PLAIN) for one in PLAIN.rglob("*")}
     left = [one for one in sorted(folder.rglob("*")) if one.relative_to(folder) not in sources]
     names = {one: one.relative_to(folder).as_posix() for one in left if one.is_file()}
-    return {
-        re.sub(r"events\.out\.tfevents\..*", "events", _TIMES.sub("TIME", name)): path
-        for path, name in names.items()
-        if "__pycache__" not in name and ".data-0000" not in name
-    }
+    found: dict[str, Path] = {}
+    for path, name in names.items():
+        if "__pycache__" not in name and ".data-0000" not in name:
+            name = re.sub(r"events\.out\.tfevents\..*", "events", _TIMES.sub("TIME", name))
+            copies = (f"{name} ({number})" for number in itertools.count(2))
+            found[next(one for one in (name, *itertools.islice(copies, 99)) if one not in found)] = path
+    return found
 
 
 class Lines(list[str]):
