@@ -20,6 +20,8 @@ from tests.support.processes import PATIENCE, Cluster, TaskProcess, _leased_port
 from tests.support.task_main import log_target
 
 FOLDER = Path(__file__).parents[1] / "scripts"
+PLAIN = FOLDER / "plain"  # scripts that say nothing of tf.distribute
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 TARGET = "script"  # what task_main takes for a script instead of a function
 
 
