@@ -138,7 +138,9 @@ _BAR, _MESSAGE = re.compile(r"\d+/\d+ "), re.compile(r"Epoch \d+: ")
 def lines_of(printed: str) -> list[str]:
     """Returns the lines as a terminal shows them in the end, without the blanks that align columns."""
     found = [re.split(r"\r|\x08+", line.rstrip())[-1] for line in printed.split("\n")]
-    kept = [re.sub(r"\x1b\[\d*m", "", one) for one in found if not _LOG.search(one)]
+    pairs = zip(found, ["", *found], strict=False)  # a warning of Python's has a line of source below it
+    said = [one for one, before in pairs if not (one.startswith("  ") and "Warning: " in before)]
+    kept = [re.sub(r"\x1b\[\d*m", "", one) for one in said if not _LOG.search(one)]
     shown = [
         re.sub(r" ?([][]) ?", r"\1", " ".join(_TIMES.sub("TIME", one).split())) for one in kept if one.strip()
     ]
