@@ -16,7 +16,8 @@ from raydist.spec.params import ParamTexts
 from raydist.spec.quantities import parse_duration
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
-from raydist.spec.settings.removed import removed_option
+from raydist.spec.settings.removed import OF_ROLES, removed_option, removed_words
+from raydist.spec.settings.roles import RESOURCES, settings_of
 from raydist.spec.text import suggest
 
 ARGS = find_option("args")  # see RunCommand
@@ -104,7 +105,8 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
         # What follows `--` is RunCommand's.
         written = [each for each in OPTIONS if each.kind not in (OptionKind.REST, OptionKind.MAPPING)]
         for option in reversed([option for option in written if option.name not in left_out]):
-            function = _click_option(option)(function)
+            for one in _click_options(option):
+                function = one(function)
         function = click.option(
             "-c",
             "--config",
@@ -145,7 +147,7 @@ _module_option = click.option(
 
 def takes_job(*, without: Iterable[str] = ()) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Gives a command an `AskedJob`, made of JOB, `-m` and what `job_options` adds."""
-    of_runs = {"config", "param_texts", *(option.name for option in OPTIONS)}
+    of_runs = {"config", "param_texts", *AMOUNTS, *(option.name for option in OPTIONS)}
 
     def add(command: Callable[..., _Result]) -> Callable[..., _Result]:
         @functools.wraps(command)
@@ -166,11 +168,15 @@ def takes_job(*, without: Iterable[str] = ()) -> Callable[[Callable[..., _Result
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that were given, as they were written."""
-    return {option.name: values[option.name] for option in OPTIONS if _is_given(option, values)}
+    given = {option.name: values[option.name] for option in OPTIONS if _is_given(option, values)}
+    texts = {amount: values[amount] for amount in AMOUNTS if values.get(amount)}
+    return {**given, RESOURCES: settings_of(texts)} if texts else given
 
 
 def _is_given(option: Option, values: Mapping[str, Any]) -> bool:
     value = values.get(option.name)
+    if option.kind is OptionKind.AMOUNTS:  # the texts of a flag that has its name
+        return False
     return bool(value) if option.kind is OptionKind.REPEATED else value is not None
 
 
@@ -196,6 +202,37 @@ def default_storage() -> str:
     return str(_STORAGE.default)
 
 
+# The flags of what each role's tasks ask for, with their help.
+AMOUNTS: Mapping[str, tuple[str, str]] = {
+    "cpus": (
+        "[ROLE=]N",
+        "Logical CPUs of each task of that role, such as worker=4. Without a role: of each task that trains. "
+        "[default: 1]",
+    ),
+    "gpus": (
+        "[ROLE=]N",
+        "GPUs of each worker, or of the evaluator, which has none when omitted. Those of workers are chosen "
+        "by what the hosts have when omitted or auto.",
+    ),
+    "memory": (
+        "[ROLE=]SIZE",
+        "Memory that each task reserves, such as worker=8GiB; none when omitted.",
+    ),
+    RESOURCES: ("[ROLE=]KEY:N", "Custom Ray resource that each task reserves, such as worker=ssd:1."),
+}
+
+
+def _click_options(option: Option) -> list[Callable[[_Function], _Function]]:
+    if option.kind is not OptionKind.AMOUNTS:
+        return [_click_option(option)]
+    return [
+        click.option(
+            f"--{name}", name, metavar=metavar, multiple=True, default=None, help=f"{text} Can be repeated."
+        )
+        for name, (metavar, text) in reversed([*AMOUNTS.items()])
+    ]
+
+
 def _click_option(option: Option) -> Callable[[_Function], _Function]:
     kinds: dict[OptionKind, dict[str, Any]] = {
         OptionKind.VALUE: {"metavar": option.metavar},
@@ -208,13 +245,20 @@ def _click_option(option: Option) -> Callable[[_Function], _Function]:
 
 REST = ARGS.flag
 
+
+def _names(option: Option) -> Iterable[str]:
+    if option.kind is OptionKind.AMOUNTS:
+        return AMOUNTS
+    return () if option.kind is OptionKind.MAPPING else (option.name,)
+
+
 # Those that stand before the options of the same heading, and those that only some commands have.
 _BESIDE = ("param_texts", "is_module", "config")
 # What no heading names is listed under the first one.
 HEADINGS: Mapping[str, Sequence[str]] = {
     title: (
         *(_BESIDE if title == "Run" else ()),
-        *(option.name for option in options if option.kind is not OptionKind.MAPPING),
+        *(name for option in options for name in _names(option)),
     )
     for title, options in GROUPS.items()
 }
@@ -234,7 +278,9 @@ class RunCommand(click.Command):
         try:
             rest = super().parse_args(ctx, with_words(args[:end]))
         except click.NoSuchOption as error:
-            if told := removed_option(error.option_name.lstrip("-").replace("-", "_")):
+            name = error.option_name.lstrip("-").replace("-", "_")
+            told = removed_words(args[:end]) if name in OF_ROLES else removed_option(name)
+            if told:
                 raise click.UsageError(told, ctx) from None
             message = f"{error.message.removesuffix('.')}; options of a script come after {REST}"
             raise click.NoSuchOption(error.option_name, message, error.possibilities, ctx) from None
