@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -206,19 +206,22 @@ def default_storage() -> str:
 AMOUNTS: Mapping[str, tuple[str, str]] = {
     "cpus": (
         "[ROLE=]N",
-        "Logical CPUs of each task of that role, such as worker=4. Without a role: of each task that trains. "
-        "[default: 1]",
+        "Logical CPUs of each task of a role, such as worker=4. A number alone is for chief, workers, ps and "
+        "evaluator. Can be repeated. [default: 1]",
     ),
     "gpus": (
         "[ROLE=]N",
-        "GPUs of each worker, or of the evaluator, which has none when omitted. Those of workers are chosen "
-        "by what the hosts have when omitted or auto.",
+        "GPUs of each worker, chosen by what the hosts have when omitted or auto; evaluator=1 gives the "
+        "evaluator one. Can be repeated.",
     ),
     "memory": (
         "[ROLE=]SIZE",
-        "Memory that each task reserves, such as worker=8GiB; none when omitted.",
+        "Memory that each task of a role reserves, such as worker=8GiB; none when omitted. Can be repeated.",
     ),
-    RESOURCES: ("[ROLE=]KEY:N", "Custom Ray resource that each task reserves, such as worker=ssd:1."),
+    RESOURCES: (
+        "[ROLE=]KEY:N",
+        "Custom Ray resource that each task of a role reserves, such as worker=ssd:1. Can be repeated.",
+    ),
 }
 
 
@@ -226,9 +229,7 @@ def _click_options(option: Option) -> list[Callable[[_Function], _Function]]:
     if option.kind is not OptionKind.AMOUNTS:
         return [_click_option(option)]
     return [
-        click.option(
-            f"--{name}", name, metavar=metavar, multiple=True, default=None, help=f"{text} Can be repeated."
-        )
+        click.option(f"--{name}", name, metavar=metavar, multiple=True, default=None, help=text)
         for name, (metavar, text) in reversed([*AMOUNTS.items()])
     ]
 
@@ -252,26 +253,65 @@ def _names(option: Option) -> Iterable[str]:
     return () if option.kind is OptionKind.MAPPING else (option.name,)
 
 
-# Those that stand before the options of the same heading, and those that only some commands have.
-_BESIDE = ("param_texts", "is_module", "config")
-# What no heading names is listed under the first one.
+# All options of a run below their headings, for --help-all. The first ones are the command line's alone.
 HEADINGS: Mapping[str, Sequence[str]] = {
     title: (
-        *(_BESIDE if title == "Run" else ()),
+        *(("param_texts", "is_module", "config") if title == "Run" else ()),
         *(name for option in options for name in _names(option)),
     )
     for title, options in GROUPS.items()
 }
+# Those that --help shows, each with what the example of its group says of it.
+USUAL: Mapping[str, Mapping[str, str]] = {
+    "Job": {"param_texts": "-p epochs=20", "config": "", "args": "", "env": "--env DATA=/data"},
+    "Run": {
+        "name": "--name first",
+        "storage": "--storage s3://bucket/runs",
+        "resume": "--resume auto",
+        "detach": "--detach",
+    },
+    "Tasks": {
+        "address": "",
+        "strategy": "",
+        "workers": "--workers 4",
+        "ps": "--ps 2",
+        "cpus": "--cpus worker=2",
+        "gpus": "",
+        "memory": "--memory ps=8GiB",
+    },
+    "Checkpoints and limits": {
+        "checkpoint_every": "--checkpoint-every 5m",
+        "keep_best": "--keep-best val_accuracy",
+        "max_failures": "",
+        "timeout": "--timeout 2h",
+    },
+}
+_OUTPUT = ("csv_path", "plot_path", "is_csv", "is_json", "task", "dry_run", "help", "help_all")
+_IS_ALL = "raydist.help_all"
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        ctx.meta[_IS_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 class RunCommand(click.Command):
-    """A command with the options of a run; what follows `--` is a script's.
+    """A command with the options of a run; its help has the usual ones. What follows `--` is a script's."""
 
-    Attributes:
-      groups: The names of the options below each heading.
-    """
-
-    groups: ClassVar[Mapping[str, Sequence[str]]] = HEADINGS
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all,
+                help="Show all options and exit.",
+            )
+        )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index(REST) if REST in args else len(args)
@@ -292,16 +332,26 @@ class RunCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        records = {each.name: record for each in options if (record := each.get_help_record(ctx))}
+        names_of = {each: "help" if "--help" in each.opts else str(each.name) for each in options}
+        records = {name: record for each, name in names_of.items() if (record := each.get_help_record(ctx))}
         records["args"] = (f"{REST} {ARGS.metavar}", ARGS.help)
-        grouped = {name for names in self.groups.values() for name in names}
-        others = [record for name, record in records.items() if name not in grouped]
-        for title, names in self.groups.items():
-            rows = [records[name] for name in names if name in records] + others
-            others = []
-            if rows:
+        of_runs = {name for names in HEADINGS.values() for name in names}
+        own = [name for name in records if name not in of_runs]
+        groups: dict[str, Iterable[str]] = {
+            str(self.name).capitalize(): [name for name in own if name not in _OUTPUT],
+            **(HEADINGS if ctx.meta.get(_IS_ALL) else USUAL),
+            "Output and help": [name for name in _OUTPUT if name in own],
+        }
+        for title, names in groups.items():
+            shown = [name for name in names if name in records]
+            if shown:
                 with formatter.section(title):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([records[name] for name in shown])
+                    if isinstance(names, Mapping):
+                        formatter.write_paragraph()
+                        formatter.write_text(
+                            f"Example: {' '.join(names[name] for name in shown if names[name])}"
+                        )
 
 
 def names_in(text: str) -> list[str]:
