@@ -42,9 +42,7 @@ class Part:
 
 def parts() -> list[Part]:
     return [
-        Part(
-            "commands", r"\| command \|", ("| command | what it does | more |", "|---|---|---|", *_commands())
-        ),
+        Part("commands", r"- \[?`\w+`(?:\]\S+)?: ", tuple(_commands())),
         Part("commands", r"- \*\*[^*]+\*\*: `-", tuple(_options())),
         Part("changes", r"\| option \|", ("| option | instead |", "|---|---|", *_removed())),
     ]
@@ -55,9 +53,9 @@ def _commands() -> Iterator[str]:
     for name in main.cli.list_commands(top):
         command = main.cli.get_command(top, name)
         assert command is not None
-        pages = dict.fromkeys(page for page in _PAGE.findall(command.epilog or "") if page != "commands")
-        more = ", ".join(f"[{page}]({page}.md)" for page in pages)
-        yield f"| `{name}` | {main.first_sentence(command.help)} | {more} |"
+        pages = [page for page in _PAGE.findall(command.epilog or "") if page != "commands"]
+        linked = f"[`{name}`]({pages[0]}.md)" if pages else f"`{name}`"
+        yield f"- {linked}: {main.first_sentence(command.help)}"
 
 
 def _options() -> Iterator[str]:

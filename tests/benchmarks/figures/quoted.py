@@ -16,30 +16,21 @@ QUOTED: Mapping[str, Sequence[str]] = {
         "takes a status of each task | {scale.all_statuses_1000} ms | {scale.all_statuses_10000} ms |",
         "takes a status of one task | {scale.one_status_1000:.1f} ms | {scale.one_status_10000:.1f} ms |",
         "events included | {scale.cpu_a_minute_1000:.1f} s | {scale.cpu_a_minute_10000} s |",
-        "sent by the driver | {scale.assignments_sent_1000:.1f} MB | {scale.assignments_sent_10000:.1f} MB |",
-        "to all hosts together | {scale.assignments_copied_1000:.0f} MB | "
-        "{scale.assignments_copied_10000:.0f} MB |",
         "replaced every 3 s | {scale.record_1000:.1f} MB | {scale.record_10000:.1f} MB |",
         "if nothing happens | {scale.stored_an_hour_1000} MB | {scale.stored_an_hour_10000} MB |",
         "as processes | {scale.plan_1000:.1f}, {scale.status_1000:.1f}, {scale.list_1000:.1f}, "
         "{scale.report_1000:.1f} s | {scale.plan_10000:.1f}, {scale.status_10000:.1f}, "
         "{scale.list_10000:.1f}, {scale.report_10000:.1f} s |",
         "until all run | {scale.agents_start:.0f} s |",
-        "CPU time of the driver until then | {scale.agents_start_cpu:.0f} s |",
         "400 statuses a second | {scale.agents_driver:.0f}% of a core |",
         "until no agent is left | {scale.agents_stop:.1f} s |",
-        "failures recorded | {scale.lost_node_failures} |",
-        "attempts used | {scale.lost_node_attempts} |",
         "until the run notices | {scale.lost_node_noticed:.1f} s |",
         "one that was free | {scale.lost_node_again:.0f} s |",
-        "driver for that | {scale.lost_node_cpu:.1f} s |",
         "{scale.agents_start:.0f} s for 200 agents on 2 cores are {scale.agents_start_each:.1f} s of",
-        "costs the driver about {scale.agents_status:.2f} ms of CPU time",
     ),
     "input-data.md": (
         "places of all row groups | {large_data.parquet_source_memory:.0f} MB |",
         "the order of an epoch | {large_data.parquet_order_memory:.0f} MB |",
-        "row groups, on a local disk | {large_data.parquet_source:.0f} s |",
         "from the source to the first batch | {large_data.parquet_first:.1f} s |",
         "steps of an epoch | {large_data.parquet_resumed.min:.1f} to "
         "{large_data.parquet_resumed.max:.1f} s |",
