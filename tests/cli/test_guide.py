@@ -23,7 +23,8 @@ from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS
 from raydist.train_context import TrainContext
 from tests.cli.conftest import Run
-from tests.support.guide import FOLDER, INLINE_CODE, PAGES, README, ROOT, blocks, commands, prose
+from tests.support import guide_reference
+from tests.support.guide import FOLDER, INLINE_CODE, PAGES, README, ROOT, blocks, prose
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -52,11 +53,14 @@ FOREIGN_OPTIONS = {
     "--address",
     "--no-deps",
     "--logdir",
+    "--min-np",  # of Horovod
+    "--max-np",
 }
 
 _LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 _PATH = re.compile(r"(?<![\w/.-])(?:raydist|tests|jobs|cluster_configs)/[\w/.-]*\w/?")
 
+NOTES = ROOT / "docs" / "tensorflow-notes.md"
 # A heading of the notes on TensorFlow, and a place that they name.
 _NOTE = re.compile(r"tensorflow-notes\.md#([\w-]+)")
 _PLACE = re.compile(r"`((?:tensorflow|keras|tf_keras)/[\w/]+\.py):(\w+)`")
@@ -123,7 +127,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_comments_point_to_headings_of_the_notes() -> None:
-    known = headings(FOLDER / "tensorflow-notes.md")
+    known = headings(NOTES)
     sources = {path: path.read_text() for path in (ROOT / "raydist").rglob("*.py")}
     named = {(path.name, anchor) for path, text in sources.items() for anchor in _NOTE.findall(text)}
     assert len(named) >= 10
@@ -131,7 +135,7 @@ def test_comments_point_to_headings_of_the_notes() -> None:
 
 
 def test_places_that_the_notes_name_are_in_the_installed_sources() -> None:
-    places = _PLACE.findall((FOLDER / "tensorflow-notes.md").read_text())
+    places = _PLACE.findall(NOTES.read_text())
     assert len(places) >= 15
     tensorflow = importlib.metadata.distribution("tensorflow")
     if tuple(map(int, tensorflow.version.split(".")[:2])) < (2, 21):
@@ -148,9 +152,9 @@ def test_paths_of_the_repository_exist(page: Path) -> None:
     assert missing == []
 
 
-def test_gallery_has_every_job() -> None:
+def test_strategies_list_every_job() -> None:
     linked = {
-        Path(target).stem for target in _LINK.findall(prose(FOLDER / "gallery.md")) if "jobs/" in target
+        Path(target).stem for target in _LINK.findall(prose(FOLDER / "strategies.md")) if "jobs/" in target
     }
     without_a_job = {"cifar_images", "mnist_images"}
     assert linked == {path.stem for path in (ROOT / "jobs").glob("*.py")} - without_a_job
@@ -204,10 +208,10 @@ def test_guide_names_every_option(option: Option) -> None:
     assert f"--{word}" in text or f"--no-{word}" in text
 
 
-def test_guide_names_every_command() -> None:
-    top = click.Context(main.cli, info_name="raydist")
-    shown = {arguments[0] for arguments in commands(FOLDER / "commands.md")}
-    assert set(main.cli.list_commands(top)) <= shown
+@pytest.mark.parametrize("part", guide_reference.parts(), ids=lambda part: f"{part.page}-{len(part.lines)}")
+def test_reference_is_that_of_the_code(part: guide_reference.Part) -> None:
+    wanted = part.written()
+    assert (FOLDER / f"{part.page}.md").read_text() == wanted, "run `python -m tests.support.guide_reference`"
 
 
 def test_guide_without_a_topic_lists_them(raydist: Run) -> None:
@@ -254,7 +258,7 @@ def test_link_to_a_page_becomes_its_command() -> None:
     ("topic", "sentence"),
     [
         pytest.param("stroage", "did you mean storage?", id="near"),
-        pytest.param("weather", "write one of writing-a-job, scripts, commands", id="far"),
+        pytest.param("weather", "write one of first-hour, writing-a-job, scripts", id="far"),
     ],
 )
 def test_unknown_topic_is_exit_2_and_one_sentence(raydist: Run, topic: str, sentence: str) -> None:

@@ -18,9 +18,9 @@ from raydist.spec.tasks import TaskType
 from tests.cli.conftest import Run
 from tests.support.guide import FOLDER, blocks
 
-TFJOB = FOLDER / "coming-from-tfjob.md"
+PAGE = FOLDER / "coming-from.md"
 TYPES = {"Chief": "chief", "Worker": "worker", "PS": "ps", "Evaluator": "evaluator"}
-_BLOCKS = blocks(TFJOB, "yaml")
+_BLOCKS = blocks(PAGE, "yaml")
 PAIRS = [
     pytest.param(yaml.safe_load(before), after, id=yaml.safe_load(before)["metadata"]["name"])
     for before, after in zip(_BLOCKS[::2], _BLOCKS[1::2], strict=True)
@@ -85,14 +85,15 @@ def test_parameter_servers_run_the_script_as_under_a_tfjob(tmp_path: Path) -> No
 
 def test_tf_config_of_the_page_is_what_plan_prints(raydist: Run, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("print('a script')\n")
-    [told] = blocks(FOLDER / "coming-from-tf-config.md", "json")
+    [told] = blocks(PAGE, "json")
     code, out, _ = raydist(
         "plan", "main.py", "--workers", "2", "--tf-config", "worker/1", "--address", "local"
     )
     assert (code, json.loads(out.partition("TF_CONFIG=")[2])) == (0, json.loads(told))
 
 
-def test_program_for_ray_train_is_python() -> None:
-    [before] = blocks(FOLDER / "coming-from-ray-train.md", "py")
-    [function] = [node for node in ast.parse(before).body if isinstance(node, ast.FunctionDef)]
+def test_programs_for_others_are_python() -> None:
+    horovod, ray_train = (ast.parse(program) for program in blocks(PAGE, "py"))
+    assert "hvd" in {node.id for node in ast.walk(horovod) if isinstance(node, ast.Name)}
+    [function] = [node for node in ray_train.body if isinstance(node, ast.FunctionDef)]
     assert function.name == "train"

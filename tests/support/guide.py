@@ -15,7 +15,12 @@ from raydist.spec.settings.resolution import typed_values
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "raydist" / "guide"
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "ARCHITECTURE.md", *sorted(FOLDER.glob("*.md"))]
+PAGES = [
+    README,
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(FOLDER.glob("*.md")),
+]
 CLUSTER_FILES = sorted(path for path in (ROOT / "cluster_configs").rglob("*") if path.is_file())
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

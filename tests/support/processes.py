@@ -28,7 +28,7 @@ from raydist.storage.proof import StorageProof
 from tests.support.preloaded import server_of
 
 # TensorFlow 2.21's profiler corrupts the heap in about one of 500 profiles of two processes, without raydist
-# as well (guide/tensorboard.md).
+# as well (guide/page.md).
 PROFILER_CRASH = re.compile(r"Fatal Python error: (?:Aborted|Segmentation fault).*profiler_v2\.py", re.DOTALL)
 # For a machine that others are busy on.
 PATIENCE = float(os.environ.get("RAYDIST_TEST_PATIENCE", "1"))

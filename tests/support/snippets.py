@@ -193,7 +193,8 @@ def write_data(folder: Path) -> None:
     (folder / "jobs").symlink_to(ROOT / "jobs")
     (folder / "job.py").write_text("import raydist\n\n\n@raydist.job\ndef train(ctx): ...\n")
     (folder / "labels.txt").write_text("cat dog\n")
-    (folder / "main.py").write_text("print('a script')\n")
+    for name in ("main.py", "train.py"):
+        (folder / name).write_text("print('a script')\n")
 
 
 def run(code: str, folder: Path) -> None:

@@ -79,7 +79,7 @@ def test_what_has_effects_is_left_out_of_a_trace_or_named() -> None:
 
 
 def test_iterators_are_freed_by_other_threads_and_all_of_them() -> None:
-    """Freed in the thread that drops them, some wait for up to 60 s (guide/tensorflow-notes.md)."""
+    """Freed in the thread that drops them, some wait for up to 60 s (docs/tensorflow-notes.md)."""
     [task] = run_function("tests.support.train_functions:iterators_that_are_freed", Cluster(devices=2))
     assert task.values["is_freed_here"] == {"plain": False, "distributed": False}
     assert task.values["num_pending"] == 0

@@ -158,7 +158,7 @@ def _hardware(record: RunRecord) -> dict[str, Any]:
     }
 
 
-@click.command("diff", epilog="More: `raydist guide reproducing`.")
+@click.command("diff", epilog="More: `raydist guide storage`.")
 @click.argument("left", metavar="RUN", shell_complete=complete_run)
 @click.argument("right", metavar="RUN", shell_complete=complete_run)
 @click.option("--all", "is_all", is_flag=True, help="Show what is equal too.")

@@ -121,7 +121,7 @@ def stacks(
 _MAX_STEPS = 1000
 
 
-@click.command("profile", epilog="More: `raydist guide tensorboard`.")
+@click.command("profile", epilog="More: `raydist guide page`.")
 @run_argument
 @click.option(
     "--task", "task_name", metavar="TASK", help="The task, such as worker/1; the chief when omitted."

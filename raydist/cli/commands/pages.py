@@ -109,7 +109,7 @@ def ui(host: str, port: int | None, no_token: bool, storage: str, is_json: bool)
             server.serve_forever(poll_interval=0.2)
 
 
-@click.command("tensorboard", epilog="More: `raydist guide tensorboard`.")
+@click.command("tensorboard", epilog="More: `raydist guide page`.")
 @click.argument("runs", metavar="[RUN…]", nargs=-1, shell_complete=complete_run)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @count_option(

@@ -107,7 +107,7 @@ def _joined(kept: TypedOptions, in_file: TypedOptions) -> TypedOptions:
 _TOLD_VERSIONS = ("python", "tensorflow", "keras", "tf-keras", "ray", "raydist", "numpy")
 
 
-@click.command("reproduce", epilog="More: `raydist guide reproducing`.")
+@click.command("reproduce", epilog="More: `raydist guide storage`.")
 @run_argument
 @click.option("--run", "is_run", is_flag=True, help="Run it now, and wait for its end.")
 @click.option("--name", metavar="NAME", help="The new run's name; made from the job and the time if omitted.")

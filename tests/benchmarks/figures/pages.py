@@ -12,14 +12,12 @@ from tests.support.guide import FENCE, FOLDER, INLINE_CODE, PAGES
 
 TEMPLATE = Path(__file__).with_name("figures.md")
 PAGE = FOLDER / "figures.md"
-# Its figures are those of the time of each change.
-HISTORY = FOLDER / "changes.md"
 
 _NUMBER = r"(?<![\w.,/-])\d[\d.,]*"
 # Whole seconds and minutes are mostly limits that somebody sets.
 _MEASURED = rf"{_NUMBER} ?(?:times|%|ms|µs|ns|[kMG]B|\w+/s)(?!\w)|{_NUMBER} of (?:the|its) time|\d\.\d+ ?s\b"
 # On pages that mostly consist of figures.
-_FULL_OF_FIGURES = ("figures.md", "at-scale.md")
+_FULL_OF_FIGURES = ("figures.md", "scaling.md")
 _ANY = rf"{_MEASURED}|{_NUMBER} (?:s|seconds|minutes)\b|(?<![\w.])\d+\.\d+"
 
 
@@ -53,8 +51,6 @@ def with_quotes(text: str, quotes: Sequence[str], figures: Figures) -> str:
 
 def without_origin(page: Path) -> list[str]:
     """Returns the numbers of a page that look measured, but that neither a script nor quoted.py knows."""
-    if page == HISTORY:
-        return []
     text = TEMPLATE.read_text() if page == PAGE else page.read_text()
     pattern = _ANY if page.name in _FULL_OF_FIGURES else _MEASURED
     return unaccounted(text, QUOTED.get(page.name, ()), NOT_MEASURED.get(page.name, {}), pattern=pattern)

@@ -1,0 +1,81 @@
+"""The parts of the guide that are made from code; `python -m tests.support.guide_reference` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from raydist.cli import main
+from raydist.spec.settings.option import Option, OptionKind
+from raydist.spec.settings.options import GROUPS
+from raydist.spec.settings.removed import REMOVED
+from raydist.spec.settings.roles import AMOUNTS
+from tests.support.guide import FOLDER
+
+_PAGE = re.compile(r"`raydist guide ([\w-]+)`")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table or list of a page.
+
+    Attributes:
+      page: The page's name.
+      begin: How its lines in the page begin, which no other lines of that page do, as a regular expression.
+      lines: What the code says that it is.
+    """
+
+    page: str
+    begin: str
+    lines: tuple[str, ...]
+
+    def written(self) -> str:
+        """Returns the page with this part as the code has it."""
+        text = (FOLDER / f"{self.page}.md").read_text()
+        pattern = rf"^{self.begin}.*\n(?:\|.*\n|{self.begin}.*\n)*"
+        new, count = re.subn(pattern, lambda _: "\n".join(self.lines) + "\n", text, flags=re.MULTILINE)
+        assert count == 1, f"{self.page}.md has {self.begin!r} {count} times"
+        return new
+
+
+def parts() -> list[Part]:
+    return [
+        Part("commands", r"- \[?`\w+`(?:\]\S+)?: ", tuple(_commands())),
+        Part("commands", r"- \*\*[^*]+\*\*: `-", tuple(_options())),
+        Part("changes", r"\| option \|", ("| option | instead |", "|---|---|", *_removed())),
+    ]
+
+
+def _commands() -> Iterator[str]:
+    top = click.Context(main.cli, info_name="raydist")
+    for name in main.cli.list_commands(top):
+        command = main.cli.get_command(top, name)
+        assert command is not None
+        pages = [page for page in _PAGE.findall(command.epilog or "") if page != "commands"]
+        linked = f"[`{name}`]({pages[0]}.md)" if pages else f"`{name}`"
+        yield f"- {linked}: {main.first_sentence(command.help)}"
+
+
+def _options() -> Iterator[str]:
+    for group, options in GROUPS.items():
+        yield f"- **{group.partition(' (')[0]}**: {', '.join(f'`{_shown(option)}`' for option in options)}"
+
+
+def _shown(option: Option) -> str:
+    if option.kind is OptionKind.AMOUNTS:
+        return "`, `".join(f"--{amount} [ROLE=]VALUE" for amount in AMOUNTS)
+    if option.kind is OptionKind.MAPPING:
+        return f"{option.name}:"
+    return f"{option.flag} {option.metavar}".rstrip()
+
+
+def _removed() -> Iterator[str]:
+    return (f"| `{name}` | {removed.remedy} |" for name, removed in REMOVED.items())
+
+
+if __name__ == "__main__":
+    for part in parts():
+        (FOLDER / f"{part.page}.md").write_text(part.written())
