@@ -16,7 +16,7 @@ from raydist.spec.params import ParamTexts
 from raydist.spec.quantities import parse_duration
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
-from raydist.spec.settings.removed import OF_ROLES, removed_option, removed_words
+from raydist.spec.settings.removed import removed_option, words_of_roles
 from raydist.spec.settings.roles import RESOURCES, settings_of
 from raydist.spec.text import suggest
 
@@ -315,12 +315,13 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index(REST) if REST in args else len(args)
+        words, renamed = words_of_roles(args[:end])
+        if renamed:
+            click.echo(f"note: {renamed}", err=True)
         try:
-            rest = super().parse_args(ctx, with_words(args[:end]))
+            rest = super().parse_args(ctx, with_words(words))
         except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-").replace("-", "_")
-            told = removed_words(args[:end]) if name in OF_ROLES else removed_option(name)
-            if told:
+            if told := removed_option(error.option_name.lstrip("-").replace("-", "_")):
                 raise click.UsageError(told, ctx) from None
             message = f"{error.message.removesuffix('.')}; options of a script come after {REST}"
             raise click.NoSuchOption(error.option_name, message, error.possibilities, ctx) from None

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import click
 
-from raydist.cli import main
+from raydist.cli import job_options, main
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS
 from raydist.spec.settings.removed import REMOVED
-from raydist.spec.settings.roles import AMOUNTS
 from tests.support.guide import FOLDER
 
 _PAGE = re.compile(r"`raydist guide ([\w-]+)`")
@@ -66,7 +65,7 @@ def _options() -> Iterator[str]:
 
 def _shown(option: Option) -> str:
     if option.kind is OptionKind.AMOUNTS:
-        return "`, `".join(f"--{amount} [ROLE=]VALUE" for amount in AMOUNTS)
+        return "`, `".join(f"--{amount} {metavar}" for amount, (metavar, _) in job_options.AMOUNTS.items())
     if option.kind is OptionKind.MAPPING:
         return f"{option.name}:"
     return f"{option.flag} {option.metavar}".rstrip()
