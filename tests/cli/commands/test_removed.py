@@ -58,7 +58,7 @@ def test_older_run_that_had_set_it_is_shown_and_continued_with_a_note(
         RunRecordStore(storage).replace(make_record(storage, state="FAILED", attempts=1, spec=kept))
     given: list[Any] = []
     monkeypatch.setattr(rerun.running, "run_job", lambda *_, **options: given.append(options) or 0)
-    for arguments in (["list"], ["status", "old"], ["describe", "old"], ["diff", "old", "plain"]):
+    for arguments in (["list"], ["status", "old"], ["status", "old", "--all"], ["diff", "old", "plain"]):
         code, out, err = raydist(*arguments)
         assert (code, err) == (0, "")
         assert "old" in out
@@ -168,7 +168,7 @@ def test_older_run_with_amounts_of_roles_is_shown_and_continued(
     assert kept["resources"]["worker"] == {**unset, "cpus": 2.0, "resources": {"ssd": 1.0}}
     assert kept["resources"]["ps"]["memory"] == 1 << 30
     assert given[-1]["resources"] == {"ps": {"cpus": "3"}}
-    _, out, _ = raydist("describe", "old")
+    _, out, _ = raydist("status", "old", "--all")
     assert "worker.cpus" in out
     assert "chief.cpus" not in out
     _, out, _ = raydist("diff", "old", "new")
