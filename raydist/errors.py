@@ -164,7 +164,7 @@ class DeviceError(ClusterError):
     No other attempt follows: the host's TensorFlow would be the same.
 
     Example:
-        raydist.run("jobs/cifar.py", gpus_per_worker=1)
+        raydist.run("jobs/cifar.py", resources={"worker": {"gpus": 1}})
         # DeviceError, for example because a host has TensorFlow without the libraries of CUDA
     """
 

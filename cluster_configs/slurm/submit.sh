@@ -8,7 +8,7 @@
 #
 # Change the lines below that begin with #SBATCH, or give sbatch options that win over them. The run has one worker on
 # each host, with all CPUs that the job has there. Where other tasks need room, as ps and an evaluator do, give --workers
-# and --cpus-per-worker yourself; a config file cannot set these two. If the job is requeued, the run continues from its
+# and --cpus worker=N yourself; a config file cannot set these two. If the job is requeued, the run continues from its
 # newest checkpoint: by Slurm after a preemption or a lost host, by `scontrol requeue`, or by this script two minutes
 # before the job's time limit.
 #
@@ -85,7 +85,7 @@ while (num_hosts := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[1
 PYTHON
 
 raydist submit --name "$SLURM_JOB_NAME-$SLURM_JOB_ID" --resume auto --workers "$SLURM_JOB_NUM_NODES" \
-    --cpus-per-worker "$SRUN_CPUS_PER_TASK" "$@" &
+    --cpus worker="$SRUN_CPUS_PER_TASK" "$@" &
 submit=$!
 is_late=
 trap 'is_late=yes; kill -TERM "$submit"' USR1 # see --signal above

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -16,7 +16,8 @@ from raydist.spec.params import ParamTexts
 from raydist.spec.quantities import parse_duration
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
-from raydist.spec.settings.removed import removed_option
+from raydist.spec.settings.removed import OF_ROLES, removed_option, removed_words
+from raydist.spec.settings.roles import RESOURCES, settings_of
 from raydist.spec.text import suggest
 
 ARGS = find_option("args")  # see RunCommand
@@ -104,7 +105,8 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
         # What follows `--` is RunCommand's.
         written = [each for each in OPTIONS if each.kind not in (OptionKind.REST, OptionKind.MAPPING)]
         for option in reversed([option for option in written if option.name not in left_out]):
-            function = _click_option(option)(function)
+            for one in _click_options(option):
+                function = one(function)
         function = click.option(
             "-c",
             "--config",
@@ -145,7 +147,7 @@ _module_option = click.option(
 
 def takes_job(*, without: Iterable[str] = ()) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Gives a command an `AskedJob`, made of JOB, `-m` and what `job_options` adds."""
-    of_runs = {"config", "param_texts", *(option.name for option in OPTIONS)}
+    of_runs = {"config", "param_texts", *AMOUNTS, *(option.name for option in OPTIONS)}
 
     def add(command: Callable[..., _Result]) -> Callable[..., _Result]:
         @functools.wraps(command)
@@ -166,11 +168,15 @@ def takes_job(*, without: Iterable[str] = ()) -> Callable[[Callable[..., _Result
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that were given, as they were written."""
-    return {option.name: values[option.name] for option in OPTIONS if _is_given(option, values)}
+    given = {option.name: values[option.name] for option in OPTIONS if _is_given(option, values)}
+    texts = {amount: values[amount] for amount in AMOUNTS if values.get(amount)}
+    return {**given, RESOURCES: settings_of(texts)} if texts else given
 
 
 def _is_given(option: Option, values: Mapping[str, Any]) -> bool:
     value = values.get(option.name)
+    if option.kind is OptionKind.AMOUNTS:  # the texts of a flag that has its name
+        return False
     return bool(value) if option.kind is OptionKind.REPEATED else value is not None
 
 
@@ -196,6 +202,38 @@ def default_storage() -> str:
     return str(_STORAGE.default)
 
 
+# The flags of what each role's tasks ask for, with their help.
+AMOUNTS: Mapping[str, tuple[str, str]] = {
+    "cpus": (
+        "[ROLE=]N",
+        "Logical CPUs of each task of a role, such as worker=4. A number alone is for chief, workers, ps and "
+        "evaluator. Can be repeated. [default: 1]",
+    ),
+    "gpus": (
+        "[ROLE=]N",
+        "GPUs of each worker, chosen by what the hosts have when omitted or auto; evaluator=1 gives the "
+        "evaluator one. Can be repeated.",
+    ),
+    "memory": (
+        "[ROLE=]SIZE",
+        "Memory that each task of a role reserves, such as worker=8GiB; none when omitted. Can be repeated.",
+    ),
+    RESOURCES: (
+        "[ROLE=]KEY:N",
+        "Custom Ray resource that each task of a role reserves, such as worker=ssd:1. Can be repeated.",
+    ),
+}
+
+
+def _click_options(option: Option) -> list[Callable[[_Function], _Function]]:
+    if option.kind is not OptionKind.AMOUNTS:
+        return [_click_option(option)]
+    return [
+        click.option(f"--{name}", name, metavar=metavar, multiple=True, default=None, help=text)
+        for name, (metavar, text) in reversed([*AMOUNTS.items()])
+    ]
+
+
 def _click_option(option: Option) -> Callable[[_Function], _Function]:
     kinds: dict[OptionKind, dict[str, Any]] = {
         OptionKind.VALUE: {"metavar": option.metavar},
@@ -208,33 +246,81 @@ def _click_option(option: Option) -> Callable[[_Function], _Function]:
 
 REST = ARGS.flag
 
-# Those that stand before the options of the same heading, and those that only some commands have.
-_BESIDE = ("param_texts", "is_module", "config")
-# What no heading names is listed under the first one.
+
+def _names(option: Option) -> Iterable[str]:
+    if option.kind is OptionKind.AMOUNTS:
+        return AMOUNTS
+    return () if option.kind is OptionKind.MAPPING else (option.name,)
+
+
+# All options of a run below their headings, for --help-all. The first ones are the command line's alone.
 HEADINGS: Mapping[str, Sequence[str]] = {
     title: (
-        *(_BESIDE if title == "Run" else ()),
-        *(option.name for option in options if option.kind is not OptionKind.MAPPING),
+        *(("param_texts", "is_module", "config") if title == "Run" else ()),
+        *(name for option in options for name in _names(option)),
     )
     for title, options in GROUPS.items()
 }
+# Those that --help shows, each with what the example of its group says of it.
+USUAL: Mapping[str, Mapping[str, str]] = {
+    "Job": {"param_texts": "-p epochs=20", "config": "", "args": "", "env": "--env DATA=/data"},
+    "Run": {
+        "name": "--name first",
+        "storage": "--storage s3://bucket/runs",
+        "resume": "--resume auto",
+        "detach": "--detach",
+    },
+    "Tasks": {
+        "address": "",
+        "strategy": "",
+        "workers": "--workers 4",
+        "ps": "--ps 2",
+        "cpus": "--cpus worker=2",
+        "gpus": "",
+        "memory": "--memory ps=8GiB",
+    },
+    "Checkpoints and limits": {
+        "checkpoint_every": "--checkpoint-every 5m",
+        "keep_best": "--keep-best val_accuracy",
+        "max_failures": "",
+        "timeout": "--timeout 2h",
+    },
+}
+_OUTPUT = ("csv_path", "plot_path", "is_csv", "is_json", "task", "dry_run", "help", "help_all")
+_IS_ALL = "raydist.help_all"
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        ctx.meta[_IS_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 class RunCommand(click.Command):
-    """A command with the options of a run; what follows `--` is a script's.
+    """A command with the options of a run; its help has the usual ones. What follows `--` is a script's."""
 
-    Attributes:
-      groups: The names of the options below each heading.
-    """
-
-    groups: ClassVar[Mapping[str, Sequence[str]]] = HEADINGS
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all,
+                help="Show all options and exit.",
+            )
+        )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index(REST) if REST in args else len(args)
         try:
             rest = super().parse_args(ctx, with_words(args[:end]))
         except click.NoSuchOption as error:
-            if told := removed_option(error.option_name.lstrip("-").replace("-", "_")):
+            name = error.option_name.lstrip("-").replace("-", "_")
+            told = removed_words(args[:end]) if name in OF_ROLES else removed_option(name)
+            if told:
                 raise click.UsageError(told, ctx) from None
             message = f"{error.message.removesuffix('.')}; options of a script come after {REST}"
             raise click.NoSuchOption(error.option_name, message, error.possibilities, ctx) from None
@@ -246,16 +332,26 @@ class RunCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        records = {each.name: record for each in options if (record := each.get_help_record(ctx))}
+        names_of = {each: "help" if "--help" in each.opts else str(each.name) for each in options}
+        records = {name: record for each, name in names_of.items() if (record := each.get_help_record(ctx))}
         records["args"] = (f"{REST} {ARGS.metavar}", ARGS.help)
-        grouped = {name for names in self.groups.values() for name in names}
-        others = [record for name, record in records.items() if name not in grouped]
-        for title, names in self.groups.items():
-            rows = [records[name] for name in names if name in records] + others
-            others = []
-            if rows:
+        of_runs = {name for names in HEADINGS.values() for name in names}
+        own = [name for name in records if name not in of_runs]
+        groups: dict[str, Iterable[str]] = {
+            str(self.name).capitalize(): [name for name in own if name not in _OUTPUT],
+            **(HEADINGS if ctx.meta.get(_IS_ALL) else USUAL),
+            "Output and help": [name for name in _OUTPUT if name in own],
+        }
+        for title, names in groups.items():
+            shown = [name for name in names if name in records]
+            if shown:
                 with formatter.section(title):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([records[name] for name in shown])
+                    if isinstance(names, Mapping):
+                        formatter.write_paragraph()
+                        formatter.write_text(
+                            f"Example: {' '.join(names[name] for name in shown if names[name])}"
+                        )
 
 
 def names_in(text: str) -> list[str]:

@@ -16,6 +16,8 @@ from raydist.spec.quantities import write_age
 from raydist.spec.secrecy import REDACTED, holds_redacted
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS, PARAMS
+from raydist.spec.settings.removed import with_new_names
+from raydist.spec.settings.roles import words_of
 from raydist.storage.provenance import read_kept_code
 
 if TYPE_CHECKING:
@@ -34,7 +36,10 @@ def submit_line(job: str, settings: Mapping[str, Any], *, defaults: Mapping[str,
     words = ["raydist", "submit", *target]
     for option in OPTIONS:
         value = settings.get(option.name)
-        if (
+        if option.kind is OptionKind.AMOUNTS:
+            amounts = None if defaults is None else defaults.get(option.name, option.default)
+            words += words_of(option.parse(value or {}), defaults=amounts)
+        elif (
             option.name in settings
             and option.kind not in (OptionKind.REST, OptionKind.MAPPING)
             and (defaults is None or _plain(value) != _plain(defaults.get(option.name, option.default)))
@@ -93,8 +98,6 @@ def _yaml(value: Any) -> str:
             return json.dumps(value, ensure_ascii=False)
 
 
-# What records of an older raydist call an option.
-_RENAMED = {"mend_keras": "patch_keras"}
 # Where and what the run is; what each resume decides again. What a file of variables held is in `env`.
 _NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage", "env_file"}
 
@@ -151,7 +154,7 @@ def lost_secrets(spec: Mapping[str, Any], *, layers: Sequence[Mapping[str, Any]]
 
 def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options and params of a run, as a config has them, without secrets and the run's place."""
-    spec = {_RENAMED.get(name, name): value for name, value in spec.items()}
+    spec = with_new_names(spec)
     taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
     # A secret is not kept: the job's own default, or -p, has to give it again.
     params = {name: value for name, value in kept_params(spec).items() if not holds_redacted(value)}

@@ -37,7 +37,7 @@ def read_config(path: Path) -> TypedOptions:
     written = {str(key): value for key, value in document.items()}
     if written.get(PARAMS, {}) is None:  # `params:` with nothing below it
         written[PARAMS] = {}
-    return typed_values(written, where=str(path), lines=lines)
+    return typed_values(written, where=str(path), lines=lines, is_yaml=True)
 
 
 def _describe(path: Path, error: yaml.YAMLError) -> str:

@@ -385,9 +385,9 @@ def _literal_defaults(job: FoundJob | None, location: str) -> TypedOptions | Non
     if job is None:
         return TypedOptions({})
     lines: Mapping[str, str] = {name: f"{location}, line {line}" for name, line in job.lines.items()}
-    for name, where in lines.items():
-        check_names([name], where=where)  # a wrong name needs no run of the file
     if job.defaults is None:
+        for name, where in lines.items():
+            check_names([name], where=where)  # a wrong name needs no run of the file
         return None
     return typed_values(job.defaults, where=f"{location}, line {job.line}", lines=lines)
 

@@ -206,12 +206,12 @@ def _all_placed(hosts: Sequence[Room], roles: Sequence[AnyRole]) -> bool:
 def _options(roles: Sequence[AnyRole]) -> str:
     extras = [role for role in roles if isinstance(role, ExtraRole)]
     trainers = [role for role in roles if not isinstance(role, ExtraRole)]
-    options = [f"--cpus-per-{role.name}" for role in trainers]
-    options += [f"--gpus-per-{role.name}" for role in trainers if role.resources.num_gpus]
-    options += [f"--memory-per-{role.name}" for role in trainers if role.resources.memory_bytes]
+    options = [f"--cpus {role.name}=N" for role in trainers]
+    options += [f"--gpus {role.name}=N" for role in trainers if role.resources.num_gpus]
+    options += [f"--memory {role.name}=SIZE" for role in trainers if role.resources.memory_bytes]
     customs = [(role, name) for role in trainers for name, _ in role.resources.custom]
     options += [
-        "--accelerator-type" if name.startswith(ACCELERATOR_TYPE) else f"--resources-per-{role.name}"
+        "--accelerator-type" if name.startswith(ACCELERATOR_TYPE) else f"--resources {role.name}={name}:N"
         for role, name in customs
     ]
     if any(role.resources.labels for role in trainers):

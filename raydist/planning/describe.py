@@ -174,6 +174,7 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
         # Such a command often has the address of a chat's webhook, which is a secret.
         "on_end": None if job.on_end is None else REDACTED,
         "env": without_secrets(job.env),
+        "resources": {one.value: dataclasses.asdict(job.resources_of(one)) for one in TaskType},
         "roles": {name: role.as_written() for name, role in job.roles.items()},
         **keep_params(job.params),
         "entry_point": {

@@ -89,11 +89,10 @@ def avoiding_unfit(
 
 def check_memory_retry(job: JobSpec) -> None:
     """Raises SpecError where more memory is to be asked for than none."""
-    asked = (job.memory_per_worker, job.memory_per_ps, job.memory_per_chief, job.memory_per_evaluator)
-    if job.memory_retry is not None and not any((*asked, job.memory_per_data_worker)):
+    if job.memory_retry is not None and not any(job.resources_of(one).memory for one in TaskType):
         raise SpecError(
             f"memory_retry is {job.memory_retry:g}x, but no task reserves memory that could grow; add "
-            "--memory-per-worker SIZE, such as 8GiB"
+            "--memory worker=SIZE, such as worker=8GiB"
         )
 
 
@@ -176,7 +175,7 @@ def with_data_room(plan: Plan) -> Plan:
         raise ClusterError(
             f"{describe_roles(plan.all_roles)} leave none of the {inventory.num_cpus:g} CPUs of "
             f"{inventory.source} to Ray Data, which needs 1 to read the datasets with; take less "
-            "with --cpus-per-worker or --workers, or give Ray more: ray.init(num_cpus=...), "
+            "with --cpus or --workers, or give Ray more: ray.init(num_cpus=...), "
             "ray start --num-cpus=..."
         )
     return plan

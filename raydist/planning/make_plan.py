@@ -31,8 +31,7 @@ def with_custom_resources(inventory: Inventory, job: JobSpec) -> Inventory:
     if not inventory.is_embedded:
         return inventory
     asked = (
-        *(job.resources_per_worker, job.resources_per_ps, job.resources_per_chief),
-        *(job.resources_per_evaluator, job.resources_per_data_worker),
+        *(job.resources_of(one).resources for one in TaskType),
         *(dict(role.resources.custom) for role in job.roles.values()),
     )
     names = {name for each in asked for name in each if not name.startswith(ACCELERATOR_TYPE)}

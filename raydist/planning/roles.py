@@ -42,7 +42,8 @@ def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: li
             Role(task_type=TaskType.PS, num_tasks=job.ps, resources=_resources(job, TaskType.PS)),
         ]
     if job.evaluator:
-        resources = dataclasses.replace(_resources(job, TaskType.EVALUATOR), num_gpus=job.gpus_per_evaluator)
+        num_gpus = job.resources_of(TaskType.EVALUATOR).gpus or 0
+        resources = dataclasses.replace(_resources(job, TaskType.EVALUATOR), num_gpus=num_gpus)
         roles.append(Role(task_type=TaskType.EVALUATOR, resources=resources))
     if job.data_workers > 0:
         resources = _resources(job, TaskType.DATA_WORKER)
@@ -52,8 +53,8 @@ def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: li
 
 def _resources(job: JobSpec, task_type: TaskType) -> Resources:
     """Returns what the job asks for, for each task of a role; GPUs and TPUs, which are planned, left out."""
-    role = task_type.value.replace("-", "_")
-    custom: dict[str, float] = dict(getattr(job, f"resources_per_{role}"))
+    asked = job.resources_of(task_type)
+    custom = dict(asked.resources)
     if task_type is TaskType.WORKER and job.accelerator_type is not None:
         custom[f"{ACCELERATOR_TYPE}{job.accelerator_type}"] = ACCELERATOR_SHARE
     labels = {key: wanted for key, wanted in job.label_selector.items() if ":" not in key}
@@ -62,8 +63,8 @@ def _resources(job: JobSpec, task_type: TaskType) -> Resources:
         if named == task_type.value:
             labels[label] = wanted
     return Resources(
-        num_cpus=getattr(job, f"cpus_per_{role}"),
-        memory_bytes=getattr(job, f"memory_per_{role}") or 0,
+        num_cpus=asked.cpus,
+        memory_bytes=asked.memory or 0,
         custom=tuple(sorted(custom.items())),
         labels=tuple(sorted(labels.items())),
     )
@@ -107,13 +108,13 @@ def outlives_death_of(task: TaskId, strategy: Strategy) -> bool:
 
 
 def _gpus_per_worker(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: list[str]) -> int:
-    asked = job.gpus_per_worker
+    asked = job.resources_of(TaskType.WORKER).gpus
     match strategy:
         case Strategy.TPU:
             return 0
         case Strategy.ONE_DEVICE:
             if (asked or 0) > 1:
-                notes.append(f"gpus_per_worker {asked} becomes 1: one_device uses one")
+                notes.append(f"worker.gpus {asked} becomes 1: one_device uses one")
             return min(1, most_gpus(inventory) if asked is None else asked)
         case Strategy.MULTI_WORKER_MIRRORED | Strategy.PARAMETER_SERVER:
             return _gpus_of_each(job, inventory, notes) if asked is None else asked
@@ -123,14 +124,14 @@ def _gpus_per_worker(job: JobSpec, strategy: Strategy, inventory: Inventory, not
 
 def _gpus_of_each(job: JobSpec, inventory: Inventory, notes: list[str]) -> int:
     """One GPU for each worker or for none, as all workers must have the same number."""
-    others = job.gpus_per_evaluator if job.evaluator else 0
+    others = (job.resources_of(TaskType.EVALUATOR).gpus or 0) if job.evaluator else 0
     num_gpus, minimum = max(0, inventory.num_gpus - others), job.workers.minimum
     beside = " beside the evaluator's" if others else ""
     if 0 < inventory.num_gpus <= others:
         workers = f"--workers {inventory.num_gpus} " if inventory.num_gpus < minimum else ""
         notes.append(
             f"no worker uses a GPU: {inventory.source} has {inventory.num_gpus}, for the evaluator; "
-            f"{workers}--gpus-per-evaluator 0 would train on them"
+            f"{workers}--gpus evaluator=0 would train on them"
         )
     if 0 < num_gpus < minimum:
         notes.append(
@@ -138,7 +139,7 @@ def _gpus_of_each(job: JobSpec, inventory: Inventory, notes: list[str]) -> int:
             f"{num_gpus}{beside}; --workers {num_gpus} would use them"
         )
     if num_gpus > job.workers.maximum:
-        notes.append(f"each worker uses 1 of {num_gpus} GPUs{beside}; --gpus-per-worker N gives it more")
+        notes.append(f"each worker uses 1 of {num_gpus} GPUs{beside}; --gpus worker=N gives it more")
     return 1 if num_gpus >= minimum else 0
 
 

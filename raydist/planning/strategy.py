@@ -10,6 +10,8 @@ from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Inventory
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.settings.resolution import Origin
+from raydist.spec.settings.roles import amount_name, merged
+from raydist.spec.tasks import TaskType
 
 Origins = Mapping[str, Origin]
 """Where each option was set, as `resolve` tells it."""
@@ -114,14 +116,14 @@ def without_unused(job: JobSpec, strategy: Strategy, origins: Origins, notes: li
             raise SpecError(f"{name} is {value}, but {why}; drop --{name.replace('_', '-')}")
         notes.append(f"{name} {value}, set {origins[name].words}, has no effect: {why}")
         job = dataclasses.replace(job, **{name: default})
-    if job.gpus_per_evaluator > 0 and not job.evaluator:
-        asked, origin, why = job.gpus_per_evaluator, origins["gpus_per_evaluator"], "the run has no evaluator"
-        if origin >= origins["evaluator"]:
-            raise SpecError(
-                f"gpus_per_evaluator is {asked}, but {why}; drop --gpus-per-evaluator, or add --evaluator"
-            )
-        notes.append(f"gpus_per_evaluator {asked}, set {origin.words}, has no effect: {why}")
-        job = dataclasses.replace(job, gpus_per_evaluator=0)
+    evaluator = TaskType.EVALUATOR.value
+    asked = job.resources_of(TaskType.EVALUATOR).gpus
+    if asked and not job.evaluator:
+        name, why = amount_name(evaluator, "gpus"), "the run has no evaluator"
+        if origins[name] >= origins["evaluator"]:
+            raise SpecError(f"{name} is {asked}, but {why}; drop --gpus {evaluator}=N, or add --evaluator")
+        notes.append(f"{name} {asked}, set {origins[name].words}, has no effect: {why}")
+        job = dataclasses.replace(job, resources=merged(job.resources, {evaluator: {"gpus": None}}))
     return job
 
 
@@ -167,7 +169,8 @@ def _fitting(job: JobSpec, inventory: Inventory) -> tuple[Strategy, str]:
     if has_tpu(inventory):
         name = inventory.tpu_name or "as a Ray resource"
         return Strategy.TPU, f"one worker, and there is a TPU ({name})"
-    num_gpus = most_gpus(inventory) if job.gpus_per_worker is None else job.gpus_per_worker
+    asked = job.resources_of(TaskType.WORKER).gpus
+    num_gpus = most_gpus(inventory) if asked is None else asked
     if num_gpus > 1:
         return Strategy.MIRRORED, f"one worker with {num_gpus} GPUs"
     if num_gpus == 0 and (job.devices or 1) > 1:

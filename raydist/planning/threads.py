@@ -10,7 +10,8 @@ from raydist.planning.inventory import Inventory
 from raydist.planning.strategy import Origins
 from raydist.spec.job import JobSpec
 from raydist.spec.settings.resolution import Origin
-from raydist.spec.tasks import AnyRole, Resources, Role, TaskType
+from raydist.spec.settings.roles import amount_name
+from raydist.spec.tasks import AnyRole, Resources, Role, TaskResources, TaskType
 
 VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
@@ -48,7 +49,7 @@ def threads_per_worker(job: JobSpec, origins: Origins, roles: Sequence[Role], in
 
 def _takes_free_cpus(job: JobSpec, origins: Origins) -> bool:
     # A run that is resumed has each option set.
-    is_asked = origins["cpus_per_worker"] is not Origin.BUILT_IN
-    if is_asked and not (job.resume and job.cpus_per_worker == JobSpec.cpus_per_worker):
+    is_asked = origins.get(amount_name(TaskType.WORKER.value, "cpus"), Origin.BUILT_IN) is not Origin.BUILT_IN
+    if is_asked and not (job.resume and job.resources_of(TaskType.WORKER).cpus == TaskResources.cpus):
         return False
     return job.study is None  # such runs share the hosts, or are compared

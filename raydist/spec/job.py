@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from raydist.errors import SpecError
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.quantities import parse_duration
-from raydist.spec.tasks import ExtraRoles
+from raydist.spec.tasks import ExtraRoles, TaskResources, TaskType
 
 MODULE_FLAG = "-m "  # what names a module to run as a script begins with
 MAX_NAME_LENGTH = 100
@@ -189,6 +189,8 @@ def _time_limit(default: float | None) -> Any:
 class JobSpec:
     """One run of a job. Field names are the command line's options with `_`, except the first three.
 
+    `resources` has --cpus, --memory, --gpus and --resources.
+
     `raydist.run`, `submit` and `plan` take the options as keywords and make the JobSpec; `plan` shows it.
 
     Example:
@@ -212,19 +214,14 @@ class JobSpec:
       ps: Parameter server tasks.
       evaluator: Whether a side-car task evaluates each new checkpoint.
       data_workers: Tasks that run what `ctx.distribute` is given, in addition to the training tasks.
-      cpus_per_worker: Logical CPUs of each worker; `cpus_per_ps` and the others are for those roles.
-      memory_per_worker: Bytes that each worker reserves; None reserves none. `memory_per_ps` and the others
-        are for those roles.
+      resources: What each task of a role asks for, by role and amount, as far as it was set:
+        `{"worker": {"cpus": 4.0}}`. See `resources_of`.
       memory_retry: Factor by which a new attempt reserves more memory for a role that ran out of it; None
         reserves the same.
-      resources_per_worker: Custom Ray resources that each worker reserves, by name; `resources_per_ps` and
-        the others are for those roles.
       accelerator_type: Kind of GPU that each worker's host has to have, as Ray names it; None takes any.
       label_selector: What the labels of the tasks' hosts have to be, by label, or by `worker:label` for one
         role.
       roles: Commands that run alongside the training, by name; only a config file or Python code sets them.
-      gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
-      gpus_per_evaluator: GPUs of the evaluator, which uses all of them.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       virtual_replicas: Replicas of the run, divided among its workers; None has one for each device.
       ports: Ports for TensorFlow's servers; None takes any free port.
@@ -286,27 +283,11 @@ class JobSpec:
     ps: int = _at_least(0, default=0)
     evaluator: bool = False
     data_workers: int = _at_least(0, default=0)
-    cpus_per_worker: float = _at_least(0, default=1.0)
-    cpus_per_ps: float = _at_least(0, default=1.0)
-    cpus_per_chief: float = _at_least(0, default=1.0)
-    cpus_per_evaluator: float = _at_least(0, default=1.0)
-    cpus_per_data_worker: float = _at_least(0, default=1.0)
-    memory_per_worker: int | None = _at_least(1, default=None)
-    memory_per_ps: int | None = _at_least(1, default=None)
-    memory_per_chief: int | None = _at_least(1, default=None)
-    memory_per_evaluator: int | None = _at_least(1, default=None)
-    memory_per_data_worker: int | None = _at_least(1, default=None)
+    resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     memory_retry: float | None = None
-    resources_per_worker: Mapping[str, float] = field(default_factory=dict)
-    resources_per_ps: Mapping[str, float] = field(default_factory=dict)
-    resources_per_chief: Mapping[str, float] = field(default_factory=dict)
-    resources_per_evaluator: Mapping[str, float] = field(default_factory=dict)
-    resources_per_data_worker: Mapping[str, float] = field(default_factory=dict)
     accelerator_type: str | None = None
     label_selector: Mapping[str, str] = field(default_factory=dict)
     roles: ExtraRoles = field(default_factory=dict)
-    gpus_per_worker: int | None = _at_least(0, default=None)
-    gpus_per_evaluator: int = _at_least(0, default=0)
     devices: int | None = _at_least(1, default=None)
     virtual_replicas: int | None = _at_least(1, default=None)
     ports: PortRange | None = None
@@ -346,6 +327,10 @@ class JobSpec:
     def __post_init__(self) -> None:
         for spec_field in fields(self):
             check_field(spec_field.name, getattr(self, spec_field.name))
+
+    def resources_of(self, task_type: TaskType) -> TaskResources:
+        """Returns what each task of a role asks for."""
+        return TaskResources(**self.resources.get(task_type.value, {}))
 
 
 _LIMITS = {spec_field.name: spec_field.metadata for spec_field in fields(JobSpec)}

@@ -109,16 +109,17 @@ def write_duration(seconds: float) -> str:
     """Returns the shortest text that `parse_duration` reads as `seconds`: `90s`, `5m`, `2h`."""
     for unit in ("h", "m"):
         if seconds and seconds % _SECONDS_PER_UNIT[unit] == 0:
-            return f"{_shortest(seconds / _SECONDS_PER_UNIT[unit])}{unit}"
-    return f"{_shortest(seconds)}s"
+            return f"{write_number(seconds / _SECONDS_PER_UNIT[unit])}{unit}"
+    return f"{write_number(seconds)}s"
 
 
 def write_age(seconds: float) -> str:
     """Returns the shortest text that `parse_age` reads as `seconds`: `30d`, `12h`."""
     days = seconds / _DAY_S
-    return f"{_shortest(days)}d" if days >= 1 and days == int(days) else write_duration(seconds)
+    return f"{write_number(days)}d" if days >= 1 and days == int(days) else write_duration(seconds)
 
 
-def _shortest(number: float) -> str:
+def write_number(number: float) -> str:
+    """Returns the shortest text that is read as `number`."""
     text = f"{number:.15g}"  # without `.0`
     return text if float(text) == number else repr(number)

@@ -130,6 +130,23 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskResources:
+    """What the user asks for, for each task of a role.
+
+    Attributes:
+      cpus: Logical CPUs.
+      memory: Bytes to reserve; None reserves none.
+      gpus: GPUs; None lets the plan choose for workers, and is none for other roles.
+      resources: Custom Ray resources, by name.
+    """
+
+    cpus: float = 1.0
+    memory: int | None = None
+    gpus: int | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Role:
     """A group of like tasks.
 

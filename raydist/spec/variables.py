@@ -16,7 +16,7 @@ _OWN: Mapping[str, tuple[str | None, str]] = {
     "TF_CONFIG": (None, "raydist makes it from the tasks' addresses; drop it"),
     "TF_USE_LEGACY_KERAS": (None, "use --keras legacy or --keras 3 instead"),
     "KERAS_BACKEND": ("tensorflow", "raydist trains with TensorFlow only; drop it"),
-    "CUDA_VISIBLE_DEVICES": (None, "Ray gives each task its GPUs; use --gpus-per-worker instead"),
+    "CUDA_VISIBLE_DEVICES": (None, "Ray gives each task its GPUs; use --gpus instead"),
     "TF_GRPC_REUSE_PORT": ("true", "TensorFlow's servers cannot start without it; drop it"),
     "GRPC_FAIL_FAST": (None, "calls to a dead task would wait for ever; drop it"),
 }

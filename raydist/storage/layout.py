@@ -15,6 +15,7 @@ _CLAIM_PATTERN = re.compile(r"(\d+)\.json")
 CLAIMS = "claims"
 _EVENTS = "events"
 _WORKING_FILES = "working_dir"
+_EARLIER_FILES = "earlier_attempts"
 _KEPT_CODES = "code"
 _CODE_PATTERN = re.compile(r"code-[^/]+\.zip")
 # One empty file for each run of the storage, whose name begins with the time of creation: a listing of this
@@ -42,6 +43,7 @@ class RunLayout:
       mlflow: Which run of MLflow stands for this one, and what it has been told.
       output: What the tasks have written into their ctx.output_dir, the chief's at its top.
       working_files: What the chief has written into its working folder.
+      earlier_files: What it has written there in earlier attempts, and not in the last one.
     """
 
     def __init__(self, *, run: str) -> None:
@@ -61,6 +63,7 @@ class RunLayout:
         self.mlflow = f"{run}/mlflow.json"
         self.output = f"{run}/output"
         self.working_files = f"{self.output}/{_WORKING_FILES}"
+        self.earlier_files = f"{self.output}/{_EARLIER_FILES}"
         self.export = f"{run}/export"
         self.exported_model = f"{self.export}/model.keras"
         self.exported_saved_model = f"{self.export}/saved_model"
@@ -199,5 +202,5 @@ class RunLayout:
         try:
             TaskId.parse(f"{task_type}/{index}")
         except SpecError:
-            return not slash or top != _WORKING_FILES
+            return not slash or top not in (_WORKING_FILES, _EARLIER_FILES)
         return not slash

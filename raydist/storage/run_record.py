@@ -70,6 +70,7 @@ class SpecText(TypedDict, total=False):
     env: Mapping[str, str]
     env_file: str | None
     roles: Mapping[str, Any]
+    resources: Mapping[str, Mapping[str, Any]]
     working_dir: str | None
     address: str | None
 

@@ -15,7 +15,7 @@ _EXPLAINS = 0.5
 _BUSY_HOST = 0.5
 
 _REMEDIES = {
-    StragglerCause.HOST: "see what else runs there, or give each task more --cpus-per-worker",
+    StragglerCause.HOST: "see what else runs there, or give each task more CPUs with --cpus",
     StragglerCause.DATA: (
         "balance the files or rows of the workers, cache what does not change, or make its maps cheaper"
     ),

@@ -144,7 +144,9 @@ def open_script(
         if assignment.attempt > 0:
             reporting.note(
                 f"attempt {assignment.attempt} ran {script} from its beginning: it continues from what the "
-                "script itself restores (BackupAndRestore, CheckpointManager, raydist.context().restore)"
+                "script itself restores (BackupAndRestore, CheckpointManager, raydist.context().restore). "
+                "Files outside of its working folder are as the attempt before left them: what it appends to "
+                "them is there twice"
             )
         stack.enter_context(strategies.watched())
         context = stack.enter_context(_as_current(ScriptContext(run, _trainer, strategies)))

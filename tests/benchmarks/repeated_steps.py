@@ -54,7 +54,12 @@ def num_repeated(pause_s: float, killed_at: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "steps"
         params = {"pause_s": pause_s, "log": str(log), "killed_at": killed_at}
-        options = {"address": "local", "cpus_per_worker": 0.5, "export": False, "max_failures": 1}
+        options = {
+            "address": "local",
+            "resources": {"worker": {"cpus": 0.5}},
+            "export": False,
+            "max_failures": 1,
+        }
         result = raydist.run(train, workers=3, params=params, storage=folder, **options)
         assert (result.state.value, result.attempts, result.steps) == ("SUCCEEDED", 2, NUM_STEPS)
         steps = log.read_text().split()

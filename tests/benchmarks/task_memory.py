@@ -76,7 +76,7 @@ def main() -> None:
     watcher.start()
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as storage:
-        options = {"address": "local", "cpus_per_worker": 0.25, "storage": storage}
+        options = {"address": "local", "resources": {"worker": {"cpus": 0.25}}, "storage": storage}
         result = raydist.run(train, workers=workers, export=False, **options)
     done.set()
     watcher.join()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raydist.cli import main
-from raydist.cli.job_options import HEADINGS
+from raydist.cli.job_options import HEADINGS, USUAL
 from raydist.cli.screen import output
 from raydist.spec.settings.option import OptionKind
 from raydist.spec.settings.options import OPTIONS
@@ -85,14 +86,6 @@ def test_usage_error_with_json_prints_one_object(capsys: pytest.CaptureFixture[s
     assert printed["state"] == "FAILED"
     assert printed["error"]["type"] == "UsageError"
     assert "JOB" in printed["error"]["message"]
-
-
-@pytest.mark.parametrize("command", ["submit", "plan", "resume"])
-def test_help_lists_the_options_of_a_job(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run([command, "--help"]) == 0
-    printed = capsys.readouterr().out
-    for option in ("--workers", "--strategy", "--checkpoint-every", "--config", "--json", "--working-dir"):
-        assert option in printed
 
 
 def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,17 +183,35 @@ WRITTEN = [option for option in OPTIONS if option.kind is not OptionKind.MAPPING
 def test_every_option_is_under_one_heading() -> None:
     grouped = [name for names in HEADINGS.values() for name in names]
     assert sorted(grouped) == sorted(
-        ["param_texts", "is_module", "config", *(option.name for option in WRITTEN)]
+        ["param_texts", "is_module", "config", "cpus", "gpus", "memory", *(option.name for option in WRITTEN)]
     )
 
 
-@pytest.mark.parametrize("command", ["submit", "plan", "resume"])
-def test_options_of_a_run_are_in_groups_with_an_example(
+@pytest.mark.parametrize("command", ["submit", "plan", "resume", "search", "scale"])
+def test_help_has_the_usual_options_in_groups_with_an_example_each(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = help_of(command, capsys)
+    groups = dict(re.findall(r"^([A-Z][^\n]*):\n(.*?)(?=^\S|\Z)", printed, flags=re.MULTILINE | re.DOTALL))
+    own = [command.capitalize()] if command in ("search", "scale") else []
+    assert list(groups) == [*own, *USUAL, "Output and help"]
+    written = [name for names in USUAL.values() for name in names]
+    assert len([name for name in written if name != "args"]) <= 18
+    for title in USUAL:
+        example = shlex.split(groups[title].partition("\n  Example: ")[2])
+        flags = [word for word in example if word.startswith("-")]
+        assert flags, title
+        for flag in flags:
+            assert re.search(rf"^  {flag}\b", groups[title], flags=re.MULTILINE), flag
+    assert re.search(r"^  --help-all +Show all options", printed, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["submit", "plan", "resume"])
+def test_all_options_of_a_run_are_in_groups(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([command, "--help-all"]) == 0
+    printed = capsys.readouterr().out
     headings = [line.removesuffix(":") for line in printed.splitlines() if re.match(r"[A-Z].*:$", line)]
-    assert headings == list(HEADINGS)
+    assert headings == [*HEADINGS, "Output and help"]
     assert f"  Example:\n    raydist {command} " in printed
     assert "\n  JOB\n" not in printed  # an argument, which the description explains
     for flag in [f"--{one.name.replace('_', '-')}" if one.name != "args" else "-- ARGS" for one in WRITTEN]:

@@ -28,7 +28,9 @@ def with_memory(plan: Plan, memory_bytes: int) -> Plan:
 
 
 def asking(memory_retry: float | None = 1.5) -> Plan:
-    return with_memory(make_plan(memory_per_worker=8 << 30, memory_retry=memory_retry), 8 << 30)
+    return with_memory(
+        make_plan(resources={"worker": {"memory": 8 << 30}}, memory_retry=memory_retry), 8 << 30
+    )
 
 
 def lose_worker(machine: RunMachine, *, is_out_of_memory: bool) -> None:

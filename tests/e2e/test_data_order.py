@@ -174,7 +174,7 @@ def test_shrinking_from_3_to_2_workers_changes_no_batch(
         return 0 if process.poll() is not None else int(recorded.status("shrunk")["steps"])
 
     with ray_node(running_ray.address, num_cpus=2, is_lost=True, **running_ray.environ):
-        options = ("--workers", "2:3", "--cpus-per-worker", "2", "-p", "pause_s=0.2")
+        options = ("--workers", "2:3", "--cpus", "worker=2", "-p", "pause_s=0.2")
         process = recorded.start("shrunk", *options)
         wait_until(lambda: process.poll() is not None or num_steps() >= 25, timeout_s=240)
         assert len(recorded.status("shrunk")["tasks"]) == 3

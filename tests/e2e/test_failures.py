@@ -158,7 +158,8 @@ def inner(ctx: raydist.TrainContext):
 
 @raydist.job(strategy="one_device", params={"cpus": 1.0})
 def train(ctx: raydist.TrainContext):
-    inner_run = raydist.run(inner, storage=ctx.storage + "-inner", cpus_per_worker=ctx.params["cpus"])
+    resources = {"worker": {"cpus": ctx.params["cpus"]}}
+    inner_run = raydist.run(inner, storage=ctx.storage + "-inner", resources=resources)
     ctx.report({"value": inner_run.metrics["value"]}, step=1)
 """
 
@@ -222,7 +223,7 @@ def test_task_whose_gpus_tensorflow_does_not_see_ends_before_it_trains(
 ) -> None:
     folder = tmp_path_factory.mktemp("g", numbered=True)
     with started_ray(folder, environ=os.environ, num_gpus=1) as ray:
-        asked = ("--workers", "1", "--gpus-per-worker", "1", "--name", "blind", "--json")
+        asked = ("--workers", "1", "--gpus", "worker=1", "--name", "blind", "--json")
         process = start_raydist(ray, tmp_path, "submit", slow_job, *asked)
         out, err = process.communicate(timeout=180)
     ended = Ended(code=process.returncode, out=out, err=err)
@@ -325,7 +326,7 @@ def test_ctrl_c_stops_the_run_and_leaves_nothing(
 def test_run_waits_while_the_cluster_is_busy(
     raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
-    all_cpus = ("--cpus-per-worker", "2")
+    all_cpus = ("--cpus", "worker=2")
     first = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "first", *all_cpus, "-p", "epochs=900"
     )

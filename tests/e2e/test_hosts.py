@@ -269,7 +269,7 @@ def test_chief_that_is_cut_off_for_a_minute_ends_and_does_no_harm(wait_until: Wa
     num_steps = 10 * EPOCH
     with Hosts.started(1, 2) as hosts:
         hosts.head.write("code/helper.py", HELPER)
-        alone = ("--workers", "1", "--cpus-per-worker", "2", "--storage", str(hosts.shared))
+        alone = ("--workers", "1", "--cpus", "worker=2", "--storage", str(hosts.shared))
         process = submit(hosts, "cut", *alone, "-p", "epochs=10", "-p", "pause_s=0.5")
         wait_until(lambda: hosts.status("cut")["steps"] > EPOCH, timeout_s=240)
         (spare,) = hosts.add(2)
@@ -333,7 +333,7 @@ def train(ctx: raydist.TrainContext):
 def test_worker_whose_host_is_killed_comes_back_on_another_one(standby: str, wait_until: WaitUntil) -> None:
     with Hosts.started(2, 3) as hosts:  # the worker, with its three CPUs, has the second host for itself
         hosts.head.write("code/helper.py", HELPER)
-        process = submit_held(hosts, "ps", "--cpus-per-worker", "3", "--standby", standby, job=PS_JOB)
+        process = submit_held(hosts, "ps", "--cpus", "worker=3", "--standby", standby, job=PS_JOB)
         wait_until(lambda: hosts.status("ps")["steps"] >= HELD_AT, timeout_s=240)
         (spare,) = hosts.add(3)
         wait_until(lambda: titles(spare) == ["raydist::fork-server"] * int(standby))

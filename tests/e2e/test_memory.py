@@ -20,7 +20,7 @@ def test_task_killed_for_memory_is_named_so_and_the_next_attempt_asks_for_more(
     monitor = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
     shell = dataclasses.replace(running_ray, environ={**running_ray.environ, **monitor})
     (tmp_path / "main.py").write_text("import time\ntime.sleep(600)\n")
-    asked = ("--memory-per-worker", "100MiB", "--memory-retry", "2x", "--max-failures", "1")
+    asked = ("--memory", "worker=100MiB", "--memory-retry", "2x", "--max-failures", "1")
     process = start_raydist(
         shell, tmp_path, *("submit", "main.py", "--address", "local", "--name", "r", "--json", *asked)
     )

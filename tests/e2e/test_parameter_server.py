@@ -75,7 +75,7 @@ def job(tmp_path: Path) -> str:
 
 
 def test_every_role_does_its_part(raydist: Raydist, job: str) -> None:
-    share = ("--cpus-per-worker", "0.5", "--cpus-per-ps", "0.5")
+    share = ("--cpus", "worker=0.5", "--cpus", "ps=0.5")
     ended = raydist("submit", job, "--evaluator", *share, "--json", "--name", "roles")
     assert ended.code == 0, ended.err
     result = ended.json

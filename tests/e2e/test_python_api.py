@@ -114,7 +114,7 @@ def train(ctx):
         ctx.report({"step": step}, step=step)
 
 
-options = {"address": address, "storage": storage, "workers": 1, "cpus_per_worker": 1}
+options = {"address": address, "storage": storage, "workers": 1, "resources": {"worker": {"cpus": 1}}}
 short = raydist.submit(train, name="short", params={"steps": 1}, **options)
 long = raydist.submit(train, name="long", params={"steps": 20}, **options)
 assert short.result(timeout=120).steps == 1
@@ -178,7 +178,8 @@ def train_one(name, *, fails=False, on_event=lambda event: None):
             told.append(event["message"])
         on_event(event)
 
-    options = {"workers": 1, "cpus_per_worker": 0.2, "max_failures": 0, "storage": str(folder / "runs")}
+    options = {"workers": 1, "max_failures": 0, "storage": str(folder / "runs")}
+    options["resources"] = {"worker": {"cpus": 0.2}}
     params = {"until": str(folder / name), "fails": fails}
     try:
         ended[name] = raydist.run(train, name=name, params=params, on_event=hook, **options).steps

@@ -24,9 +24,9 @@ print("resources", json.dumps({name: reserved.get(name) for name in ("CPU", "mem
 @pytest.mark.slow
 def test_embedded_ray_has_what_its_tasks_ask_for(raydist: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(SCRIPT)
-    asked = ("--memory-per-worker", "256MiB", "--resources-per-worker", "ssd=1")
+    asked = ("--memory", "worker=256MiB", "--resources", "worker=ssd:1")
     config = tmp_path / "config.yaml"
-    config.write_text("resources_per_worker: {tape: 1}\nmemory_per_worker: 99GiB\ncpus_per_worker: 0.5\n")
+    config.write_text("resources: {worker: {cpus: 0.5, memory: 99GiB, resources: {tape: 1}}}\n")
     ended = raydist(
         *("submit", "main.py", "--address", "local", "-c", str(config), "--name", "r", "--json", *asked)
     )
@@ -42,7 +42,7 @@ def test_embedded_ray_has_what_its_tasks_ask_for(raydist: Callable[..., Ended], 
 def test_machine_without_what_is_asked_for_is_exit_3(raydist: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(SCRIPT)
     for asked, lacks in (
-        (("--memory-per-worker", "90000GiB"), "needs 9e+04 GiB of memory, has "),
+        (("--memory", "worker=90000GiB"), "needs 9e+04 GiB of memory, has "),
         (("--label-selector", "zone=a"), "needs label zone=a, has none"),
         (("--accelerator-type", "H100"), "needs H100, has none"),
     ):

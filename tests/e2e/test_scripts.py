@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -17,7 +18,8 @@ import pytest
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 from tests.support.metric_rows import merge_rows, read_rows
 from tests.support.processes import Cluster
-from tests.support.scripts import copy_of_scripts, results, run_bare, run_script
+from tests.support.same_results import files_of, lines_of, same_files, same_lines
+from tests.support.scripts import PLAIN, QUIET, copy_of_scripts, results, run_bare, run_script
 
 pytestmark = pytest.mark.slow
 
@@ -149,6 +151,52 @@ def kill_a_worker_once_saved(tmp_path: Path, shared: Path, driver: subprocess.Po
         time.sleep(0.2)
     [pid] = [task["pid"] for task in status_of(tmp_path, "killed")["tasks"] if task["task"] == "worker/1"]
     os.kill(pid, signal.SIGKILL)
+
+
+# In a copy of a script: worker/1 is killed in the first attempt, as soon as it has written a file.
+KILLED = """
+def _die():
+    while not os.path.exists({file!r}):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+import os, signal, threading, time
+import raydist
+if raydist.context().attempt == 0 and raydist.context().task.index == 1:
+    threading.Thread(target=_die, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "keras"),
+    [
+        ("callbacks_of_all_kinds", "training.csv", "3"),
+        ("saving_and_loading", "saved/model.h5", "legacy"),
+        ("gan_loop", "training_checkpoints/checkpoint", "3"),
+    ],
+)
+def test_killed_worker_changes_nothing_of_a_script_that_builds_no_strategy(
+    raydist: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str, keras: str
+) -> None:
+    """It begins again without what it had written: prints and files are those of plain Python."""
+    for variable, value in QUIET.items():
+        monkeypatch.setenv(variable, value)
+    bare = Path(shutil.copytree(PLAIN, tmp_path / "bare"))
+    [expected] = run_bare(bare / f"{name}.py", workers=0, keras=keras)
+    script = Path(shutil.copytree(PLAIN, tmp_path / "code")) / f"{name}.py"
+    script.write_text(KILLED.format(file=file) + script.read_text())
+    quiet = [word for pair in QUIET.items() for word in ("--env", "=".join(pair))]
+    options = ("--json", "--name", "r", "--workers", "2", "--keras", keras, *quiet)
+    ended = raydist("submit", str(script), *options, timeout_s=300)
+    assert ended.code == 0, ended.out + ended.err
+    assert ended.json["attempts"] == 2
+    for task in ("worker/0", "worker/1"):
+        printed = raydist("logs", "r", "--task", task).out
+        same_lines(lines_of(printed), lines_of(expected), rtol=1e-4)
+    output = tmp_path / "raydist_runs" / "r" / "output"
+    same_files(output / "working_dir", bare, rtol=1e-4)
+    earlier = set(files_of(output / "earlier_attempts"))
+    assert earlier == ({"logs/fit/TIME/train/events"} if name == "callbacks_of_all_kinds" else set())
 
 
 def is_whole(path: Path) -> bool:

@@ -137,7 +137,7 @@ def test_host_that_does_not_see_the_storage_is_exit_code_4(
     environ = {name: value for name, value in running_ray.environ.items() if name.startswith("RAY_AUTH")}
     behind = behind_another_disk(tmp_path / "shared")
     with ray_node(running_ray.address, num_cpus=4, behind=behind, **environ):
-        options = ("--cpus-per-worker", "4", "--storage", str(tmp_path / "shared"), "--name", "apart")
+        options = ("--cpus", "worker=4", "--storage", str(tmp_path / "shared"), "--name", "apart")
         ended = raydist("submit", job, *options, "--json")
     assert ended.code == 4
     error = ended.json["error"]

@@ -237,7 +237,7 @@ def test_task_that_has_to_leave_costs_nothing_of_the_budget(
 def test_run_grows_when_there_is_room(
     runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil
 ) -> None:
-    room = ("--cpus-per-worker", "2")
+    room = ("--cpus", "worker=2")
     other = runs.start("other", "--workers", "1", *room, "-p", "pause_s=5")
     wait_until(lambda: other.poll() is not None or runs.record("other")["state"] == "RUNNING", timeout_s=240)
     process = runs.start("grown", "--workers", "1:2", *room, "-p", "pause_s=0.5")

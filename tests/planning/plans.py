@@ -11,6 +11,7 @@ from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
 from raydist.spec.settings.options import OPTIONS
 from raydist.spec.settings.resolution import Origin
+from raydist.spec.settings.roles import by_name
 
 LAPTOP = Inventory(hosts=(Host(name="this machine", num_cpus=2),), is_embedded=True)
 
@@ -37,7 +38,8 @@ def plan(
     """Plans a job whose fields were all asked for, unless `origins` says otherwise."""
     entry_point = fields.pop("entry_point", EntryPoint(file="a.py", function="train"))
     job = JobSpec(name="run", entry_point=entry_point, **fields)
-    by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Origin.ASKED)
+    asked = dict.fromkeys([*fields, *by_name(job.resources)], Origin.ASKED)
+    by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | asked
     return make_plan(
         job,
         by_field | dict(origins or {}),

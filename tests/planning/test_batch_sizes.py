@@ -19,7 +19,7 @@ from tests.planning.plans import cluster, plan, workers
         (2, {"workers": workers(3)}, "2 examples a step: uneven, 1 on 2 replicas, none on 1"),
         (
             12,
-            {"workers": workers(2), "gpus_per_worker": 2},
+            {"workers": workers(2), "resources": {"worker": {"gpus": 2}}},
             "12 examples a step: 3 on each of 4 replicas",
         ),
         (
@@ -32,7 +32,7 @@ from tests.planning.plans import cluster, plan, workers
     ids=["one", "even", "uneven", "fewer-examples-than-replicas", "gpus", "devices", "parameter-servers"],
 )
 def test_batch_is_shown_for_the_planned_replicas(size: int, fields: dict[str, Any], expected: str) -> None:
-    hosts = cluster((8, 4)) if "gpus_per_worker" in fields else cluster((8, 0))
+    hosts = cluster((8, 4)) if "resources" in fields else cluster((8, 0))
     assert str(batch_sizes_of(plan(hosts, params={"batch_size": size}, **fields))) == expected
 
 

@@ -66,8 +66,8 @@ def test_error_names_what_each_role_was_asked_with() -> None:
     assert str(caught.value) == (
         "1 chief (1 CPU), 2 workers (1 CPU, 1 GPU each), 2 ps (2.5 CPUs each) and 1 evaluator (1 CPU) can "
         "never fit: Ray at h0:6379 has h0 (4 CPUs, 1 GPU), h1 (2 CPUs, no GPU); ask for fewer tasks, or for "
-        "less with --cpus-per-chief, --cpus-per-worker, --cpus-per-ps, --cpus-per-evaluator or "
-        "--gpus-per-worker"
+        "less with --cpus chief=N, --cpus worker=N, --cpus ps=N, --cpus evaluator=N or "
+        "--gpus worker=N"
     )
 
 
@@ -77,7 +77,7 @@ def test_tasks_that_could_share_cores_are_told_the_command_for_it() -> None:
     assert str(caught.value) == (
         "3 workers (1 CPU each) can never fit: Ray at h0:6379 has 2 CPUs, no GPU; let them share cores with "
         "a Ray started by `raydist up --num-cpus 3` or `ray start --num-cpus 3`, or with one of the run's "
-        "own, --address local; or ask for fewer tasks, or for less with --cpus-per-worker"
+        "own, --address local; or ask for fewer tasks, or for less with --cpus worker=N"
     )
 
 
@@ -88,7 +88,7 @@ def test_run_inside_of_a_run_is_told_what_is_free() -> None:
     assert str(caught.value) == (
         "2 workers (1 CPU each) do not fit beside the run whose task starts them: Ray at h0:6379 has "
         "1 CPU, no GPU free. That run keeps its room until it ends, so this one would wait for ever; make "
-        "the cluster larger, or ask for less, in either run, with --cpus-per-worker"
+        "the cluster larger, or ask for less, in either run, with --cpus worker=N"
     )
 
 

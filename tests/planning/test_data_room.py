@@ -27,7 +27,7 @@ def test_cluster_that_can_grow_is_waited_for() -> None:
 
 
 def test_host_is_found_that_the_tasks_leave_a_cpu() -> None:
-    made = plan(cluster((4, 0), (1, 0)), workers=workers(1), cpus_per_worker=4)
+    made = plan(cluster((4, 0), (1, 0)), workers=workers(1), resources={"worker": {"cpus": 4}})
     assert with_data_room(made) == made
     assert [host.num_cpus for host in less_data_room(made.inventory, made.roles).hosts] == [4, 0]
 

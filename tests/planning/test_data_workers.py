@@ -16,7 +16,10 @@ NAMES = ["worker/0", "worker/1", "data-worker/0", "data-worker/1"]
 
 def test_data_workers_follow_the_workers_and_have_no_gpu() -> None:
     made = plan(
-        cluster((16, 4)), workers=workers(2), data_workers=2, cpus_per_data_worker=3.0, gpus_per_worker=2
+        cluster((16, 4)),
+        workers=workers(2),
+        data_workers=2,
+        resources={"data-worker": {"cpus": 3.0}, "worker": {"gpus": 2}},
     )
     assert [str(task) for task in made.tasks] == NAMES
     role = made.roles[-1]
@@ -30,10 +33,8 @@ def test_embedded_ray_has_room_for_them() -> None:
 
 
 def test_too_many_are_refused_with_their_option() -> None:
-    with pytest.raises(
-        ClusterError, match=r"2 data-workers .* or for less with .* or --cpus-per-data-worker"
-    ):
-        plan(cluster((4, 0)), workers=workers(2), data_workers=2, cpus_per_data_worker=2.0)
+    with pytest.raises(ClusterError, match=r"2 data-workers .* or for less with .* or --cpus data-worker=N"):
+        plan(cluster((4, 0)), workers=workers(2), data_workers=2, resources={"data-worker": {"cpus": 2.0}})
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

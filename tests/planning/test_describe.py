@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from raydist.planning.describe import describe_job, describe_plan
@@ -7,6 +8,7 @@ from raydist.spec.job import CheckpointEvery, EntryPoint, JobSpec, PortRange, St
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.settings.options import OPTIONS
+from raydist.spec.tasks import TaskType
 from tests.planning.plans import LAPTOP, plan, workers
 
 
@@ -25,7 +27,9 @@ def test_job_in_run_json_is_read_back_as_it_was() -> None:
     stored = json.loads(dump_plain_json(describe_job(job)))
     assert stored["partitioner"] == "min_size:1024,max_shards:2"
     read = {option.name: option.parse(stored[option.name]) for option in OPTIONS}
-    assert JobSpec(entry_point=job.entry_point, **read) == job
+    again = JobSpec(entry_point=job.entry_point, **read)
+    assert dataclasses.replace(again, resources={}) == job
+    assert [again.resources_of(one) for one in TaskType] == [job.resources_of(one) for one in TaskType]
 
 
 def test_values_of_secret_variables_are_nowhere() -> None:
@@ -39,7 +43,9 @@ def test_values_of_secret_variables_are_nowhere() -> None:
 
 
 def test_described_plan_lists_every_role_and_a_tf_config_for_every_task() -> None:
-    described = describe_plan(plan(LAPTOP, workers=workers(2), ps=1, evaluator=True, cpus_per_ps=0.5))
+    described = describe_plan(
+        plan(LAPTOP, workers=workers(2), ps=1, evaluator=True, resources={"ps": {"cpus": 0.5}})
+    )
     assert [(role["task_type"], role["num_tasks"], role["cpus"]) for role in described["roles"]] == [
         ("chief", 1, 1.0),
         ("worker", 2, 1.0),

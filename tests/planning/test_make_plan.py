@@ -22,7 +22,7 @@ def test_two_workers_on_a_laptop() -> None:
 
 
 def test_embedded_ray_gets_the_cpus_of_the_plan_and_a_note_when_cores_are_shared() -> None:
-    made = plan(workers=workers(3), cpus_per_worker=1.5)
+    made = plan(workers=workers(3), resources={"worker": {"cpus": 1.5}})
     assert made.embedded_cpus == 5
     assert made.notes == ("2 cores are shared by 5 logical CPUs, so tasks run slower than on their own",)
 
@@ -33,7 +33,7 @@ def test_embedded_ray_shares_a_core_by_eight_at_most() -> None:
         plan(workers=workers(17))
     assert str(caught.value) == (
         "17 workers (1 CPU each) can never fit: this machine has 2 CPUs, no GPU, "
-        "at most 8 logical CPUs per core; ask for fewer tasks, or for less with --cpus-per-worker"
+        "at most 8 logical CPUs per core; ask for fewer tasks, or for less with --cpus worker=N"
     )
 
 
@@ -45,12 +45,12 @@ def test_running_ray_gets_no_cpus() -> None:
     ("inventory", "fields"),
     [
         (cluster((2, 0), (2, 0)), {"workers": workers(5)}),
-        (cluster((2, 0), (2, 0)), {"cpus_per_worker": 3.0}),
-        (cluster((2, 0), (2, 0)), {"workers": workers(3), "cpus_per_worker": 1.5}),
-        (cluster((2, 1), (2, 1)), {"gpus_per_worker": 2}),
-        (cluster((8, 2)), {"workers": workers(2), "gpus_per_worker": 2}),
-        (LAPTOP, {"gpus_per_worker": 1}),
-        (LAPTOP, {"cpus_per_worker": 17.0}),
+        (cluster((2, 0), (2, 0)), {"resources": {"worker": {"cpus": 3.0}}}),
+        (cluster((2, 0), (2, 0)), {"workers": workers(3), "resources": {"worker": {"cpus": 1.5}}}),
+        (cluster((2, 1), (2, 1)), {"resources": {"worker": {"gpus": 2}}}),
+        (cluster((8, 2)), {"workers": workers(2), "resources": {"worker": {"gpus": 2}}}),
+        (LAPTOP, {"resources": {"worker": {"gpus": 1}}}),
+        (LAPTOP, {"resources": {"worker": {"cpus": 17.0}}}),
         (cluster(), {}),
     ],
     ids=[
@@ -76,27 +76,30 @@ def test_what_can_never_fit_is_refused_unless_hosts_may_be_added(
 
 def test_error_says_what_each_host_has() -> None:
     with pytest.raises(ClusterError) as caught:
-        plan(cluster((2, 1), (4, 0)), cpus_per_worker=8.0, gpus_per_worker=1)
+        plan(cluster((2, 1), (4, 0)), resources={"worker": {"cpus": 8.0, "gpus": 1}})
     assert str(caught.value) == (
         "1 worker (8 CPUs, 1 GPU) can never fit: Ray at h0:6379 has h0 (2 CPUs, 1 GPU), "
-        "h1 (4 CPUs, no GPU); ask for fewer tasks, or for less with --cpus-per-worker or --gpus-per-worker"
+        "h1 (4 CPUs, no GPU); ask for fewer tasks, or for less with --cpus worker=N or --gpus worker=N"
     )
 
 
 def test_fractions_of_a_cpu_add_up() -> None:
-    assert plan(cluster((0.3, 0)), workers=workers(3), cpus_per_worker=0.1).roles[0].num_tasks == 3
+    assert (
+        plan(cluster((0.3, 0)), workers=workers(3), resources={"worker": {"cpus": 0.1}}).roles[0].num_tasks
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
     ("inventory", "fields", "num_gpus"),
     [
         (cluster((8, 2), (8, 4)), {}, 4),
-        (cluster((8, 2), (8, 4)), {"gpus_per_worker": 3}, 3),
+        (cluster((8, 2), (8, 4)), {"resources": {"worker": {"gpus": 3}}}, 3),
         (cluster((8, 4)), {"strategy": Strategy.ONE_DEVICE}, 1),
-        (cluster((8, 4)), {"strategy": Strategy.ONE_DEVICE, "gpus_per_worker": 0}, 0),
+        (cluster((8, 4)), {"strategy": Strategy.ONE_DEVICE, "resources": {"worker": {"gpus": 0}}}, 0),
         (cluster((8, 0)), {"strategy": Strategy.ONE_DEVICE}, 0),
         (cluster((8, 1), (8, 1)), {"workers": workers(2)}, 1),
-        (cluster((8, 4)), {"workers": workers(2), "gpus_per_worker": 2}, 2),
+        (cluster((8, 4)), {"workers": workers(2), "resources": {"worker": {"gpus": 2}}}, 2),
         (cluster((8, 1)), {"workers": workers(2)}, 0),
     ],
     ids=["most", "asked", "one", "one-hidden", "one-none", "one-each", "asked-each", "too-few"],
@@ -110,7 +113,7 @@ def test_note_says_when_workers_use_no_gpu_or_only_one_of_many() -> None:
         "no worker uses a GPU: 2 workers need one each, and Ray at h0:6379 has 1; --workers 1 would use them",
     )
     assert plan(cluster((8, 8)), workers=workers(2)).notes == (
-        "each worker uses 1 of 8 GPUs; --gpus-per-worker N gives it more",
+        "each worker uses 1 of 8 GPUs; --gpus worker=N gives it more",
     )
 
 

@@ -35,10 +35,12 @@ def test_each_role_has_its_own_resources_and_only_workers_have_gpus() -> None:
         workers=workers(3),
         ps=2,
         evaluator=True,
-        cpus_per_chief=0.5,
-        cpus_per_worker=2.0,
-        cpus_per_ps=3.0,
-        cpus_per_evaluator=1.5,
+        resources={
+            "chief": {"cpus": 0.5},
+            "worker": {"cpus": 2.0},
+            "ps": {"cpus": 3.0},
+            "evaluator": {"cpus": 1.5},
+        },
     )
     assert made.roles == (
         Role(task_type=TaskType.CHIEF, resources=Resources(num_cpus=0.5)),
@@ -46,11 +48,11 @@ def test_each_role_has_its_own_resources_and_only_workers_have_gpus() -> None:
         Role(task_type=TaskType.PS, num_tasks=2, resources=Resources(num_cpus=3.0)),
         Role(task_type=TaskType.EVALUATOR, resources=Resources(num_cpus=1.5)),
     )
-    assert made.notes == ("each worker uses 1 of 4 GPUs; --gpus-per-worker N gives it more",)
+    assert made.notes == ("each worker uses 1 of 4 GPUs; --gpus worker=N gives it more",)
 
 
 def test_workers_that_train_together_may_have_an_evaluator_beside_them() -> None:
-    made = plan(cluster((16, 4)), workers=workers(2), evaluator=True, cpus_per_evaluator=1.5)
+    made = plan(cluster((16, 4)), workers=workers(2), evaluator=True, resources={"evaluator": {"cpus": 1.5}})
     assert made.strategy is Strategy.MULTI_WORKER_MIRRORED
     assert made.roles == (
         Role(task_type=TaskType.WORKER, num_tasks=2, resources=Resources(num_cpus=1.0, num_gpus=1)),
@@ -58,14 +60,16 @@ def test_workers_that_train_together_may_have_an_evaluator_beside_them() -> None
     )
 
 
-@pytest.mark.parametrize(("fields", "of_worker"), [({}, 1), ({"ps": 1}, 1), ({"gpus_per_evaluator": 3}, 0)])
+@pytest.mark.parametrize(
+    ("fields", "of_worker"), [({}, 1), ({"ps": 1}, 1), ({"resources": {"evaluator": {"gpus": 3}}}, 0)]
+)
 def test_evaluator_has_the_gpus_asked_for_and_the_workers_share_the_others(
     fields: dict[str, Any], of_worker: int
 ) -> None:
-    fields = {"workers": workers(2), "evaluator": True, "gpus_per_evaluator": 2, **fields}
+    fields = {"workers": workers(2), "evaluator": True, "resources": {"evaluator": {"gpus": 2}}, **fields}
     made = plan(cluster((16, 4)), **fields)
     gpus = {role.task_type: role.resources.num_gpus for role in made.roles}
-    asked = fields["gpus_per_evaluator"]
+    asked = fields["resources"]["evaluator"]["gpus"]
     assert (gpus[TaskType.EVALUATOR], gpus[TaskType.WORKER]) == (asked, of_worker)
     if of_worker == 0:
         assert made.notes == (
@@ -77,37 +81,41 @@ def test_evaluator_has_the_gpus_asked_for_and_the_workers_share_the_others(
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "remedy"), [(1, "--gpus-per-evaluator 0"), (2, "--workers 1 --gpus-per-evaluator 0")]
+    ("num_workers", "remedy"), [(1, "--gpus evaluator=0"), (2, "--workers 1 --gpus evaluator=0")]
 )
 def test_note_says_when_the_evaluator_takes_the_workers_gpus(num_workers: int, remedy: str) -> None:
-    fields = {"strategy": Strategy.MULTI_WORKER_MIRRORED, "evaluator": True, "gpus_per_evaluator": 1}
+    fields = {
+        "strategy": Strategy.MULTI_WORKER_MIRRORED,
+        "evaluator": True,
+        "resources": {"evaluator": {"gpus": 1}},
+    }
     assert plan(cluster((8, 1)), workers=workers(num_workers), **fields).notes == (
         f"no worker uses a GPU: Ray at h0:6379 has 1, for the evaluator; {remedy} would train on them",
     )
 
 
 def test_gpus_of_an_evaluator_that_is_not_there_are_refused_unless_it_was_switched_off() -> None:
-    fields = {"workers": workers(2), "gpus_per_evaluator": 3}
-    with pytest.raises(
-        SpecError, match=r"^gpus_per_evaluator is 3, but the run has no evaluator; drop --gpus"
-    ):
+    fields = {"workers": workers(2), "resources": {"evaluator": {"gpus": 3}}}
+    with pytest.raises(SpecError, match=r"^evaluator\.gpus is 3, but the run has no evaluator; drop --gpus"):
         plan(cluster((8, 4)), **fields)
-    origins = {"gpus_per_evaluator": Origin.JOB, "evaluator": Origin.ASKED}
+    origins = {"evaluator.gpus": Origin.JOB, "evaluator": Origin.ASKED}
     made = plan(cluster((8, 2)), **fields, evaluator=False, origins=origins)
-    assert made.job.gpus_per_evaluator == 0
-    assert made.notes == ("gpus_per_evaluator 3, set by the job, has no effect: the run has no evaluator",)
+    assert made.job.resources_of(TaskType.EVALUATOR).gpus is None
+    assert made.notes == ("evaluator.gpus 3, set by the job, has no effect: the run has no evaluator",)
 
 
 def test_evaluator_with_more_gpus_than_a_host_has_is_named() -> None:
-    with pytest.raises(ClusterError, match=r"1 evaluator \(1 CPU, 3 GPUs\).*--gpus-per-evaluator"):
-        plan(cluster((8, 2), (8, 2)), workers=workers(2), evaluator=True, gpus_per_evaluator=3)
+    with pytest.raises(ClusterError, match=r"1 evaluator \(1 CPU, 3 GPUs\).*--gpus evaluator=N"):
+        plan(
+            cluster((8, 2), (8, 2)), workers=workers(2), evaluator=True, resources={"evaluator": {"gpus": 3}}
+        )
 
 
 @pytest.mark.parametrize(
     "task_type", [each for each in TaskType if each is not TaskType.DATA_WORKER], ids=lambda each: each.value
 )
 def test_gpus_are_hidden_from_every_task_but_a_worker(task_type: TaskType) -> None:
-    made = plan(cluster((16, 4)), workers=workers(2), ps=2, evaluator=True, gpus_per_worker=2)
+    made = plan(cluster((16, 4)), workers=workers(2), ps=2, evaluator=True, resources={"worker": {"gpus": 2}})
     task = next(task for task in made.tasks if task.task_type is task_type)
     resources = made.resources_of(task)
     changes = static_environment(
@@ -126,15 +134,22 @@ def test_gpus_are_hidden_from_every_task_but_a_worker(task_type: TaskType) -> No
     ids=["too-few", "none-asked"],
 )
 def test_workers_have_a_gpu_each_or_none(asked: int | None, num_gpus: int, notes: list[str]) -> None:
-    made = plan(cluster((16, 2)), workers=workers(3), ps=1, gpus_per_worker=asked)
+    made = plan(cluster((16, 2)), workers=workers(3), ps=1, resources={"worker": {"gpus": asked}})
     assert made.roles[1].resources.num_gpus == num_gpus
     assert [note.partition(";")[0] for note in made.notes] == notes
 
 
 def test_embedded_ray_gets_the_cpus_of_all_roles() -> None:
-    made = plan(workers=workers(3), ps=2, evaluator=True, cpus_per_ps=0.5, cpus_per_worker=1.1)
+    made = plan(
+        workers=workers(3), ps=2, evaluator=True, resources={"ps": {"cpus": 0.5}, "worker": {"cpus": 1.1}}
+    )
     assert made.embedded_cpus == 7  # 1 + 3.3 + 1 + 1, rounded up
-    assert plan(ps=10, cpus_per_ps=1.1, cpus_per_chief=0.0, cpus_per_worker=0.0).embedded_cpus == 11
+    assert (
+        plan(
+            ps=10, resources={"ps": {"cpus": 1.1}, "chief": {"cpus": 0.0}, "worker": {"cpus": 0.0}}
+        ).embedded_cpus
+        == 11
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,12 +183,16 @@ def test_range_on_a_laptop_that_is_full_is_its_minimum() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"ps": 3}, {"ps": 1, "cpus_per_ps": 5.0}, {"ps": 1, "evaluator": True, "cpus_per_evaluator": 2.0}],
+    [
+        {"ps": 3},
+        {"ps": 1, "resources": {"ps": {"cpus": 5.0}}},
+        {"ps": 1, "evaluator": True, "resources": {"evaluator": {"cpus": 2.0}}},
+    ],
     ids=["tasks", "one-host", "evaluator"],
 )
 def test_what_can_never_fit_is_exit_3(fields: dict[str, Any]) -> None:
     with pytest.raises(ClusterError, match="can never fit") as caught:
-        plan(cluster((4, 0)), workers=workers(1), **{"cpus_per_worker": 1.0} | fields)
+        plan(cluster((4, 0)), workers=workers(1), **fields)
     assert caught.value.exit_code == 3
 
 
@@ -214,12 +233,12 @@ def test_without_a_partitioner_keras_3_stays() -> None:
             {"devices": 4, "origins": {"devices": Origin.CONFIG}},
             "devices 4 is not used: parameter_server has one replica per task",
         ),
-        ({"devices": 4, "gpus_per_worker": 1}, "devices 4 is not used: the task has GPUs"),
+        ({"devices": 4, "resources": {"worker": {"gpus": 1}}}, "devices 4 is not used: the task has GPUs"),
     ],
     ids=str,
 )
 def test_note_says_what_has_no_effect(fields: dict[str, Any], note: str) -> None:
-    made = plan(cluster((8, 1)), **{"ps": 1, "gpus_per_worker": 0} | fields)
+    made = plan(cluster((8, 1)), **{"ps": 1, "resources": {"worker": {"gpus": 0}}} | fields)
     assert (made.devices, made.notes) == (None, (note,))
 
 

@@ -89,7 +89,9 @@ def test_plan_takes_as_much_for_each_task_in_any_cluster() -> None:
         address = f"simulated:hosts={num_tasks // 8},cpus=8,gpus=8"
 
         def describe(address: str = address, num_tasks: int = num_tasks) -> None:
-            made = plan(simulated_inventory(address), workers=workers(num_tasks), gpus_per_worker=1)
+            made = plan(
+                simulated_inventory(address), workers=workers(num_tasks), resources={"worker": {"gpus": 1}}
+            )
             json.dumps(describe_plan(made))
 
         counts.append(num_calls(describe) / num_tasks)

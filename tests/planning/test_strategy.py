@@ -11,6 +11,7 @@ from raydist.planning.strategy import StrategyChoice, choose_strategy
 from raydist.spec.job import EntryPoint, JobSpec, Strategy, WorkerRange
 from raydist.spec.settings.options import OPTIONS
 from raydist.spec.settings.resolution import Origin
+from raydist.spec.settings.roles import by_name
 
 MWM, MIRRORED, PS = Strategy.MULTI_WORKER_MIRRORED, Strategy.MIRRORED, Strategy.PARAMETER_SERVER
 
@@ -29,7 +30,8 @@ def choose(
 ) -> StrategyChoice:
     """Chooses for a job whose fields were all asked for, unless `origins` says otherwise."""
     job = JobSpec(name="run", entry_point=EntryPoint(file="a.py", function="train"), **fields)
-    by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Origin.ASKED)
+    asked = dict.fromkeys([*fields, *by_name(job.resources)], Origin.ASKED)
+    by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | asked
     hosts = (Host(name="a"), Host(name="b", num_gpus=num_gpus, num_tpus=num_tpus))
     return choose_strategy(job, by_field | dict(origins or {}), Inventory(hosts=hosts, tpu_name=tpu_name))
 
@@ -40,8 +42,16 @@ def choose(
         ({}, Strategy.ONE_DEVICE, "one worker with no GPU"),
         ({"num_gpus": 1}, Strategy.ONE_DEVICE, "one worker with one GPU"),
         ({"num_gpus": 4}, MIRRORED, "one worker with 4 GPUs"),
-        ({"num_gpus": 4, "gpus_per_worker": 1}, Strategy.ONE_DEVICE, "one worker with one GPU"),
-        ({"num_gpus": 4, "gpus_per_worker": 0}, Strategy.ONE_DEVICE, "one worker with no GPU"),
+        (
+            {"num_gpus": 4, "resources": {"worker": {"gpus": 1}}},
+            Strategy.ONE_DEVICE,
+            "one worker with one GPU",
+        ),
+        (
+            {"num_gpus": 4, "resources": {"worker": {"gpus": 0}}},
+            Strategy.ONE_DEVICE,
+            "one worker with no GPU",
+        ),
         ({"devices": 3}, MIRRORED, "one worker with 3 logical CPU devices"),
         ({"devices": 3, "num_gpus": 1}, Strategy.ONE_DEVICE, "one worker with one GPU"),
         ({"num_tpus": 4, "num_gpus": 2}, Strategy.TPU, "one worker, and there is a TPU (as a Ray resource)"),

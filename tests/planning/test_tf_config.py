@@ -78,7 +78,7 @@ def test_each_tasks_tf_config_is_json_with_the_same_cluster_and_its_own_index(nu
 
 
 def test_own_parts_of_many_assignments_are_small() -> None:
-    made = plan(1000, cpus_per_worker=0.01)
+    made = plan(1000, resources={"worker": {"cpus": 0.01}})
     assignments = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r")
     common = assignments[made.tasks[0]]
     own = {task: pickle.dumps(one.own_part(common)) for task, one in assignments.items()}
@@ -89,7 +89,7 @@ def test_own_parts_of_many_assignments_are_small() -> None:
 
 
 def test_assignment_tells_a_worker_its_part() -> None:
-    made = plan(2, cpus_per_worker=2.0)
+    made = plan(2, resources={"worker": {"cpus": 2.0}})
     assignment = make_assignments(made, placeholder_addresses(made), attempt=3, run_uri="/runs/run")[
         TaskId(task_type=TaskType.WORKER, index=1)
     ]
@@ -98,7 +98,7 @@ def test_assignment_tells_a_worker_its_part() -> None:
 
 
 def test_each_task_under_parameter_server_has_its_tf_config_and_knows_how_many_there_are() -> None:
-    made = plan(3, ps=2, evaluator=True, gpus_per_worker=1)
+    made = plan(3, ps=2, evaluator=True, resources={"worker": {"gpus": 1}})
     assignments = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
     told = [json.loads(assignment_environment(each)["TF_CONFIG"] or "") for each in assignments]
     assert [f"{config['task']['type']}/{config['task']['index']}" for config in told] == [
@@ -137,7 +137,7 @@ def test_evaluator_beside_workers_is_not_in_their_cluster_and_not_their_chief() 
 
 
 def test_single_host_assignment_has_no_address_and_removes_tf_config() -> None:
-    made = plan(1, strategy=Strategy.MIRRORED, gpus_per_worker=0)
+    made = plan(1, strategy=Strategy.MIRRORED, resources={"worker": {"gpus": 0}})
     (assignment,) = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
     assert (assignment.address, assignment.devices, assignment.is_chief) == (None, 2, True)
     assert assignment_environment(assignment) == {"TF_CONFIG": None}

@@ -38,7 +38,12 @@ def busy(*free: float, num_cpus: float = 8) -> Inventory:
         pytest.param(cluster((8, 0), (8, 0)), {"workers": workers(2)}, 4, id="packed"),
         pytest.param(cluster((8, 0), (8, 0)), {"workers": workers(10)}, 1, id="full-hosts"),
         pytest.param(cluster((32, 0), (4, 0)), {"workers": workers(2)}, 2, id="smallest-host"),
-        pytest.param(cluster((8, 2), (8, 0)), {"gpus_per_worker": 1, "workers": workers(2)}, 4, id="gpus"),
+        pytest.param(
+            cluster((8, 2), (8, 0)),
+            {"resources": {"worker": {"gpus": 1}}, "workers": workers(2)},
+            4,
+            id="gpus",
+        ),
         pytest.param(busy(3.0, 8.0), {}, 3, id="other-runs"),
         pytest.param(busy(0.0, 6.0), {}, 6, id="full-host"),
         pytest.param(busy(0.0, 0.0), {}, 1, id="nothing-free"),
@@ -54,11 +59,11 @@ def test_workers_share_the_cpus_that_nothing_uses(
 @pytest.mark.parametrize(
     ("fields", "threads"),
     [
-        pytest.param({"cpus_per_worker": 1.0}, 1, id="asked"),
-        pytest.param({"cpus_per_worker": 2.5}, 2, id="asked-for-more"),
-        pytest.param({"cpus_per_worker": 0.0}, 1, id="asked-for-none"),
-        pytest.param({"cpus_per_worker": 1.0, "resume": True}, 8, id="resumed"),
-        pytest.param({"cpus_per_worker": 3.0, "resume": True}, 3, id="resumed-asked"),
+        pytest.param({"resources": {"worker": {"cpus": 1.0}}}, 1, id="asked"),
+        pytest.param({"resources": {"worker": {"cpus": 2.5}}}, 2, id="asked-for-more"),
+        pytest.param({"resources": {"worker": {"cpus": 0.0}}}, 1, id="asked-for-none"),
+        pytest.param({"resources": {"worker": {"cpus": 1.0}}, "resume": True}, 8, id="resumed"),
+        pytest.param({"resources": {"worker": {"cpus": 3.0}}, "resume": True}, 3, id="resumed-asked"),
         pytest.param({"virtual_replicas": 4}, 8, id="virtual-replicas"),
         pytest.param({"study": "sweep"}, 1, id="study"),
         pytest.param({"env": {"TF_NUM_INTRAOP_THREADS": "5"}}, 5, id="variable"),
@@ -69,7 +74,7 @@ def test_a_number_that_is_asked_for_is_kept(fields: dict[str, Any], threads: int
 
 
 def test_other_roles_have_the_threads_that_they_reserve() -> None:
-    made = plan(EIGHT, strategy=Strategy.PARAMETER_SERVER, ps=1, cpus_per_ps=2.0)
+    made = plan(EIGHT, strategy=Strategy.PARAMETER_SERVER, ps=1, resources={"ps": {"cpus": 2.0}})
     assert {role.task_type: made.threads_of(role) for role in made.roles} == {
         TaskType.CHIEF: 1,
         TaskType.WORKER: 5,
@@ -92,4 +97,5 @@ def test_ray_data_gets_the_free_cpus() -> None:
 
 
 def test_cpus_of_the_built_in_default_are_not_asked_for() -> None:
-    assert plan(EIGHT, cpus_per_worker=1.0, origins={"cpus_per_worker": Origin.BUILT_IN}).worker_threads == 8
+    one = {"worker": {"cpus": 1.0}}
+    assert plan(EIGHT, resources=one, origins={"worker.cpus": Origin.BUILT_IN}).worker_threads == 8

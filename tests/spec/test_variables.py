@@ -34,7 +34,7 @@ def test_variables_are_a_mapping_or_texts(written: Any, parsed: dict[str, str | 
         ({"A": ["hush"]}, "env.A is of type list"),
         (["A=hush\0"], "env sets A to text with a NUL character"),
         (["TF_CONFIG={}"], "env sets TF_CONFIG; raydist makes it from the tasks' addresses"),
-        (["CUDA_VISIBLE_DEVICES=0"], "env sets CUDA_VISIBLE_DEVICES; .* use --gpus-per-worker"),
+        (["CUDA_VISIBLE_DEVICES=0"], "env sets CUDA_VISIBLE_DEVICES; .* use --gpus"),
         (["KERAS_BACKEND=jax"], "env sets KERAS_BACKEND; raydist trains with TensorFlow only"),
     ],
 )

@@ -12,6 +12,7 @@ from raydist.spec.job import CheckpointEvery, CheckpointUnit, PortRange, WorkerR
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.quantities import parse_age, parse_bytes, parse_duration, write_age, write_duration
 from raydist.spec.settings.options import find_option
+from raydist.spec.settings.roles import settings_of
 from tests.support.any_values import any_values
 
 SECONDS = st.floats(min_value=1e-6, max_value=1e12) | st.integers(1, 10**9).map(float)
@@ -24,7 +25,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timeout": SECONDS,
     "keep_runs": SECONDS,
     "memory_retry": st.floats(1.01, 10.0),
-    "cpus_per_ps": st.floats(0, 1e6),
+    "resources": st.builds(lambda cpus: {"ps": {"cpus": cpus}}, st.floats(0, 1e6))
+    | st.builds(lambda amount: {"worker": {"resources": {"a:b": amount}}}, st.floats(1e-6, 1)),
     "workers": st.tuples(st.integers(1, 10_000), st.integers(1, 10_000)).map(
         lambda ends: WorkerRange(minimum=min(ends), maximum=max(ends))
     ),
@@ -57,9 +59,12 @@ def test_size_is_read_in_its_unit(number: int, unit: str) -> None:
 def test_value_of_an_option_is_read_from_the_submit_line(data: st.DataObject, name: str) -> None:
     option = find_option(name)
     value = data.draw(VALUES[name])
-    words = shlex.split(submit_line("job.py", {name: value}, defaults={name: object()}))
+    words = shlex.split(submit_line("job.py", {name: value}, defaults=None))
     assert words[:3] == ["raydist", "submit", "job.py"]
     [flag, text] = words[3:]
+    if name == "resources":
+        assert option.parse(settings_of({flag.removeprefix("--"): [text]})) == value
+        return
     assert flag == option.flag
     read = option.parse(text)
     assert read == (text if name == "runtime_env" else value)

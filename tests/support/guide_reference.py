@@ -11,7 +11,8 @@ import click
 from raydist.cli import main
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS
-from raydist.spec.settings.removed import REMOVED
+from raydist.spec.settings.removed import OF_ROLES, REMOVED
+from raydist.spec.settings.roles import AMOUNTS
 from tests.support.guide import FOLDER
 
 _PAGE = re.compile(r"`raydist guide ([\w-]+)`")
@@ -64,13 +65,19 @@ def _options() -> Iterator[str]:
 
 
 def _shown(option: Option) -> str:
+    if option.kind is OptionKind.AMOUNTS:
+        return "`, `".join(f"--{amount} [ROLE=]VALUE" for amount in AMOUNTS)
     if option.kind is OptionKind.MAPPING:
         return f"{option.name}:"
     return f"{option.flag} {option.metavar}".rstrip()
 
 
 def _removed() -> Iterator[str]:
-    return (f"| `{name}` | {removed.remedy} |" for name, removed in REMOVED.items())
+    for name, removed in REMOVED.items():
+        yield f"| `{name}` | {removed.remedy} |"
+    for amount in AMOUNTS:
+        olds = [f"`{name}`" for name, (_, what) in OF_ROLES.items() if what == amount]
+        yield f"| {', '.join(olds)} | use --{amount} ROLE=VALUE |"
 
 
 if __name__ == "__main__":

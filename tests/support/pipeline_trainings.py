@@ -187,6 +187,6 @@ def passes_from_each_batch(ctx: Any) -> dict[str, Any]:
             if batches(name, passes_from, first) != batches(name, dropping, first)
         ],
         "dropped": {
-            name: tf_private.parameter(of_loop(name, passes_from, 12), "_count") for name in pipelines
+            name: tf_private.parameter(of_loop(name, passes_from, 12), "count") for name in pipelines
         },
     }

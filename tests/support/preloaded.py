@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,8 @@ class Server:
         changes = static_environment(keras=keras, num_cpus=1, num_gpus=0, environ=os.environ)
         # OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
         single = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+        # Of the test that comes first, whose own processes alone shall keep their warnings to themselves.
+        changes["PYTHONWARNINGS"] = None
         environ = {**os.environ, **changes, **single, "TF_CPP_MIN_LOG_LEVEL": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.preloaded", keras.value],
@@ -172,6 +175,8 @@ def _become(asked: dict[str, Any]) -> dict[str, Any]:
     os.environ.update(asked["environ"])
     tempfile.tempdir = None
     np.random.seed()  # Python's own generator does so by itself
+    if (action := os.environ.get("PYTHONWARNINGS")) is not None:  # which Python reads when it starts
+        warnings.simplefilter(action)  # type: ignore[arg-type]
     request: dict[str, Any] = asked["request"]
     return request
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from raydist.planning.assignment import static_environment
+from raydist.runtime.host.task_files import TaskFiles
 from raydist.spec.job import KerasFlavour
 from tests.support.processes import PATIENCE, Cluster, TaskProcess, _leased_port, run_function, started
+from tests.support.task_main import log_target
 
 FOLDER = Path(__file__).parents[1] / "scripts"
+PLAIN = FOLDER / "plain"  # scripts that say nothing of tf.distribute
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 TARGET = "script"  # what task_main takes for a script instead of a function
 
 
@@ -36,6 +41,36 @@ def run_script(
 ) -> list[TaskProcess]:
     """Runs a script in each task, by an actor's runner; `values` are the task's last status."""
     return run_function(TARGET, cluster, **_arguments(path, args, run_on, job_options), **options)
+
+
+def run_killed_script(
+    path: Path, cluster: Cluster, folder: Path, *, killed_at: Mapping[str, int], **options: Any
+) -> list[TaskProcess]:
+    """Runs a script until its last task is killed, and then once more, as a run does; see `run_script`.
+
+    The second attempt finds nothing of the first. What is kept of their working folders is in the storage.
+
+    Args:
+      folder: Where both have their folders, and the storage is.
+      killed_at: How far the task is then, see task_main.
+    """
+    storage = folder / "storage"
+    options = {**options, "storage": storage, "keeps_files": True}
+    with started_script(
+        path, cluster, kept_in=_made(folder / "first"), killed_at={cluster.tasks[-1]: killed_at}, **options
+    ) as tasks:
+        assert tasks[-1].process.wait(240 * PATIENCE) == -signal.SIGKILL, tasks[-1].text()
+        with suppress(subprocess.TimeoutExpired):  # the others may go on until the controller ends them
+            tasks[0].process.wait(1)
+    target = log_target(str(storage), tasks[0].name, attempt=0)
+    if (files := TaskFiles.left_in(tasks[0].folder, target)) is not None:
+        files.store_rest()
+    return run_script(path, cluster, kept_in=_made(folder / "second"), attempt=1, **options)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 @contextmanager

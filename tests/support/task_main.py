@@ -11,9 +11,11 @@ import shutil
 import signal
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raydist.entry.own_source import Part, own_modules
 from raydist.entry.strategy_source import own_loop, strategy_use
@@ -25,11 +27,16 @@ from raydist.planning.assignment import (
     static_environment,
 )
 from raydist.planning.make_plan import WITH_DEFAULT_STRATEGY
+from raydist.runtime.host.log_capture import LogTarget
+from raydist.runtime.host.task_files import TaskFiles
 from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, RunOn, Strategy
 from raydist.spec.settings.options import find_option
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.storage.proof import StorageProof
 from tests.support.parcels import FolderParcels
+
+if TYPE_CHECKING:
+    from raydist.task import TrainingRunner
 
 SERVERS = (TaskType.WORKER, TaskType.PS)
 
@@ -71,7 +78,7 @@ def main(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=commands.save.set).start())
     assignment = _assignment(request, **job_options)
     if is_script:
-        _run_script(request, assignment, Path(arguments["file"]))
+        _run_script(request, assignment, **arguments)
         return
     module, _, function = request["target"].partition(":")
     with open_session(assignment, commands=commands) as context:
@@ -79,8 +86,19 @@ def main(request: dict[str, Any]) -> None:
     _write(Path(request["folder"]), result)
 
 
-def _run_script(request: dict[str, Any], assignment: TaskAssignment, file: Path) -> None:
-    """Runs it as an actor does; the last status is what is returned."""
+def _run_script(
+    request: dict[str, Any],
+    assignment: TaskAssignment,
+    file: str | Path,
+    keeps_files: bool = False,
+    killed_at: Mapping[str, Mapping[str, int]] | None = None,
+) -> None:
+    """Runs it as an actor does; the last status is what is returned.
+
+    Args:
+      keeps_files: Whether what the chief writes into its working folder is stored.
+      killed_at: By task, after how many `steps`, or `lines` that it has printed, it is killed.
+    """
     from raydist.task import TrainingRunner
 
     class Lease:
@@ -91,6 +109,7 @@ def _run_script(request: dict[str, Any], assignment: TaskAssignment, file: Path)
 
         def close(self) -> None: ...
 
+    file = Path(file)
     part = Part(file.name, ast.parse(file.read_text()))
     parts = [part, *own_modules([part], file=file, roots=[file.parent])]
     builds_none = assignment.job.default_strategy and assignment.strategy in WITH_DEFAULT_STRATEGY
@@ -111,11 +130,33 @@ def _run_script(request: dict[str, Any], assignment: TaskAssignment, file: Path)
         folder = Path(shutil.copytree(folder, Path(request["folder"]) / "code"))
     os.chdir(folder)
     sys.path.insert(0, str(folder))
-    status = TrainingRunner(assignment.task, "host").run(assignment, folder, Lease())
+    if keeps_files:
+        target = log_target(request["storage"], request["task"], attempt=request["attempt"])
+        files = TaskFiles(Path(request["folder"]), target, is_chief=assignment.is_chief)
+        files.watch_working_folder(folder)
+        assignment = replace(assignment, files=files)
+    runner = TrainingRunner(assignment.task, "host")
+    if killed_at and request["task"] in killed_at:
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        given = (runner, Path(request["folder"], "output.txt"), killed_at[request["task"]])
+        threading.Thread(target=_die, args=given, daemon=True).start()
+    status = runner.run(assignment, folder, Lease())
     _write(
         Path(request["folder"]),
         {**as_plain(status), "traceback": status.failure and status.failure.traceback},
     )
+
+
+def _die(runner: TrainingRunner, output: Path, progress: Mapping[str, int]) -> None:
+    """Kills this process in the middle of what it does."""
+    steps, lines = (progress.get(name, sys.maxsize) for name in ("steps", "lines"))
+    while runner.status().step < steps and output.read_bytes().count(b"\n") < lines:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def log_target(storage_uri: str, task: str, *, attempt: int) -> LogTarget:
+    return LogTarget(storage_uri=storage_uri, run="test", task=TaskId.parse(task), attempt=attempt)
 
 
 def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:

@@ -148,6 +148,75 @@ def test_what_else_a_program_calls_gives_the_values_of_plain_python(keras: str, 
         assert values(task.printed) == pytest.approx(expected, rel=1e-5)
 
 
+GENERATORS = f"""{MODEL}
+import itertools
+import random
+import time
+import raydist
+random.seed()
+def batch(number):
+    time.sleep(0.002 * random.random())
+    rows = np.random.RandomState(number).normal(size=(16, 4)).astype("float32")
+    return rows, rows.sum(axis=1, keepdims=True) ** 2
+class Stop(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch == 1
+class Batches(keras.utils.Sequence):
+    num_batches = 9
+    def __init__(self):
+        super().__init__()
+        self.epoch, self.drawn = 0, 0
+    def __len__(self):
+        return 9
+    def __getitem__(self, number):
+        self.drawn += 1
+        return batch(100 * self.epoch + number)
+    def on_epoch_end(self):
+        self.epoch = self.drawn
+given, held_out, data = map(batch, itertools.count()), map(batch, itertools.count(1000)), Batches()
+given, held_out = (one for one in given), (one for one in held_out)
+is_plain = sys.argv[1] == "arrays"
+def some(count, of):
+    if not is_plain:
+        return {{"x": of}}
+    found = [next(of) for _ in range(count + 1)][:-1]  # Keras draws one more
+    return dict(zip("xy", (np.concatenate(one) for one in zip(*found))), batch_size=16)
+def steps(name, count):
+    return {{}} if is_plain else {{name: count}}
+for _ in range(3):
+    fit = dict(some(7, given), **steps("steps_per_epoch", 7)), dict(shuffle=False, verbose=0)
+    print("VALUES", *model.fit(**fit[0], **fit[1]).history["loss"])
+    print("VALUES", *model.evaluate(**some(3, given), **steps("steps", 3), verbose=0))
+    print("VALUES", float(model.predict(some(2, held_out)["x"], **steps("steps", 2), verbose=0).sum()))
+if not is_plain:
+    validation = dict(validation_data=held_out, validation_steps=4, verbose=0)
+    model.fit(given, steps_per_epoch=5, epochs=4, callbacks=[Stop()], **validation)
+    raydist.context().fit(model, given, steps_per_epoch=3, epochs=3, callbacks=[Stop()], **validation)
+    print("EQUAL", next(given)[0].sum(), next(held_out)[0].sum())
+    model.fit(data, steps_per_epoch=4, epochs=3, shuffle=False, verbose=0)
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = batch == 3
+    model.fit(given, steps_per_epoch=50, callbacks=[Stop()], verbose=0)
+    print("EQUAL", next(given)[0].sum(), data.drawn, data.epoch)
+    print("EQUAL", [float(one.sum()) for one in model.get_weights()])
+"""
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_generator_that_several_calls_read_gives_the_same_batches_to_all(keras: str, tmp_path: Path) -> None:
+    script = write_script(tmp_path, GENERATORS)
+    expected = values(*run_bare(script, "arrays", workers=0, keras=keras))
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    tasks = run_script(script, cluster, "generator")
+    for task in tasks:
+        assert task.values["failure"] is None, task.values["traceback"]
+        assert values(task.printed) == pytest.approx(expected, rel=1e-5)
+    one, other = ([line for line in task.printed.splitlines() if "EQUAL" in line] for task in tasks)
+    assert one == other
+    assert len(one) == 3
+
+
 UNSEEDED = """
 import keras
 import numpy as np

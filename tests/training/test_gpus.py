@@ -40,7 +40,7 @@ def seen(num_seen: int, **facts: Any) -> SeenGpus:
             1,
             "has 1 GPU from Ray (CUDA_VISIBLE_DEVICES=0), and TensorFlow 2.21.0 sees none: Cannot dlopen "
             "some GPU libraries; install tensorflow[and-cuda]==2.21.0 on that host, and a driver that "
-            "supports its CUDA version, or run without GPUs (--gpus-per-worker 0)",
+            "supports its CUDA version, or run without GPUs (--gpus worker=0)",
             id="no-libraries",
         ),
         pytest.param(
@@ -83,7 +83,7 @@ def test_task_without_its_gpus_fails_in_a_sentence_that_names_task_and_host(
 
 def test_evaluator_without_its_gpus_is_told_the_evaluators_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_look_for_gpus", lambda: seen(0))
-    with pytest.raises(DeviceError, match=r"^evaluator/0 on .* \(--gpus-per-evaluator 0\)$"):
+    with pytest.raises(DeviceError, match=r"^evaluator/0 on .* \(--gpus evaluator=0\)$"):
         gpus.check_gpus(TaskId.parse("evaluator/0"), host="10.0.0.2", num_gpus=1)
 
 

@@ -84,7 +84,7 @@ def test_embedded_ray_may_have_more_logical_cpus_than_cores_but_only_if_asked() 
 
 
 def test_trial_reserves_a_bundle_for_each_task_unless_their_number_may_change() -> None:
-    found = two_workers(cluster((8, 0)), cpus_per_worker=2.0, evaluator=True)
+    found = two_workers(cluster((8, 0)), resources={"worker": {"cpus": 2.0}}, evaluator=True)
     group = group_of(found)
     assert sorted(map(sorted, map(dict.items, group.bundles))) == [
         [("CPU", 1.0)],
@@ -95,7 +95,7 @@ def test_trial_reserves_a_bundle_for_each_task_unless_their_number_may_change() 
     assert has_fixed_room(found)
     assert not has_fixed_room(plan(cluster((8, 0)), workers=WorkerRange(minimum=1, maximum=2)))
     large = Inventory(hosts=(Host(name="h0", num_cpus=8, memory_bytes=1 << 33),), source="Ray at h0:6379")
-    assert not has_fixed_room(two_workers(large, memory_retry=1.5, memory_per_worker=1 << 30))
+    assert not has_fixed_room(two_workers(large, memory_retry=1.5, resources={"worker": {"memory": 1 << 30}}))
 
 
 def test_search_of_the_same_job_with_another_config_is_another_one() -> None:

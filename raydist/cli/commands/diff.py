@@ -19,6 +19,8 @@ from raydist.cli.screen.run_view import duration_s, job_text
 from raydist.errors import MistakeError, StorageError
 from raydist.outcome.codec import as_plain
 from raydist.spec.params import PARAM_TYPES, shown_params
+from raydist.spec.settings.removed import with_new_names
+from raydist.spec.settings.roles import RESOURCES, by_name
 from raydist.storage.provenance import read_kept_code
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def _diff(texts: list[str | None], name: str, runs: tuple[str, str]) -> str | No
 # Of the options, what two runs never share, and what has a section of its own.
 _NOT_OPTIONS = {
     *("name", "storage", "resume", "detach", "params", PARAM_TYPES),
-    *("entry_point", "args", "working_dir"),
+    *("entry_point", "args", "working_dir", RESOURCES),
 }
 _PLAN = ("strategy", "keras", "devices", "batch", "learning_rate")
 _CODE = ("digest", "commit", "branch", "dirty")
@@ -124,12 +126,15 @@ def compare(left: RunRecord, right: RunRecord) -> list[Difference]:
 
 def _facts(record: RunRecord) -> Iterator[tuple[tuple[str, str], Any]]:
     told = as_plain(record)
-    spec, plan = told["spec"], told["plan"]
+    spec, plan = with_new_names(told["spec"]), told["plan"]
     roles = {role["task_type"]: role["num_tasks"] for role in plan.get("roles", ()) if isinstance(role, dict)}
     sections: dict[str, Mapping[str, Any]] = {
         "job": {"job": job_text(record), "args": spec.get("args"), "working_dir": spec.get("working_dir")},
         "params": shown_params(spec),
-        "options": {name: value for name, value in spec.items() if name not in _NOT_OPTIONS},
+        "options": {
+            **{name: value for name, value in spec.items() if name not in _NOT_OPTIONS},
+            **by_name(spec.get(RESOURCES, {})),
+        },
         "plan": {**{name: plan.get(name) for name in _PLAN}, **roles},
         "versions": told["versions"],
         "code": {name: value for name, value in (told["code"] or {}).items() if name in _CODE},

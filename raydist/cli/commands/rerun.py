@@ -42,6 +42,7 @@ from raydist.spec.secrecy import redact
 from raydist.spec.settings.options import PARAMS
 from raydist.spec.settings.removed import removed_settings
 from raydist.spec.settings.resolution import TypedOptions, typed_values
+from raydist.spec.settings.roles import RESOURCES, merged
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -94,7 +95,12 @@ def _joined(kept: TypedOptions, in_file: TypedOptions) -> TypedOptions:
     known = variable_names([in_file])
     env = {name: text for name, text in kept.get(ENV, {}).items() if name not in known}
     params = {**kept.get(PARAMS, {}), **in_file.get(PARAMS, {})}
-    return TypedOptions({**kept, **in_file, PARAMS: params, ENV: {**env, **in_file.get(ENV, {})}})
+    joined = {
+        PARAMS: params,
+        ENV: {**env, **in_file.get(ENV, {})},
+        RESOURCES: merged(kept.get(RESOURCES, {}), in_file.get(RESOURCES, {})),
+    }
+    return TypedOptions({**kept, **in_file, **joined})
 
 
 # The others differ on most machines, and seldom matter.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from raydist.cli.job_options import (
-    HEADINGS,
     AskedJob,
     RunCommand,
     count_option,
@@ -31,16 +30,7 @@ _SCHEDULERS = ("none", "asha")
 _WIDTH = 10  # of a number in the table that grows
 
 
-class _SearchCommand(RunCommand):
-    """Its own options come first."""
-
-    groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Search": ("num", "metric", "mode", "scheduler", "grace", "parallel", "seeds", "is_resumed"),
-        **HEADINGS,
-    }
-
-
-@click.command("search", cls=_SearchCommand, epilog="More: `raydist guide search`.")
+@click.command("search", cls=RunCommand, epilog="More: `raydist guide search`.")
 @takes_job(without=("name", "resume", "detach"))
 @count_option("--num", "Trials with random params.")
 @click.option("--metric", metavar="NAME", help="Metric by which trials are compared, such as val_accuracy.")

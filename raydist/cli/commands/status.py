@@ -20,6 +20,8 @@ from raydist.errors import CheckpointError, ClusterError, StorageError
 from raydist.outcome.codec import as_plain
 from raydist.spec.params import PARAM_TYPES, PARAMS
 from raydist.spec.quantities import size_text
+from raydist.spec.settings.removed import with_new_names
+from raydist.spec.settings.roles import RESOURCES, by_name, set_amounts
 from raydist.spec.text import escaped
 
 if TYPE_CHECKING:
@@ -207,7 +209,7 @@ def _is_over(storage: RunStorage, record: RunRecord) -> bool:
 
 
 # They have lines of their own.
-_NOT_OPTIONS = (PARAMS, PARAM_TYPES, "entry_point")
+_NOT_OPTIONS = (PARAMS, PARAM_TYPES, "entry_point", RESOURCES)
 _ROLE = ("task_type", "num_tasks", "cpus", "gpus")
 _HOST = ("hosts", "cpu", "num_cpus", "memory", "gpus", "system")
 _CHECKPOINT = ("step", "attempt", "epoch", "bytes", "uri")
@@ -249,7 +251,9 @@ def describe(run: str, storage: str, is_json: bool) -> None:
 
 
 def _print_sections(told: Mapping[str, Any]) -> None:
-    options = {name: value for name, value in told["spec"].items() if name not in _NOT_OPTIONS}
+    spec = with_new_names(told["spec"])
+    options = {name: value for name, value in spec.items() if name not in _NOT_OPTIONS}
+    options |= by_name(set_amounts(spec.get(RESOURCES, {})))
     _print_facts("options", {name: value for name, value in options.items() if value not in (None, [], "")})
     plan = told["plan"]
     _print_facts(

@@ -232,7 +232,7 @@ def check_placeable(job: JobSpec) -> None:
     if job.label_selector:
         raise UnsupportedError(
             f"label_selector is set, but Ray {ray.__version__} cannot place tasks by labels; install "
-            "Ray 2.47 or later, or use --resources-per-worker with a resource that only these hosts have"
+            "Ray 2.47 or later, or use --resources worker=KEY:N with a resource that only these hosts have"
         )
     if job.standby:
         raise UnsupportedError(

@@ -10,7 +10,7 @@ import re
 import stat
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -133,6 +133,7 @@ class TaskFiles:
         """Stores the new and changed files of the working folder; returns sentences about them, if any.
 
         Each file and folder at its top is taken whole, the smallest first, while they fit into the limits.
+        What only earlier attempts have written is not left among them, but stored elsewhere.
         """
         with self._lock:
             if self._code_path is None:
@@ -145,9 +146,30 @@ class TaskFiles:
             files = {name: version for name, version in new.items() if top_of(name) in names}
             try:
                 self._mirror(self._code_path, key, files, self._kept)
+                earlier = self._set_earlier_aside(files) if new and self._target.attempt > 0 else []
             except StorageError as error:
                 return f"what the job has written into its working folder is not kept: {error}"
-        return _describe(chosen, entries[len(chosen) :]) if new else None
+        return _describe(chosen, entries[len(chosen) :], earlier) if new else None
+
+    def _set_earlier_aside(self, files: Container[str]) -> list[_Entry]:
+        """Moves what this attempt has not written out of the working files; returns all that is there."""
+        storage = self._storage
+        local = self._scratch_path / "earlier"
+        for file in storage.list_files(storage.working_files):
+            name = file.key.removeprefix(f"{storage.working_files}/")
+            if name not in files:
+                storage.download(file.key, local)
+                storage.upload(local, f"{storage.earlier_files}/{name}")
+                storage.delete(file.key)
+        sizes = {}
+        for file in storage.list_files(storage.earlier_files):
+            name = file.key.removeprefix(f"{storage.earlier_files}/")
+            if name in files:
+                storage.delete(file.key)
+            else:
+                sizes[name] = file.size_bytes
+        local.unlink(missing_ok=True)
+        return _entries(sizes)
 
     def store_rest(self) -> str | None:
         """Stores what is not stored yet, as far as that can be; returns sentences about it, if any."""
@@ -304,7 +326,7 @@ def _within_limits(entries: Sequence[_Entry]) -> list[_Entry]:
     return list(entries)
 
 
-def _describe(kept: Sequence[_Entry], left_out: Sequence[_Entry]) -> str:
+def _describe(kept: Sequence[_Entry], left_out: Sequence[_Entry], earlier: Sequence[_Entry]) -> str:
     sentences = []
     if kept:
         count, size = sum(entry.num_files for entry in kept), size_text(sum(one.num_bytes for one in kept))
@@ -317,4 +339,6 @@ def _describe(kept: Sequence[_Entry], left_out: Sequence[_Entry]) -> str:
             f"the run does not keep {listed(left_out)} of the working folder, of which it keeps at most "
             f"{MAX_WORKING_BYTES // 10**6} MB and {MAX_WORKING_FILES} files; ctx.output_dir has no limit"
         )
+    if earlier:
+        sentences.append(f"output/earlier_attempts holds what only earlier attempts wrote: {listed(earlier)}")
     return "; ".join(sentences)

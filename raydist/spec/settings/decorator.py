@@ -15,8 +15,9 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, get_typ
 from raydist.errors import SpecError
 from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
-from raydist.spec.quantities import ByteSize, Duration
+from raydist.spec.quantities import Duration
 from raydist.spec.settings.resolution import TypedOptions, typed_values
+from raydist.spec.settings.roles import Amounts
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,25 +59,10 @@ class RunOptions(TypedDict, total=False):
     ps: int
     evaluator: bool
     devices: int | None
-    gpus_per_worker: int | None
     virtual_replicas: int | None
-    gpus_per_evaluator: int
-    cpus_per_worker: float
-    cpus_per_ps: float
-    cpus_per_chief: float
-    cpus_per_evaluator: float
     run_on: RunOn | Literal["chief", "all"]
-    memory_per_worker: ByteSize | None
-    memory_per_ps: ByteSize | None
-    memory_per_chief: ByteSize | None
-    memory_per_evaluator: ByteSize | None
-    memory_per_data_worker: ByteSize | None
+    resources: Mapping[str, Amounts]
     memory_retry: float | str | None
-    resources_per_worker: Mapping[str, float] | Sequence[str]
-    resources_per_ps: Mapping[str, float] | Sequence[str]
-    resources_per_chief: Mapping[str, float] | Sequence[str]
-    resources_per_evaluator: Mapping[str, float] | Sequence[str]
-    resources_per_data_worker: Mapping[str, float] | Sequence[str]
     accelerator_type: str | None
     label_selector: Mapping[str, str] | Sequence[str]
     roles: Mapping[str, Mapping[str, Any]]
@@ -89,7 +75,6 @@ class RunOptions(TypedDict, total=False):
     partitioner: Partitioner | str | None
     auto_shard: Literal["off", "auto", "file", "data"]
     data_workers: int
-    cpus_per_data_worker: float
     collective: Literal["auto", "ring", "nccl"]
     collective_timeout: Duration | None
     cross_device_ops: Literal["auto", "nccl", "hierarchical", "one_device"]

@@ -23,6 +23,7 @@ class OptionKind(enum.Enum):
     WORD = "word"  # --name, or --name METAVAR
     REPEATED = "repeated"  # --name METAVAR, any number of times
     REST = "rest"  # all that follows `--`
+    AMOUNTS = "amounts"  # --cpus, --memory, --gpus and --resources [ROLE=]VALUE, any number of times
     MAPPING = "mapping"  # not at all: only a config file and Python code have it
 
 

@@ -11,7 +11,7 @@ from raydist.errors import SpecError
 from raydist.spec.best import check_keep_best
 from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, WorkerRange
 from raydist.spec.partitioner import FORMS, Partitioner
-from raydist.spec.settings import values
+from raydist.spec.settings import roles, values
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.removed import removed_option
 from raydist.spec.text import suggest
@@ -24,32 +24,6 @@ def _flag(name: str, summary: str) -> Option:
 def _switch(name: str, summary: str) -> Option:
     return Option(name, values.boolean, summary, kind=OptionKind.SWITCH)
 
-
-def _cpus(role: str) -> Option:
-    return Option(f"cpus_per_{role}", values.number, f"Logical CPUs of each {role.replace('_', ' ')} task.")
-
-
-def _memory(role: str) -> Option:
-    task = f"each {role.replace('_', ' ')} task"
-    return Option(
-        f"memory_per_{role}",
-        values.optional(values.byte_size, none="none"),
-        f"Memory that {task} reserves, such as 8GiB; none when omitted or none.",
-    )
-
-
-def _resources(role: str) -> Option:
-    task = f"each {role.replace('_', ' ')} task"
-    return Option(
-        f"resources_per_{role}",
-        values.amounts,
-        f"Custom Ray resource that {task} reserves. Can be repeated.",
-        kind=OptionKind.REPEATED,
-    )
-
-
-# In the order of the help.
-_ROLES = ("worker", "ps", "chief", "evaluator", "data_worker")
 
 GROUPS: Mapping[str, tuple[Option, ...]] = {
     "Run": (
@@ -185,11 +159,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "mirrored and central_storage.",
         ),
         Option(
-            "gpus_per_worker",
-            values.optional(values.whole_number, none="auto"),
-            "GPUs of each worker; chosen by what the hosts have when omitted or auto.",
-        ),
-        Option(
             "virtual_replicas",
             values.optional(values.whole_number, none="none"),
             "Replicas of the run, divided among the workers, so that results do not depend on the number of "
@@ -197,26 +166,24 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             metavar="K",
         ),
         Option(
-            "gpus_per_evaluator",
-            values.whole_number,
-            "GPUs of the evaluator, which uses all of them; none when omitted.",
-        ),
-        *map(_cpus, ("worker", "ps", "chief", "evaluator")),
-        Option(
             "run_on",
             values.choice(RunOn),
             "Which tasks run a script under parameter_server: the chief, or as TFJob does all.",
         ),
     ),
-    "Memory, custom resources and labels": (
-        *map(_memory, _ROLES),
+    "Resources and labels of the hosts": (
+        Option(
+            "resources",
+            roles.resources,
+            "CPUs, memory, GPUs and custom Ray resources of each task, by role.",
+            kind=OptionKind.AMOUNTS,
+        ),
         Option(
             "memory_retry",
             values.optional(values.factor, none="none"),
             "If a task runs out of memory, multiply the memory reserved for its role by this in the next "
             "attempt, such as 1.5x, if a host has that much; unchanged when omitted or none.",
         ),
-        *map(_resources, _ROLES),
         Option(
             "accelerator_type",
             values.optional(values.text, none="any"),
@@ -232,7 +199,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         ),
         Option(
             "roles",
-            values.roles,
+            roles.extra_roles,
             "Commands that run alongside the training, such as a feature server, by the name of their role.",
             kind=OptionKind.MAPPING,
         ),
@@ -277,7 +244,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             values.whole_number,
             "tf.data service tasks, which produce the datasets given to ctx.distribute.",
         ),
-        _cpus("data_worker"),
     ),
     "Communication": (
         Option(
@@ -371,5 +337,8 @@ def check_names(names: Iterable[str], *, where: str = "") -> None:
     for name in names:
         if name not in _BY_NAME and name != PARAMS:
             prefix = f"{where}: " if where else ""
-            told = f"there is no option {name!r}; {suggest(str(name), [*_BY_NAME, PARAMS])}"
+            near = suggest(str(name), [*_BY_NAME, PARAMS])
+            if name in roles.AMOUNTS:
+                near = f"write it in resources, such as {roles.EXAMPLE}"
+            told = f"there is no option {name!r}; {near}"
             raise SpecError(f"{prefix}{removed_option(name) or told}")

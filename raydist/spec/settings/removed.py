@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from raydist.spec.settings.roles import NAMES, RESOURCES, WITH_GPUS, merged
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,67 @@ REMOVED: Mapping[str, Removed] = {
 }
 
 
+# Those that each role had for each amount, and what is written in their place.
+OF_ROLES: Mapping[str, tuple[str, str]] = {
+    f"{amount}_per_{role.replace('-', '_')}": (role, amount)
+    for amount, roles in {**dict.fromkeys(("cpus", "memory", RESOURCES), NAMES), "gpus": WITH_GPUS}.items()
+    for role in roles
+}
+_RENAMED = {"mend_keras": "patch_keras"}
+
+
+def with_new_names(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what an older raydist wrote, with the names of today: `resources` for what each role had."""
+    named = {_RENAMED.get(name, name): value for name, value in spec.items()}
+    olds = [name for name in named if name in OF_ROLES]
+    if named.get("gpus_per_evaluator") == 0:
+        named["gpus_per_evaluator"] = None
+    if olds:
+        named[RESOURCES] = _by_role({name: named.pop(name) for name in olds})
+    return named
+
+
+def _by_role(amounts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns `{"worker": {"cpus": 4}}` for `{"cpus_per_worker": 4}`."""
+    parted = [(*OF_ROLES[name], value) for name, value in amounts.items()]
+    return merged(*({role: {amount: value}} for role, amount, value in parted))
+
+
+def removed_setting(written: Mapping[str, Any], *, is_yaml: bool) -> str | None:
+    """Returns a sentence with the line to write in the place of amounts that each role had; None without."""
+    olds = {name: value for name, value in written.items() if name in OF_ROLES}
+    if not olds:
+        return None
+    value = _by_role(olds)
+    line = re.sub(r'"([a-z-]+)":', r"\1:", json.dumps(value)) if is_yaml else repr(value)
+    return f"{_were_removed([*olds])}; write {RESOURCES}{': ' if is_yaml else '='}{line}"
+
+
+def removed_words(arguments: Sequence[str]) -> str | None:
+    """Returns the same sentence for a command line."""
+    olds, words = [], []
+    for index, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name in OF_ROLES:
+            role, amount = OF_ROLES[name]
+            value = value if equals else next(iter(arguments[index + 1 : index + 2]), "VALUE")
+            olds.append(name)
+            words.append(f"--{amount} {role}={value.replace('=', ':')}")
+    return f"{_were_removed(olds)}; write {' '.join(words)}" if olds else None
+
+
+def _were_removed(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"option {names[0]!r} was removed"
+    return f"options {', '.join(map(repr, names))} were removed"
+
+
 def removed_option(name: str) -> str | None:
     """Returns a sentence about an option that is gone; None for any other name."""
+    if name in OF_ROLES:
+        told = removed_setting({name: ...}, is_yaml=False)
+        return told and told.replace(repr(...), "...")
     return f"option {name!r} was removed; {REMOVED[name].remedy}" if name in REMOVED else None
 
 

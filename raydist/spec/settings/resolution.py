@@ -18,6 +18,8 @@ from raydist.errors import SpecError
 from raydist.spec.job import EntryPoint, JobSpec, RunOn
 from raydist.spec.params import check_params, merge_params
 from raydist.spec.settings.options import OPTIONS, PARAMS, find_option
+from raydist.spec.settings.removed import removed_setting
+from raydist.spec.settings.roles import RESOURCES, by_name, merged
 
 
 class TypedOptions(dict[str, Any]):
@@ -60,7 +62,11 @@ class JobDefinition:
 
 
 def typed_values(
-    written: Mapping[str, Any], *, where: str = "", lines: Mapping[str, str] | None = None
+    written: Mapping[str, Any],
+    *,
+    where: str = "",
+    lines: Mapping[str, str] | None = None,
+    is_yaml: bool = False,
 ) -> TypedOptions:
     """Returns options and `params` typed.
 
@@ -68,12 +74,15 @@ def typed_values(
       written: What a person or a program gives, or TypedOptions. ParamTexts are left to `merge_params`,
         which knows their types.
       where: Where they are written, for messages; `lines` tells it for single names.
+      is_yaml: Whether they are written as YAML, not as Python.
 
     Raises:
       SpecError: An unknown name, or a value that cannot be read.
     """
     if isinstance(written, TypedOptions):
         return written
+    if told := removed_setting(written, is_yaml=is_yaml):
+        raise SpecError(f"{where}: {told}" if where else told)
     typed: dict[str, Any] = {}
     for name, value in written.items():
         at = (lines or {}).get(name, where)
@@ -103,7 +112,7 @@ class Origin(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedJob:
-    """A JobSpec and, for each option's name, where its value was set."""
+    """A JobSpec and, for each option's name, where its value was set; for `worker.cpus` too if it was."""
 
     job: JobSpec
     origins: Mapping[str, Origin]
@@ -140,6 +149,8 @@ def resolve(
         for name in layer.keys() - {PARAMS}:
             fields[name] = layer[name]
             origins[name] = source
+        origins.update(dict.fromkeys(by_name(layer.get(RESOURCES, {})), source))
+    fields[RESOURCES] = merged(*(layer.get(RESOURCES, {}) for _, layer, _ in layers))
     if fields.get("resume") and "name" not in fields:
         raise SpecError("resume is asked without a name; add the name of the run to continue: --name RUN")
     fields.setdefault("name", default_run_name(definition.name, now=now, suffix=suffix))

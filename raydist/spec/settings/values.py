@@ -7,25 +7,24 @@ import json
 import math
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from raydist.errors import SpecError
 from raydist.spec.quantities import ByteSize, Duration, parse_age, parse_bytes, parse_duration, write_age
-from raydist.spec.tasks import ExtraRole, Resources
+from raydist.spec.tasks import TaskType
 from raydist.spec.text import suggest
 from raydist.spec.variables import parse_variables
 
 _Read = Callable[[str, object], Any]
 
-ROLES = ("chief", "worker", "ps", "evaluator", "data-worker")
+_ROLES = tuple(member.value for member in TaskType)
 # What Ray has a name of its own for.
 _OWN_AMOUNTS = {
-    "CPU": "--cpus-per-…",
-    "GPU": "--gpus-per-…",
-    "memory": "--memory-per-…",
+    "CPU": "cpus",
+    "GPU": "gpus",
+    "memory": "memory",
     "TPU": "--strategy tpu",
     "object_store_memory": "nothing: Ray reserves none of it for tasks, leave it out",
 }
@@ -182,8 +181,8 @@ def label_selector(name: str, value: object) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, wanted in _pairs(name, value, "KEY=VALUE"):
         role, colon, label = key.rpartition(":")
-        if colon and role not in ROLES:
-            raise SpecError(f"{name} has {key!r}, but there is no role {role!r}; {suggest(role, ROLES)}")
+        if colon and role not in _ROLES:
+            raise SpecError(f"{name} has {key!r}, but there is no role {role!r}; {suggest(role, _ROLES)}")
         if not _LABEL.fullmatch(label) or not isinstance(wanted, str) or not _SELECTOR.fullmatch(wanted):
             raise SpecError(f"{name} has {key!r}: {wanted!r}; write a, !a, in(a,b) or !in(a,b) for a label")
         found[key] = wanted
@@ -268,60 +267,3 @@ def written_as(kind: type[Any], example: str, *, also: type[Any] = str) -> Parse
         raise SpecError(f"{name} is {value!r}; write {example}")
 
     return parse
-
-
-_EXAMPLE = "features: {command: python serve.py, cpus: 1}"
-
-
-def _parse_roles(name: str, value: object) -> dict[str, ExtraRole]:
-    """Takes a mapping from each role's name to its command and what else is set."""
-    if not isinstance(value, Mapping):
-        raise SpecError(f"{name} is {value!r}; write a mapping, such as {_EXAMPLE}")
-    return {str(role): _parse_role(f"{name}.{role}", str(role), said) for role, said in value.items()}
-
-
-roles = Parser(_parse_roles, Mapping[str, Mapping[str, Any]])
-
-
-def _parse_role(where: str, role: str, said: object) -> ExtraRole:
-    if not isinstance(said, Mapping):
-        raise SpecError(f"{where} is {said!r}; write a mapping, such as {_EXAMPLE}")
-    for key in said:
-        if key not in _PARSERS:
-            raise SpecError(f"{where} has {key!r}; {suggest(str(key), _PARSERS)}")
-    if "command" not in said:
-        raise SpecError(f"{where} has no command; write one, such as {_EXAMPLE}")
-    typed = {key: _PARSERS[key](f"{where}.{key}", item) for key, item in said.items()}
-    num_cpus = typed.get("cpus", 1.0)
-    if num_cpus < 0:
-        raise SpecError(f"{where}.cpus is {num_cpus:g}; need at least 0")
-    if typed.get("memory") is not None and typed["memory"] < 1:
-        raise SpecError(f"{where}.memory is {typed['memory']}; need at least 1 byte, such as 2GiB")
-    return ExtraRole(
-        name=role,
-        command=typed["command"],
-        num_tasks=typed.get("count", 1),
-        resources=Resources(
-            num_cpus=num_cpus,
-            memory_bytes=typed.get("memory") or 0,
-            custom=tuple(sorted(typed.get("resources", {}).items())),
-        ),
-    )
-
-
-def _parse_command(name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, str):
-        return tuple(texts(name, value))
-    try:
-        return tuple(shlex.split(value))
-    except ValueError as error:
-        raise SpecError(f"{name} is {value!r}: {error}; close the quotes, or write a list") from None
-
-
-_PARSERS: Mapping[str, Callable[[str, object], Any]] = {
-    "command": _parse_command,
-    "count": whole_number,
-    "cpus": number,
-    "memory": optional(byte_size),
-    "resources": amounts,
-}

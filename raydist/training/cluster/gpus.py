@@ -55,7 +55,7 @@ def problem_of(seen: SeenGpus, *, num_gpus: int, role: str) -> str | None:
     return (
         f"has {asked} from Ray{visible}, and TensorFlow {seen.version} sees {seen.num_seen or 'none'}{said}; "
         f"install tensorflow[and-cuda]=={seen.version} on that host, and a driver that supports its "
-        f"CUDA version, or run without GPUs (--gpus-per-{role} 0)"
+        f"CUDA version, or run without GPUs (--gpus {role}=0)"
     )
 
 

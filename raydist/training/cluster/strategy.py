@@ -279,7 +279,7 @@ def _parameter_server(assignment: TaskAssignment) -> tf.distribute.Strategy:
             raise
         raise UnsupportedError(
             "the workers see different numbers of GPUs, and parameter_server needs the same number in each; "
-            f"give --gpus-per-worker a number that each host has (planned: {assignment.gpus_per_worker})"
+            f"give --gpus a number that each host has (planned: {assignment.gpus_per_worker})"
         ) from error
     return check_replicas(strategy, max(assignment.gpus_per_worker, 1))
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.input import recipes, worker_order
+from raydist.training.input import drawn_batches, recipes, worker_order
 from raydist.training.input.py_datasets import is_py_dataset, num_batches_of
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.reporting import reporter
@@ -191,16 +191,19 @@ def dataset_of_train_generator(request: FitRequest) -> tuple[tf.data.Dataset, Ba
             "steps_per_epoch, so that one pass covers all epochs, or give a keras.utils.PyDataset or a "
             "tf.data.Dataset"
         )
-    return dataset_of_generator(request.train_data, request.model, name="train_data")
+    steps = adapter_of(request.model).steps_taken(request.model, request.steps_per_epoch)
+    count = None if steps is None else num_epochs * steps * request.accumulate
+    return dataset_of_generator(request.train_data, request.model, name="train_data", num_batches=count)
 
 
 def dataset_of_generator(
-    generator: Iterator[Any], model: Any, *, name: str
+    generator: Iterator[Any], model: Any, *, name: str, num_batches: int | None = None
 ) -> tuple[tf.data.Dataset, BatchSpecs]:
     """Returns a dataset of what a generator yields, which can be read once, and the structure of its batches.
 
     Args:
       name: What the generator is called in the call.
+      num_batches: How many are trained on; None where that is not known.
 
     Raises:
       UnsupportedError: It yields nothing.
@@ -223,6 +226,8 @@ def dataset_of_generator(
     worker_order.check_batches(peeked, model.distribute_strategy, name=name)
     specs = specs_of(peeked, model)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=specs.signature)
+    if (drawn := drawn_batches.of_python(dataset, model.distribute_strategy)) is not None:
+        drawn.begin_epoch(num_batches, is_new_pass=False)
     return dataset.prefetch(tf.data.AUTOTUNE), specs
 
 

@@ -169,11 +169,11 @@ def test_name_that_exists_is_refused_without_resume(
 @pytest.mark.parametrize(
     ("arguments", "sentences"),
     [
-        pytest.param(["--cpus-per-worker", "9999"], ["9999 CPUs", "this machine"], id="cpus"),
-        pytest.param(["--gpus-per-worker", "64"], ["64 GPUs", "this machine"], id="gpus"),
+        pytest.param(["--cpus", "worker=9999"], ["9999 CPUs", "this machine"], id="cpus"),
+        pytest.param(["--gpus", "worker=64"], ["64 GPUs", "this machine"], id="gpus"),
         pytest.param(
-            ["--ps", "2", "--cpus-per-ps", "9999"],
-            ["1 chief (1 CPU)", "2 ps (9999 CPUs each)", "--cpus-per-ps"],
+            ["--ps", "2", "--cpus", "ps=9999"],
+            ["1 chief (1 CPU)", "2 ps (9999 CPUs each)", "--cpus ps=N"],
             id="ps",
         ),
         pytest.param(["--strategy", "tpu"], ["no TPU", "TPU_NAME"], id="tpu"),
@@ -226,6 +226,6 @@ def test_storage_that_cannot_be_written_is_exit_4(
 
 
 def test_failed_start_leaves_no_run_folder(raydist: Run, job_file: Write, tmp_path: Path) -> None:
-    raydist("submit", str(job_file()), "--address", "local", "--cpus-per-worker", "9999")
+    raydist("submit", str(job_file()), "--address", "local", "--cpus", "worker=9999")
     raydist("submit", str(job_file()), "--address", "127.0.0.1:1")
     assert not list(tmp_path.rglob("run.json"))

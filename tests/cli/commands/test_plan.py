@@ -36,7 +36,7 @@ def test_plan_prints_roles_and_a_tf_config_for_every_task_under_parameter_server
     raydist: Run, job_file: Write
 ) -> None:
     options = ("--strategy", "parameter_server", "--workers", "3", "--ps", "2", "--evaluator")
-    options += ("--cpus-per-worker", "1", "--cpus-per-ps", "0.5", "--address", "local")
+    options += ("--cpus", "worker=1", "--cpus", "ps=0.5", "--address", "local")
     code, out, _ = raydist("plan", str(job_file()), *options)
     assert code == 0
     assert [line for line in out.splitlines() if line.startswith(("role", "placement"))] == [
@@ -93,8 +93,7 @@ def test_plan_says_which_host_fits_which_role_and_why_not(capsys: pytest.Capture
         strategy=Strategy.PARAMETER_SERVER,
         workers=WorkerRange(minimum=2, maximum=2),
         ps=3,
-        gpus_per_worker=1,
-        memory_per_ps=12 << 30,
+        resources={"worker": {"gpus": 1}, "ps": {"memory": 12 << 30}},
         label_selector={"worker:zone": "a"},
     )
     show(made, is_json=False)
@@ -225,7 +224,7 @@ def test_plan_shows_the_arguments_of_a_script(raydist: Run, tmp_path: Path) -> N
     assert "worker/0 without TF_CONFIG" in out
 
 
-MANY = ("--workers", "1000", "--cpus-per-worker", "0.001", "--address", "local")
+MANY = ("--workers", "1000", "--cpus", "worker=0.001", "--address", "local")
 
 
 def test_plan_of_many_tasks_prints_the_cluster_once(raydist: Run, job_file: Write) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import raydist as package
 from raydist.cli.commands import rerun
+from raydist.cli.kept_job import kept_settings, submit_line
 from raydist.errors import SpecError
 from raydist.planning.describe import describe_job
 from raydist.spec.settings.options import OPTIONS
-from raydist.spec.settings.removed import REMOVED
+from raydist.spec.settings.removed import OF_ROLES, REMOVED
+from raydist.spec.settings.resolution import typed_values
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run
@@ -67,3 +71,96 @@ def test_older_run_that_had_set_it_is_shown_and_continued_with_a_note(
     assert f"the run had {name} {SET}" in notes[0]
     assert REMOVED[name].remedy in notes[0]
     assert notes[1] == ""
+
+
+AMOUNTS = {"cpus": 4, "memory": "8GiB", "gpus": 1, "resources": {"ssd": 1}}
+
+
+@pytest.mark.parametrize("name", OF_ROLES)
+@pytest.mark.parametrize("place", ["command line", "config", "decorator", "Python"])
+def test_amount_of_a_role_is_refused_with_the_line_to_write(
+    name: str, place: str, raydist: Run, job_file: Callable[..., Path]
+) -> None:
+    """What is told is accepted in the place of the old one."""
+    role, amount = OF_ROLES[name]
+    value = AMOUNTS[amount]
+    told = f"option '{name}' was removed; write "
+    where = ["-c", "config.yaml", "--address", "local"]
+    Path("config.yaml").write_text("")
+
+    def plan(*given: str, job: str = "") -> tuple[int, str]:
+        job_file(f"@raydist.job({job})")
+        code, _, err = raydist("plan", "job.py", *where, *given)
+        return code, err.partition(told)[2].partition(" (see")[0].strip()
+
+    line = ""
+    if place == "Python":
+        job_file()
+        with pytest.raises(SpecError) as caught:
+            package.plan("job.py", address="local", **{name: value})
+        line = str(caught.value).partition(told)[2]
+        assert typed_values(eval(f"dict({line})"))["resources"][role]
+        return
+    if place == "command line":
+        text = "ssd=1" if amount == "resources" else str(value)
+        code, line = plan(f"--{name.replace('_', '-')}", text)
+        new = plan(*shlex.split(line))
+    elif place == "config":
+        Path("config.yaml").write_text(yaml.safe_dump({name: value}))
+        code, line = plan()
+        Path("config.yaml").write_text(line)
+        new = plan()
+    else:
+        code, line = plan(job=f"{name}={value!r}")
+        new = plan(job=line)
+    assert code == 2
+    assert role in line
+    assert new[0] in (0, 2, 3), line  # a machine without GPUs, or a run without an evaluator
+    assert "removed" not in new[1]
+
+
+def test_amounts_of_several_roles_are_one_line(raydist: Run, job_file: Callable[..., Path]) -> None:
+    job_file("@raydist.job(cpus_per_ps=int('2'))")  # a value that only a run of the file tells
+    _, _, err = raydist("plan", "job.py")
+    assert "line 5: option 'cpus_per_ps' was removed; write resources={'ps': {'cpus': ...}}" in err
+    job_file()
+    Path("config.yaml").write_text("cpus_per_ps: 2\nmemory_per_ps: 8GiB\ncpus_per_data_worker: 1\n")
+    _, _, err = raydist("plan", "job.py", "-c", "config.yaml")
+    assert (
+        "options 'cpus_per_ps', 'memory_per_ps', 'cpus_per_data_worker' were removed; write resources: "
+        '{ps: {cpus: 2, memory: "8GiB"}, data-worker: {cpus: 1}}'
+    ) in err
+    _, _, err = raydist(
+        "plan", "job.py", "--cpus-per-ps=2", "--resources-per-worker", "a=1", "--workers", "2"
+    )
+    assert "write --cpus ps=2 --resources worker=a:1 (see" in err
+
+
+def test_older_run_with_amounts_of_roles_is_shown_and_continued(
+    raydist: Run, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = describe_job(package.plan(str(job_file()), address="local", name="old").job)
+    del spec["resources"]
+    unset = {"cpus": 1.0, "memory": None, "gpus": None, "resources": {}}
+    spec.update({name: unset[amount] for name, (_, amount) in OF_ROLES.items()} | {"gpus_per_evaluator": 0})
+    spec.update({"cpus_per_worker": 2.0, "memory_per_ps": 1 << 30, "resources_per_worker": {"ssd": 1.0}})
+    for run, kept in (("old", spec), ("new", kept_settings({**spec, "cpus_per_worker": 1.0}))):
+        storage = open_run("raydist_runs", run=run)
+        RunRecordStore(storage).replace(make_record(storage, state="FAILED", attempts=1, spec=kept))
+    given: list[Any] = []
+    monkeypatch.setattr(rerun.running, "run_job", lambda *_, **options: given.append(options) or 0)
+    code, _, err = raydist("resume", "old", "--cpus", "ps=3")
+    assert (code, err) == (0, "")
+    kept = given[-1]["config"]
+    assert kept["resources"]["worker"] == {**unset, "cpus": 2.0, "resources": {"ssd": 1.0}}
+    assert kept["resources"]["ps"]["memory"] == 1 << 30
+    assert given[-1]["resources"] == {"ps": {"cpus": "3"}}
+    _, out, _ = raydist("describe", "old")
+    assert "worker.cpus" in out
+    assert "chief.cpus" not in out
+    _, out, _ = raydist("diff", "old", "new")
+    assert [line.split() for line in out.splitlines() if "worker.cpus" in line] == [
+        ["options", "worker.cpus", "2", "1"]
+    ]
+    words = " --cpus worker=2 --memory ps=1073741824 --resources worker=ssd:1"
+    assert words in submit_line("job.py", kept_settings(spec), defaults={})

@@ -13,6 +13,7 @@ import pytest
 
 from raydist import api
 from raydist.cli import main
+from raydist.cli.job_options import given_options
 from raydist.planning.describe import describe_job
 from raydist.runtime.task.code_archive import pack
 from raydist.spec.params import ParamTexts
@@ -34,7 +35,7 @@ def train(ctx): ...
 OPTIONS: dict[str, Any] = {
     **{"workers": 1, "timeout": None, "keep": 3, "seed": 7, "export": False},
     **{"env": {"OPEN": "a b"}, "runtime_env": {"pip": ["einops"]}},
-    **{"memory_per_worker": "1MiB", "memory_retry": "1.5x", "resources_per_worker": {"ssd": 0.5}},
+    **{"resources": {"worker": {"memory": "1MiB", "resources": {"ssd": 0.5}}}, "memory_retry": "1.5x"},
     "label_selector": {},
 }
 PARAMS = {"epochs": 5, "word": "it's", "shape": ["x", 1], "api_key": "hush"}
@@ -128,11 +129,7 @@ def test_options_of_the_printed_command_are_those_of_the_run(
     assert main.run(shlex.split(download)[1:]) == 0
     command = main.cli.get_command(None, "submit")  # type: ignore[arg-type]
     parsed = command.make_context("submit", shlex.split(submit)[2:]).params  # type: ignore[union-attr]
-    options = {
-        name: value for name, value in parsed.items() if value not in (None, ()) and name != "param_texts"
-    }
-    for name in ("job", "is_module", "is_json", "dry_run", "config"):
-        options.pop(name, None)
+    options = given_options(parsed)
     texts = ParamTexts.parse(parsed["param_texts"])
     job = api.plan(parsed["job"], params=texts, **{**options, "address": "local"}).job
     was = json.loads(kept.read_text(kept.record))["spec"]

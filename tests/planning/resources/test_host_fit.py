@@ -71,11 +71,11 @@ def test_each_role_asks_for_its_own() -> None:
         strategy=Strategy.PARAMETER_SERVER,
         workers=workers(2),
         ps=1,
-        gpus_per_worker=1,
-        memory_per_worker=8 * GIB,
-        resources_per_worker={"ssd": 1.0},
+        resources={
+            "worker": {"gpus": 1, "memory": 8 * GIB, "resources": {"ssd": 1.0}},
+            "ps": {"memory": 2 * GIB},
+        },
         accelerator_type="A100",
-        memory_per_ps=2 * GIB,
         label_selector={"zone": "in(a,b)", "ps:zone": "b", "worker:disk": "nvme"},
     )
     asked = {role.task_type: role.resources for role in made.roles}
@@ -104,11 +104,14 @@ def test_each_role_asks_for_its_own() -> None:
     ("asked", "sentence"),
     [
         (
-            {"memory_per_worker": 64 * GIB},
+            {"resources": {"worker": {"memory": 64 * GIB}}},
             r"no host fits a worker: big \(needs 64 GiB of memory, has 32 GiB of memory\), small \(needs .*; "
-            r"ask for .* less with --cpus-per-worker, --gpus-per-worker or --memory-per-worker",
+            r"ask for .* less with --cpus worker=N, --gpus worker=N or --memory worker=SIZE",
         ),
-        ({"resources_per_worker": {"tape": 1.0}}, r"needs 1 tape, has 0 tape.* or --resources-per-worker"),
+        (
+            {"resources": {"worker": {"resources": {"tape": 1.0}}}},
+            r"needs 1 tape, has 0 tape.* or --resources worker=tape:N",
+        ),
         ({"accelerator_type": "H100"}, r"needs H100, has none.*or --accelerator-type"),
         ({"label_selector": {"zone": "c"}}, r"needs label zone=c, has a.*or --label-selector"),
     ],
@@ -120,17 +123,17 @@ def test_what_no_host_has_is_refused_with_the_reason(asked: dict[str, Any], sent
 
 def test_tasks_that_fit_alone_but_not_together_are_refused() -> None:
     with pytest.raises(ClusterError, match="can never fit") as caught:
-        plan(BOTH, workers=workers(5), memory_per_worker=8 * GIB)
+        plan(BOTH, workers=workers(5), resources={"worker": {"memory": 8 * GIB}})
     assert "no host fits" not in str(caught.value)
-    assert plan(BOTH, workers=workers(4), memory_per_worker=8 * GIB).num_workers == 4
+    assert plan(BOTH, workers=workers(4), resources={"worker": {"memory": 8 * GIB}}).num_workers == 4
 
 
 def test_embedded_ray_has_the_resources_that_are_only_names() -> None:
     host = Host(name="this machine", num_cpus=2, memory_bytes=16 * GIB)
     laptop = Inventory(hosts=(host,), is_embedded=True)
-    made = plan(laptop, workers=workers(2), resources_per_worker={"ssd": 1.0, "part": 0.75})
+    made = plan(laptop, workers=workers(2), resources={"worker": {"resources": {"ssd": 1.0, "part": 0.75}}})
     assert made.embedded_resources == {"ssd": 2.0, "part": 2}
-    assert plan(laptop, memory_per_worker=GIB).embedded_resources == {"memory": 16.0 * GIB}
+    assert plan(laptop, resources={"worker": {"memory": GIB}}).embedded_resources == {"memory": 16.0 * GIB}
     assert plan(LAPTOP).embedded_resources == {}
     assert describe_hosts(made)[0]["roles"]["worker"] == {"fits": 2, "lacks": None}
     with pytest.raises(ClusterError, match=r"this machine \(needs A100, has none\)"):

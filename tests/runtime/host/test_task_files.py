@@ -75,8 +75,9 @@ class TestOutput:
             write(files.output_dir, {"log.csv": task, "step-3/weights": task})
             files.store_output()
         storage.write_text(f"{storage.working_files}/model.keras", "model")
+        storage.write_text(f"{storage.earlier_files}/old.keras", "old")
         assert set(read(storage)) == {
-            *("log.csv", "step-3/weights", "working_dir/model.keras"),
+            *("log.csv", "step-3/weights", "working_dir/model.keras", "earlier_attempts/old.keras"),
             *("worker-1/log.csv", "worker-1/step-3/weights"),
         }
         for task in ("worker/0", "worker/1"):
@@ -89,7 +90,10 @@ class TestOutput:
             assert found == {"log.csv": task, "weights": task}
             (again.output_dir / "log.csv").unlink()
             again.store_output()
-        assert set(read(storage)) == {"step-3/weights", "working_dir/model.keras", "worker-1/step-3/weights"}
+        assert set(read(storage)) == {
+            *("step-3/weights", "working_dir/model.keras", "earlier_attempts/old.keras"),
+            "worker-1/step-3/weights",
+        }
 
     def test_folder_is_not_made_unless_it_is_asked_for(self, tmp_path: Path) -> None:
         files = TaskFiles(scratch(tmp_path), target("s3://nowhere/runs"), is_chief=True)
@@ -141,6 +145,29 @@ class TestWorkingFolder:
             "data/ (1 file, 3 B), config.yaml, model.keras"
         )
         assert files.store_rest() == sentence
+
+    def test_what_only_an_earlier_attempt_wrote_is_set_aside_and_named(
+        self, tmp_path: Path, storage_uri: str, storage: RunStorage
+    ) -> None:
+        for attempt, written in enumerate(
+            (
+                {"log.csv": "0", "logs/events.0": "x", "later": "0"},
+                {"log.csv": "1"},
+                {"later": "2", "new": "2"},
+            )
+        ):
+            folder = scratch(tmp_path, f"attempt-{attempt}")
+            files = TaskFiles(folder, target(storage_uri, attempt=attempt), is_chief=True)
+            files.watch_working_folder(folder / "code")
+            write(folder / "code", written)
+            sentence = files.keep_working_files()
+            assert files.store_rest() == sentence
+            assert read(storage, storage.working_files) == written
+        assert read(storage, storage.earlier_files) == {"log.csv": "1", "logs/events.0": "x"}
+        assert sentence is not None
+        assert sentence.endswith(
+            "; output/earlier_attempts holds what only earlier attempts wrote: log.csv, logs/ (1 file, 1 B)"
+        )
 
     def test_other_tasks_keep_none(self, tmp_path: Path) -> None:
         folder = scratch(tmp_path)

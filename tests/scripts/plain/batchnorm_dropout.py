@@ -1,4 +1,4 @@
-# check: workers=2,4,4,2 keras=3,legacy plain=no virtual_replicas=4
+# check: workers=2 keras=3,legacy plain=no virtual_replicas=4 kill=15
 """Layers that depend on the whole batch, or on chance."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy rtol=1e-4
+# check: workers=2,3 keras=3,legacy rtol=1e-4 kill=20
 """Layers with weights and state of their own, a metric, a loss and an optimizer of one's own."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy rtol=1e-5
+# check: workers=2,3 keras=3,legacy rtol=1e-5 kill=3lines
 """A GAN as a plain class with a tf.function of its own, as TensorFlow's DCGAN tutorial has it."""
 
 import os

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy
+# check: workers=2,3 keras=3,legacy kill=60
 """Data from Python generators, from a Sequence, and from tf.data's from_generator."""
 
 import math

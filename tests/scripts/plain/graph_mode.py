@@ -1,4 +1,4 @@
-# check: workers=2 keras=3 rtol=1e-4
+# check: workers=2 keras=3 rtol=1e-4 kill=8
 """Code of TensorFlow 1 beside Keras: a graph and a session of its own."""
 
 import tensorflow as tf

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3 rtol=1e-3
+# check: workers=2 keras=3 rtol=1e-3 kill=20
 """Keras models in scikit-learn: cross_val_score, a pipeline and a grid search."""
 
 import keras

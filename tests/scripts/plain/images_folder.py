@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=legacy,3 rtol=1e-4
+# check: workers=2,3 keras=legacy,3 rtol=1e-4 kill=25
 """Classifies images of a folder, as the image tutorials do; the images are written first."""
 
 import os

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-4
+# check: workers=2 keras=3,legacy rtol=1e-4 kill=200
 """Cross-validation: ten models one after another."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-4
+# check: workers=2 keras=3,legacy rtol=1e-4 kill=30
 """Data by threads and processes: a pool that prepares, a Sequence that loads, a queue in a generator."""
 
 import multiprocessing

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=2e-2
+# check: workers=2 keras=3,legacy rtol=2e-2 kill=30
 """Mixed precision of both kinds, with the policy set for all layers."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=2,mirrored keras=3,legacy plain=no
+# check: workers=2,mirrored keras=3,legacy plain=no virtual_replicas=4 kill=20
 """A convnet with BatchNormalization and Dropout, which take each replica's own rows."""
 
 import numpy as np

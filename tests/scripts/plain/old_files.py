@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-4
+# check: workers=2 keras=3,legacy rtol=1e-4 kill=25
 """An absolute folder that is there already with the files of an earlier training, and pathlib paths."""
 
 import tempfile

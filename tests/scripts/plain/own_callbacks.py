@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy
+# check: workers=2,3 keras=3,legacy kill=40
 """Callbacks of one's own: predictions at each epoch's end, a count of batches, a stop at a target."""
 
 import os

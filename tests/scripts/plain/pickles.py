@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-4
+# check: workers=2 keras=3,legacy rtol=1e-4 kill=8
 """Leaves what people leave: pickles, joblib files, json of the history, logs by logging, text and arrays."""
 
 import json

@@ -1,4 +1,4 @@
-# check: workers=2,2,3 keras=3,legacy,3
+# check: workers=2,2,3 keras=3,legacy,3 kill=22
 """Saves a model in each format, loads each, and trains on after loading."""
 
 import json

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy rtol=1e-4
+# check: workers=2,3 keras=3,legacy rtol=1e-4 kill=140
 """Several models in one script, made in functions, and one that is trained on another's predictions."""
 
 import numpy as np

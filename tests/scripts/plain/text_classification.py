@@ -1,4 +1,4 @@
-# check: workers=2,mirrored keras=3,legacy
+# check: workers=2,mirrored keras=3,legacy kill=25
 """Tells good reviews from bad ones: TextVectorization and an Embedding."""
 
 import random

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-4
+# check: workers=2 keras=3,legacy rtol=1e-4 kill=30
 """tf.train.CheckpointManager and a summary writer beside fit, in relative and in absolute folders."""
 
 import os

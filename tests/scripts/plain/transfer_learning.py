@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-3
+# check: workers=2 keras=3,legacy rtol=1e-3 kill=20
 """Transfer learning: freeze, fit, unfreeze, compile anew with a small rate, fit."""
 
 import numpy as np

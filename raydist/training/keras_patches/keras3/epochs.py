@@ -17,7 +17,15 @@ from raydist.known_versions import version_of
 from raydist.training import tf_private
 from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
-from raydist.training.input import cut, py_datasets, recipes, shuffle_seeds, sources, worker_order
+from raydist.training.input import (
+    cut,
+    drawn_batches,
+    py_datasets,
+    recipes,
+    shuffle_seeds,
+    sources,
+    worker_order,
+)
 from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.replicas.accumulation import BatchGroups
 from raydist.training.stepping import fit_session, step_calls
@@ -101,17 +109,20 @@ class ReplicaEpochs(TFEpochIterator):
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
         self.element_spec = sources.element_spec(dataset)
+        if batches:
+            what = "call" if session is None else "fit"
+            worker_order.check_batches(batches, distribute_strategy, name=f"the data of this {what}")
         if session is not None:
-            if batches:
-                worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
             session.element_spec = self.element_spec
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
         self._packer = fit_session.packer_of(session, self.steps_per_execution, distribute_strategy)
         # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
         is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_on_chief
-        self._given_dataset = None
+        self._given_dataset = self._drawn = None
         if not is_whole:
             self._given_dataset = dataset
+            if not is_fixed and getattr(self.data_adapter, "enqueuer", None) is None:
+                self._drawn = drawn_batches.of_python(dataset, distribute_strategy)
             unread = shuffle_seeds.Unread.AFTER_PASS
             dataset = cut.cut_for_replicas(
                 dataset,
@@ -139,13 +150,20 @@ class ReplicaEpochs(TFEpochIterator):
         # Not what Keras counted in the epoch before: this one may have more, or fewer.
         num_steps = self.steps_per_epoch or self.data_adapter.num_batches
         yield from self._until_exhausted() if num_steps is None else self._exact_steps(num_steps)
+        if self._drawn is not None:
+            self._drawn.end_epoch()
         self.data_adapter.on_epoch_end()
 
     def _exact_steps(self, num_steps: int) -> Iterator[_Call]:
         # A resumed run begins inside its first epoch.
         step, epoch, self._start = self._start.step, self._start.epoch, sources.Start()
-        if self._current_iterator is None or self.steps_per_epoch is None:
+        is_new_pass = self._current_iterator is None or self.steps_per_epoch is None
+        if self._drawn is not None:
+            is_resumed = step or epoch
+            self._drawn.begin_epoch(None if is_resumed else num_steps, is_new_pass=is_new_pass)
+        if self._drawn is not None or is_new_pass:
             self._current_iterator = iter(self._get_iterator())
+        if is_new_pass:
             self._steps_seen = step
             self._steps_before = 0  # of earlier epochs, that a resumed run has in the same pass over the data
             if self.steps_per_epoch and self._num_batches:
@@ -194,6 +212,8 @@ class ReplicaEpochs(TFEpochIterator):
     def _until_exhausted(self) -> Iterator[_Call]:
         # Data that TensorFlow shards restart from the beginning after a restore; their steps are counted on.
         step, self._start = self._start.step, sources.Start()
+        if self._drawn is not None:
+            self._drawn.begin_epoch(None, is_new_pass=True)
         iterator = iter(self._get_iterator())
         while True:
             # Keras shows it as the number of batches once this call has found none left.

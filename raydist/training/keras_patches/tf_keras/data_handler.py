@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
 from tf_keras.src.engine import data_adapter
 
 from raydist.training import tf_private
 from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.cluster.strategy import is_parameter_server
-from raydist.training.input import cut, py_datasets, shuffle_seeds, sources
+from raydist.training.input import cut, drawn_batches, py_datasets, shuffle_seeds, sources
+from raydist.training.input.drawn_batches import DrawnBatches
 from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import batch_slices
@@ -32,6 +34,7 @@ class _Pass:
       batches: Of a pass over the data, where several make up a step; None where it is not known.
       passed: Steps of earlier epochs in the same pass.
       unread: The dataset of which tf_keras makes an iterator at first that nobody reads.
+      drawn: What is drawn of a generator, or a Sequence; None of other data.
       packer: Which steps go into a call.
       call: That of the epoch.
       is_padded: Whether TensorFlow can make batches for replicas that have none, as it does in other calls
@@ -44,6 +47,7 @@ class _Pass:
     batches: int | None
     passed: int = 0
     unread: Any = None
+    drawn: DrawnBatches | None = None
     packer: Any = None
     call: Any = None
     is_padded: bool = True
@@ -74,6 +78,17 @@ class ReplicaDataHandler(data_adapter.DataHandler):
     _inferred_steps: int | None  # from here on tf_keras's
     _dataset: Any
     _initial_step: int
+    _is_drawn_here: bool
+
+    @overrides(
+        "self x ...",
+        because="what threads and processes of tf_keras draw cannot be limited",
+    )
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = inspect.signature(super().__init__).bind(*args, **kwargs).arguments
+        threaded = given.get("workers", 1) > 1 or given.get("use_multiprocessing", False)
+        self._is_drawn_here = not (threaded or isinstance(given.get("x"), tf.data.Dataset))
+        super().__init__(*args, **kwargs)
 
     @overrides(
         "self strategy x steps_per_epoch class_weight distribute",
@@ -107,6 +122,8 @@ class ReplicaDataHandler(data_adapter.DataHandler):
                 build.build_ahead(self._model)
             check_sizes(strategy, dataset, num_steps=at.steps)
         if distribute and not is_whole and not data_adapter._is_distributed_dataset(dataset):
+            if self._is_drawn_here:
+                at.drawn = drawn_batches.of_python(dataset, strategy)
             is_made_again = self._adapter.should_recreate_iterator()
             # Steps that the user gives may be more than there are in one pass through all epochs.
             endless = at.steps is not None and (is_made_again or steps_per_epoch is None)
@@ -139,9 +156,13 @@ class ReplicaDataHandler(data_adapter.DataHandler):
             for epoch in range(self._initial_epoch, self._epochs):
                 if self._insufficient_data:  # Set by `catch_stop_iteration`.
                     break
-                if data_iterator is None or at.is_whole or self._adapter.should_recreate_iterator():
-                    if data_iterator is not None:
-                        at.passed = 0
+                is_new_pass = data_iterator is None or at.is_whole or self._adapter.should_recreate_iterator()
+                if is_new_pass and data_iterator is not None:
+                    at.passed = 0
+                if at.drawn is not None:
+                    is_resumed = epoch == self._initial_epoch and self._initial_step
+                    at.drawn.begin_epoch(None if is_resumed else at.steps, is_new_pass=is_new_pass)
+                if at.drawn is not None or is_new_pass:
                     data_iterator = iter(self._dataset)
                 is_shared = self._model.distribute_strategy.num_replicas_in_sync > 1
                 at.call = step_calls.StepCall(data_iterator, 1, is_shared=is_shared)
@@ -184,6 +205,8 @@ class ReplicaDataHandler(data_adapter.DataHandler):
             if count < asked:
                 self._steps_per_execution.assign(asked)
         at.passed += self._current_step
+        if at.drawn is not None and not self._insufficient_data:
+            at.drawn.end_epoch()
 
 
 def _pass_of(
