@@ -18,7 +18,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import get_completion_class
 
-from raydist.cli.removed_commands import line_instead
+from raydist.cli.former_commands import line_instead
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import MistakeError, RaydistError, RunCancelledError
@@ -97,9 +97,6 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if not args[0].startswith("-") and args[0] not in COMMANDS:
-            if new := line_instead(args[0], redact_arguments(args[1:])):
-                told = f"command {args[0]!r} was removed; write raydist {shlex.join(new)}"
-                raise click.UsageError(told, ctx=ctx)
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(COMMANDS)}"
             raise click.UsageError(f"no command {args[0]!r}; {remedy}", ctx=ctx)
@@ -165,6 +162,7 @@ def _check_folder() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code; every error that is not a bug ends up as one sentence."""
     code = 0
+    arguments = _in_new_words(arguments)
     try:
         standard_streams.check_open()
         code = _run_command(arguments, is_json=output.wants_json(arguments))
@@ -173,6 +171,16 @@ def run(arguments: Sequence[str]) -> int:
         if not error.is_unread:  # else its reader has what it wants, as `| head` has
             return code or output.print_raydist_error(error, is_json=False)
     return code
+
+
+def _in_new_words(arguments: Sequence[str]) -> Sequence[str]:
+    """Returns a former command as that of today, and tells it."""
+    new = line_instead(arguments[0], arguments[1:]) if arguments else None
+    if new is None:
+        return arguments
+    told = shlex.join(redact_arguments(new))
+    output.show(f"note: raydist {arguments[0]} is now written raydist {told}", is_error=True)
+    return new
 
 
 def _run_command(arguments: Sequence[str], *, is_json: bool) -> int:
@@ -279,7 +287,7 @@ def main() -> NoReturn:
     """Runs the command that the process was started with, and ends the process."""
     standard_streams.prepare()
     hide_secrets()
-    arguments = sys.argv[1:]
+    arguments = _in_new_words(sys.argv[1:])
     # A signal that waits would be lost in the supervisor.
     if arguments[:1] not in _SUPERVISED or signal.SIGINT in signal.sigpending():
         sys.exit(run(arguments))

@@ -1,4 +1,4 @@
-"""Commands that raydist no longer has, each with the line that does the same."""
+"""Former commands, which are taken as the line that does the same today."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def line_instead(command: str, arguments: Sequence[str]) -> list[str] | None:
-    """Returns the words after `raydist` that do the same; None for a command that never was."""
+    """Returns the words after `raydist` that do the same; None for any other command."""
     words = list(arguments)
     match command:
         case "describe":
