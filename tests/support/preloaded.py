@@ -175,8 +175,8 @@ def _become(asked: dict[str, Any]) -> dict[str, Any]:
     os.environ.update(asked["environ"])
     tempfile.tempdir = None
     np.random.seed()  # Python's own generator does so by itself
-    if (action := os.environ.get("PYTHONWARNINGS")) is not None:  # which Python reads when it starts
-        warnings.simplefilter(action)  # type: ignore[arg-type]
+    if options := os.environ.get("PYTHONWARNINGS"):  # which Python reads when it starts
+        warnings._processoptions(options.split(","))  # type: ignore[attr-defined]
     request: dict[str, Any] = asked["request"]
     return request
 
