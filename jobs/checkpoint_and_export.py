@@ -2,7 +2,7 @@
 
 raydist submit jobs/checkpoint_and_export.py --name calm
 raydist submit jobs/checkpoint_and_export.py --name killed -p kill_at_step=30
-raydist checkpoints killed
+raydist status killed --checkpoints
 
 Both runs end with the same loss: the second one continues from its last checkpoint, with new processes.
 Without the param, `raydist chaos killed --kill worker/1 --at-step 30` in another shell kills too. A run that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from raydist.errors import MistakeError, SpecError
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.params import ParamTexts
 from raydist.spec.quantities import parse_duration
+from raydist.spec.secrecy import redact_arguments
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
-from raydist.spec.settings.removed import OF_ROLES, removed_option, removed_words
+from raydist.spec.settings.removed import removed_option, words_of_roles
 from raydist.spec.settings.roles import RESOURCES, settings_of
 from raydist.spec.text import suggest
 
@@ -286,15 +288,17 @@ USUAL: Mapping[str, Mapping[str, str]] = {
         "timeout": "--timeout 2h",
     },
 }
-_OUTPUT = ("csv_path", "plot_path", "is_csv", "is_json", "task", "dry_run", "help", "help_all")
+_OUTPUT = ("csv_path", "plot_path", "is_csv", "is_json", "task", "help", "help_all")
 _IS_ALL = "raydist.help_all"
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
         ctx.meta[_IS_ALL] = True
-        click.echo(ctx.get_help())
-        ctx.exit()
+        usual = ctx.command.get_help_option(ctx)
+        assert usual is not None
+        assert usual.callback is not None
+        usual.callback(ctx, param, is_asked)
 
 
 class RunCommand(click.Command):
@@ -315,11 +319,17 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index(REST) if REST in args else len(args)
+        words, renamed = words_of_roles(args[:end])
+        if renamed:
+            click.echo(f"note: {renamed}", err=True)
         try:
-            rest = super().parse_args(ctx, with_words(args[:end]))
+            rest = super().parse_args(ctx, with_words(words))
         except click.NoSuchOption as error:
             name = error.option_name.lstrip("-").replace("-", "_")
-            told = removed_words(args[:end]) if name in OF_ROLES else removed_option(name)
+            told = removed_option(name)
+            if name == "dry_run" and self.name == "submit":
+                words = redact_arguments([word for word in args if word != "--dry-run"])
+                told = f"option 'dry_run' was removed; write raydist plan {shlex.join(words)}"
             if told:
                 raise click.UsageError(told, ctx) from None
             message = f"{error.message.removesuffix('.')}; options of a script come after {REST}"

@@ -8,14 +8,17 @@ import difflib
 import importlib
 import os
 import re
+import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.shell_completion import get_completion_class
 
+from raydist.cli.removed_commands import line_instead
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import MistakeError, RaydistError, RunCancelledError
@@ -24,46 +27,48 @@ from raydist.runtime.host.ray_session import sweep_host
 from raydist.spec.secrecy import redact_arguments
 from raydist.spec.text import nearest
 
-# Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.
-COMMANDS = {
-    "submit": "raydist.cli.commands.submit:submit",
-    "plan": "raydist.cli.commands.submit:plan",
-    "search": "raydist.cli.commands.search",
-    "list": "raydist.cli.commands.list_runs",
-    "status": "raydist.cli.commands.status:status",
-    "describe": "raydist.cli.commands.status:describe",
-    "diff": "raydist.cli.commands.diff",
-    "logs": "raydist.cli.commands.logs",
-    "metrics": "raydist.cli.commands.metrics",
-    "checkpoints": "raydist.cli.commands.status:checkpoints",
-    "report": "raydist.cli.commands.pages:report",
-    "ui": "raydist.cli.commands.pages:ui",
-    "tensorboard": "raydist.cli.commands.pages:tensorboard",
-    "reproduce": "raydist.cli.commands.rerun:reproduce",
-    "verify": "raydist.cli.commands.verify",
-    "scale": "raydist.cli.commands.studies.scale",
-    "compare": "raydist.cli.commands.studies.compare",
-    "resume": "raydist.cli.commands.rerun:resume",
-    "stop": "raydist.cli.commands.live_runs:stop",
-    "wait": "raydist.cli.commands.status:wait",
-    "download": "raydist.cli.commands.download",
-    "predict": "raydist.cli.commands.models:predict",
-    "export": "raydist.cli.commands.models:export",
-    "delete": "raydist.cli.commands.delete",
-    "stacks": "raydist.cli.commands.live_runs:stacks",
-    "profile": "raydist.cli.commands.live_runs:profile",
-    "chaos": "raydist.cli.commands.live_runs:chaos",
-    "doctor": "raydist.cli.commands.doctor",
-    "up": "raydist.cli.commands.standing_ray:up",
-    "down": "raydist.cli.commands.standing_ray:down",
-    "guide": "raydist.cli.commands.guide:guide",
-    "completion": "raydist.cli.commands.guide:completion",
+# By what one wants to do. Loaded when called, because `raydist plan` ends within a second and `status` needs
+# no Ray.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Run a job": {
+        "submit": "raydist.cli.commands.submit:submit",
+        "plan": "raydist.cli.commands.submit:plan",
+        "search": "raydist.cli.commands.search",
+        "compare": "raydist.cli.commands.studies.compare",
+        "resume": "raydist.cli.commands.rerun:resume",
+        "reproduce": "raydist.cli.commands.rerun:reproduce",
+        "wait": "raydist.cli.commands.status:wait",
+        "stop": "raydist.cli.commands.live_runs:stop",
+    },
+    "Look at runs": {
+        "list": "raydist.cli.commands.list_runs",
+        "status": "raydist.cli.commands.status:status",
+        "logs": "raydist.cli.commands.logs",
+        "metrics": "raydist.cli.commands.metrics",
+        "diff": "raydist.cli.commands.diff",
+        "ui": "raydist.cli.commands.pages:ui",
+        "tensorboard": "raydist.cli.commands.pages:tensorboard",
+        "stacks": "raydist.cli.commands.live_runs:stacks",
+        "profile": "raydist.cli.commands.live_runs:profile",
+    },
+    "Use the result": {
+        "predict": "raydist.cli.commands.models:predict",
+        "export": "raydist.cli.commands.models:export",
+        "download": "raydist.cli.commands.download",
+        "delete": "raydist.cli.commands.delete",
+    },
+    "Clusters": {
+        "doctor": "raydist.cli.commands.doctor",
+        "up": "raydist.cli.commands.standing_ray:up",
+        "down": "raydist.cli.commands.standing_ray:down",
+        "chaos": "raydist.cli.commands.live_runs:chaos",
+    },
+    "Help": {"guide": "raydist.cli.commands.guide:guide"},
 }
+COMMANDS = {name: place for group in GROUPS.values() for name, place in group.items()}
 
 # Ray ends a process that is connected to it when Ray itself dies.
-_SUPERVISED = tuple(
-    [name] for name in ("submit", "search", "resume", "reproduce", "verify", "scale", "compare", "predict")
-)
+_SUPERVISED = tuple([name] for name in ("submit", "search", "resume", "reproduce", "compare", "predict"))
 
 
 class _LazyGroup(click.Group):
@@ -73,11 +78,13 @@ class _LazyGroup(click.Group):
         return list(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        commands = {name: self.get_command(ctx, name) for name in COMMANDS}
-        # click would cut the summaries off.
-        rows = [(name, first_sentence(command.help)) for name, command in commands.items() if command]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        width = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            commands = {name.ljust(width): self.get_command(ctx, name) for name in group}
+            # click would cut the summaries off.
+            rows = [(name, first_sentence(command.help)) for name, command in commands.items() if command]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -90,6 +97,9 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if not args[0].startswith("-") and args[0] not in COMMANDS:
+            if new := line_instead(args[0], redact_arguments(args[1:])):
+                told = f"command {args[0]!r} was removed; write raydist {shlex.join(new)}"
+                raise click.UsageError(told, ctx=ctx)
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(COMMANDS)}"
             raise click.UsageError(f"no command {args[0]!r}; {remedy}", ctx=ctx)
@@ -101,6 +111,20 @@ def first_sentence(text: str | None) -> str:
     return (text or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
 
 
+SHELLS = ("bash", "zsh", "fish")
+# What click looks for in the environment when the shell asks.
+VARIABLE = "_RAYDIST_COMPLETE"
+
+
+def _show_completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
+    if shell is None or ctx.resilient_parsing:
+        return
+    found = get_completion_class(shell)
+    assert found is not None
+    output.show(found(ctx.command, {}, "raydist", VARIABLE).source())
+    ctx.exit()
+
+
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -108,6 +132,15 @@ def first_sentence(text: str | None) -> str:
 )
 @click.version_option(
     package_name="raydist", prog_name="raydist", message="%(prog)s %(version)s", help="Show the version."
+)
+@click.option(
+    "--completion",
+    metavar="bash|zsh|fish",
+    type=click.Choice(SHELLS),
+    is_eager=True,
+    expose_value=False,
+    callback=_show_completion,
+    help="Print the completion script of a shell and exit.",
 )
 def cli() -> None:
     """Run TensorFlow training that uses tf.distribute on a Ray cluster.

@@ -34,7 +34,7 @@ def run_list(storage: Storage, problems: Problems) -> list[dict[str, Any]]:
 def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, Any]:
     """Returns the runs of a study, the best first, each with its value of the metric and its params.
 
-    With them is what `raydist scale` or `compare` has found of them.
+    With them is what `raydist compare` has found of them.
 
     The metric is the search's. Where runs share a study without one, it is that of each run's best value.
     Params that are the same in all runs are left out.

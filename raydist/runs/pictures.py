@@ -1,4 +1,4 @@
-"""Pictures of what `raydist scale` and `compare` have measured, as SVG."""
+"""Pictures of what `raydist compare` has measured, as SVG."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def check_can_verify(run: str, spec: Mapping[str, Any], *, workers: int) -> None
     if workers > replicas:
         raise MistakeError(
             f"workers is {workers}, but run {run} has {replicas} virtual replicas, and each worker computes "
-            f"at least one; use --workers {replicas} or fewer"
+            f"at least one; use --verify {replicas} or fewer"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 _Value = TypeVar("_Value")
-# Begins a note that asks nothing of the user. `describe` and JSON have it, other views leave it out.
+# Begins a note that asks nothing of the user. `status --all` and JSON have it, other views leave it out.
 DETAIL = "detail: "
 
 

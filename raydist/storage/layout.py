@@ -162,7 +162,7 @@ class RunLayout:
         return f"{self.checkpoint(step=step, attempt=attempt)}/{_COMMIT_MARKER}"
 
     def verification(self, name: str) -> str:
-        """A storage of its own, with the runs that `raydist verify` repeats this one by."""
+        """A storage of its own, with the runs that `raydist reproduce --verify` repeats this one by."""
         return f"{self.run}/verify/{name}"
 
     @staticmethod

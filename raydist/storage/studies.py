@@ -92,7 +92,7 @@ class StudyStore:
         return (metric, Direction(mode)) if is_known else None
 
     def keep_comparison(self, name: str, comparison: Mapping[str, Any]) -> None:
-        """Stores what `scale` or `compare` has found of the runs of a study, as plain data.
+        """Stores what `compare` has found of the runs of a study, as plain data.
 
         Raises StorageError where storage cannot be written.
         """

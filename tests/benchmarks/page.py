@@ -1,4 +1,4 @@
-"""`raydist report` of a run with a million metric rows: seconds, memory, and the size of the file.
+"""`raydist download RUN page` of a run with a million metric rows: seconds, memory, and the size of the file.
 
     python -m tests.benchmarks.page [--rows 1000000] [--repeats 5] [--browser]
 
@@ -28,8 +28,9 @@ ZOOMS = ((0.0, 1.0), (0.2, 0.8), (0.4, 0.5), (0.45, 0.451))
 
 
 def report_once(folder: str, file: Path) -> tuple[float, float, float]:
-    """Returns wall time, CPU time and the highest resident memory in MB of one `raydist report`."""
-    command = [sys.executable, "-m", "raydist.cli.main", "report", "written", "--storage", folder, "-o", file]
+    """Returns wall time, CPU time and the highest resident memory in MB of one download of the page."""
+    page = ("download", "written", "page", file, "--storage", folder)
+    command = [sys.executable, "-m", "raydist.cli.main", *page]
     started_s = time.perf_counter()
     process = subprocess.Popen(
         [*map(str, command)],

@@ -259,7 +259,7 @@ def time_commands(num_tasks: int, folder: Path) -> None:
         "status": ("status", f"of-{num_tasks}", *storage),
         "status --json": ("status", f"of-{num_tasks}", "--json", *storage),
         "list": ("list", *storage),
-        "report": ("report", f"of-{num_tasks}", "-o", str(folder / "report.html"), *storage),
+        "report": ("download", f"of-{num_tasks}", "page", str(folder / "report.html"), *storage),
     }
     for name, arguments in commands.items():
         took = []

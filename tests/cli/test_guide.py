@@ -70,7 +70,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 def all_options() -> set[str]:
     top = click.Context(main.cli, info_name="raydist")
-    found = {"--help", "--version"}
+    found = {"--help", *(word for option in main.cli.params for word in option.opts)}
     for name in main.cli.list_commands(top):
         command = main.cli.get_command(top, name)
         assert command is not None
@@ -298,7 +298,7 @@ def test_error_of_a_run_names_the_page_unless_it_is_the_users_own(
     ]
 
 
-@pytest.mark.parametrize("command", ["submit", "plan", "resume", "chaos", "checkpoints", "doctor"])
+@pytest.mark.parametrize("command", ["submit", "plan", "resume", "chaos", "status", "doctor"])
 def test_help_names_pages_that_exist(raydist: Run, command: str) -> None:
     code, out, _ = raydist(command, "--help")
     assert code == 0

@@ -149,7 +149,8 @@ def start_command(
 
 def start_raydist(running_ray: RunningRay, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Starts a command in `folder`; what starts runs goes to the running Ray."""
-    if arguments[0] in ("submit", "search", "resume", "verify") and "--address" not in arguments:
+    starts = arguments[0] in ("submit", "search", "resume") or {"reproduce", "--verify"} <= {*arguments}
+    if starts and "--address" not in arguments:
         arguments = (arguments[0], "--address", running_ray.address, *arguments[1:])
     return start_command([BIN / "raydist", *arguments], folder=folder, environ=running_ray.environ)
 

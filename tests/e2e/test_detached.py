@@ -130,7 +130,7 @@ def test_stop_of_a_detached_run_leaves_nothing_and_it_can_be_resumed(
 
     assert stopped.code == 0, stopped.err
     assert stopped.json["state"] == "CANCELLED"
-    newest = raydist("checkpoints", "halted", "--json").json["checkpoints"][0]
+    newest = raydist("status", "--checkpoints", "halted", "--json").json["checkpoints"][0]
     assert stopped.json["checkpoint"] == newest["uri"]
     assert stopped.json["steps"] >= newest["step"]
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)

@@ -41,6 +41,6 @@ def test_tasks_have_the_variables_and_storage_has_no_secret(
     assert not [path for path in stored if b"hush" in path.read_bytes()]
     [archive] = folder.rglob("*.zip")
     assert zipfile.ZipFile(archive).namelist() == ["main.py"]
-    described = raydist("describe", "r")
+    described = raydist("status", "r", "--all")
     assert "hush" not in described.out
     assert "HF_TOKEN" in described.out

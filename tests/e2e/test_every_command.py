@@ -28,14 +28,12 @@ WITHOUT_RUN = {
     "submit",
     "search",
     "plan",
-    "scale",
     "compare",
     "list",
     "doctor",
     "up",
     "down",
     "guide",
-    "completion",
 }
 # They continue until they are told to stop.
 SERVERS = {"ui", "tensorboard"}
@@ -59,15 +57,15 @@ def read(piece: str, *, damaged: tuple[int, str] = (4, "run.json is damaged")) -
 
 CASES = (
     Case(["status", "RUN"], read("RUN")),
-    Case(["describe", "RUN"], read("options")),
+    Case(["status", "RUN", "--all"], read("options")),
     Case(["diff", FINISHED, "RUN"], read("finished")),
     # What these show is not in the record. That it is damaged is told beside it.
     Case(["metrics", "RUN"], read("accuracy", damaged=(0, "run.json is damaged"))),
     Case(["metrics", "RUN", "--format", "csv"], read("accuracy", damaged=(0, "accuracy"))),
-    Case(["checkpoints", "RUN"], read("committed", damaged=(0, "run.json is damaged"))),
+    Case(["status", "RUN", "--checkpoints"], read("committed", damaged=(0, "run.json is damaged"))),
     Case(["logs", "RUN"], read("[worker/0]", damaged=(0, "run.json is damaged"))),
     Case(["logs", "RUN", "--task", "worker/1", "--tail", "2"], read("\n", damaged=(0, "\n"))),
-    Case(["report", "RUN", "-o", "page.html"], read("page.html", damaged=(0, "run.json is damaged"))),
+    Case(["download", "RUN", "page", "page.html"], read("page.html", damaged=(0, "run.json is damaged"))),
     Case(
         ["download", "RUN", "checkpoint", "copy-RUN"],
         read("checkpoint of step", damaged=(0, "checkpoint of step")),
@@ -94,7 +92,7 @@ CASES = (
     ),
     # Runs of virtual replicas have tests of their own (test_verify.py).
     Case(
-        ["verify", "RUN", "--workers", "1"],
+        ["reproduce", "RUN", "--verify", "1"],
         {**dict.fromkeys((LIVE, FINISHED, FAILED), (2, "--virtual-replicas")), DAMAGED: (4, "is damaged")},
     ),
     Case(
@@ -221,7 +219,7 @@ def _with_runs(place: Place) -> Iterator[Place]:
 def live(place: Place) -> Place:
     """The place, once the live run has a checkpoint and metrics."""
     deadline = time.monotonic() + 240
-    while not place.run("checkpoints", LIVE, "--json").json.get("checkpoints"):
+    while not place.run("status", "--checkpoints", LIVE, "--json").json.get("checkpoints"):
         assert time.monotonic() < deadline
         time.sleep(1)
     return place

@@ -315,7 +315,7 @@ def test_ctrl_c_stops_the_run_and_leaves_nothing(
     assert told["state"] == "CANCELLED"
     stored = raydist("status", "stopped", "--json").json
     assert [stored[key] for key in ("state", "checkpoint")] == ["CANCELLED", told["checkpoint"]]
-    newest = raydist("checkpoints", "stopped", "--json").json["checkpoints"][0]
+    newest = raydist("status", "--checkpoints", "stopped", "--json").json["checkpoints"][0]
     assert Path(told["checkpoint"]).is_dir()
     assert told["checkpoint"] == newest["uri"]
     assert told["steps"] == stored["steps"] >= newest["step"]

@@ -1,4 +1,4 @@
-"""`raydist scale` and `compare` on jobs that train: what they measure, and that Ctrl-C ends them."""
+"""`raydist compare` on jobs that train: what they measure, and that Ctrl-C ends them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _JOB = (str(ROOT / "jobs/digits.py"), "--address", "local", "-p", "epochs=100000
 
 def test_digits_with_one_and_two_workers(raydist: Raydist, tmp_path: Path) -> None:
     options = ("--workers", "1,2", "--steps", "50", "--storage", "runs", "--name", "digits")
-    ended = raydist("scale", *_JOB, *options, "--json", "--csv", "a.csv", "--plot", "a.svg")
+    ended = raydist("compare", *_JOB, *options, "--json", "--csv", "a.csv", "--plot", "a.svg")
     assert ended.code == 0, ended.err
     alone, two = ended.json["runs"]
     assert [alone["run"], two["run"]] == ["digits-one-device", "digits-2-workers"]
@@ -57,7 +57,7 @@ def test_digits_with_one_and_two_workers(raydist: Raydist, tmp_path: Path) -> No
 
 def test_ctrl_c_stops_the_run_that_goes_on(running_ray: RunningRay, tmp_path: Path) -> None:
     process = start_raydist(
-        *(running_ray, tmp_path, "scale", *_JOB, "--workers", "2"),
+        *(running_ray, tmp_path, "compare", *_JOB, "--workers", "2"),
         *("--storage", "runs", "--name", "digits", "--steps", "1000000000"),
     )
     deadline = time.monotonic() + 120

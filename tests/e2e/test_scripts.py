@@ -167,6 +167,7 @@ if raydist.context().attempt == 0 and raydist.context().task.index == 1:
 """
 
 
+@pytest.mark.exhaustive("saving_and_loading", "gan_loop", covered_by="[callbacks_of_all_kinds]")
 @pytest.mark.parametrize(
     ("name", "file", "keras"),
     [

@@ -133,18 +133,18 @@ def check(
     assert b"api_key=***" in shown[str(process.pid)], shown[str(process.pid)]
     for pid, line in shown.items():
         assert not [one for one in secrets if one.encode() in line], (pid, line)
-    for command in ("status", "describe"):
-        assert shell.run(command, "run", *place).code == 0
+    for more in ((), ("--all",)):
+        assert shell.run("status", "run", *more, *place).code == 0
     (tmp_path / "hold").unlink()
     ended = shell.end(process)
     assert ended.code == 1
     assert "ValueError: *** *** cannot read s3://***@bucket/data?sig=***" in ended.err + ended.out
 
-    for command in ("status", "describe", "reproduce", "logs", "checkpoints", "metrics"):
-        assert shell.run(command, "run", *place).code == 0, command
-    for command in ("status", "describe", "reproduce"):
-        assert shell.run(command, "run", *place, "--json").code == 0, command
-    assert shell.run("report", "run", *place, "-o", "page.html").code == 0
+    for command in ("status", "status --all", "reproduce", "logs", "status --checkpoints", "metrics"):
+        assert shell.run(*command.split(), "run", *place).code == 0, command
+    for command in ("status", "status --all", "reproduce"):
+        assert shell.run(*command.split(), "run", *place, "--json").code == 0, command
+    assert shell.run("download", "run", "page", "page.html", *place).code == 0
     assert shell.run("diff", "run", "run", *place).code == 0
     assert shell.run("list", *place).code == 0
     assert "ValueError: *** *** cannot read" in shell.printed

@@ -61,7 +61,7 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     assert ends == sorted(ends)
     differences = raydist("diff", "slow-1", "slow-2", "--json").json["differences"]
     assert {"section": "params", "name": "raise_at", "left": -1, "right": 2} in differences
-    described = raydist("describe", "slow-1", "--json").json
+    described = raydist("status", "slow-1", "--all", "--json").json
     assert described["stored"]["export"]["num_files"] > 1
     assert described["stored"]["code"]["num_files"] == 1
     assert described["versions"]["tensorflow"].startswith("2.")

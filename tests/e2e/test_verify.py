@@ -1,4 +1,4 @@
-"""`raydist verify`: a run of virtual replicas has the same bits with another number of workers, or not."""
+"""`raydist reproduce --verify`: a run of virtual replicas has the same bits with other workers, or not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def folders_of(tmp_path: Path) -> list[str]:
 @pytest.mark.exhaustive(covered_by="the planted difference, before which all steps are equal")
 def test_run_has_the_same_bits_on_other_workers_and_nothing_is_left(raydist: Raydist, tmp_path: Path) -> None:
     submit(raydist, tmp_path)
-    ended = raydist("verify", "small", "--workers", "1", "--steps", "20", "--json")
+    ended = raydist("reproduce", "small", "--verify", "1", "--steps", "20", "--json")
     assert ended.code == 0, ended.out + ended.err
     equal = {"steps": list(range(1, 21)), "difference": None}
     own = {"steps": [10, 20], "difference": None}
@@ -80,7 +80,7 @@ def test_run_has_the_same_bits_on_other_workers_and_nothing_is_left(raydist: Ray
     assert [run["run"] for run in raydist("list", "--json").json["runs"]] == ["small"]
 
     # From a checkpoint in an epoch to the run's end; the workers have different numbers of replicas.
-    ended = raydist("verify", "small", "--workers", "3", "--from-step", "20")
+    ended = raydist("reproduce", "small", "--verify", "3", "--from-step", "20")
     assert ended.code == 0, ended.out + ended.err
     assert "with 2 workers and with 3: all bits are equal over 12 steps, 21 to 32" in ended.out
     assert "the run's own checkpoints: all bits are equal over 2 steps, 30 to 32" in ended.out
@@ -90,7 +90,9 @@ def test_run_has_the_same_bits_on_other_workers_and_nothing_is_left(raydist: Ray
         *("submit", "code/job.py", "--json", "--name", "alone", "--virtual-replicas", "4", "--workers", "1"),
     )
     assert again.code == 0, again.err
-    newest = [raydist("checkpoints", run, "--json").json["checkpoints"][0] for run in ("small", "alone")]
+    newest = [
+        raydist("status", "--checkpoints", run, "--json").json["checkpoints"][0] for run in ("small", "alone")
+    ]
     assert [one["step"] for one in newest] == [32, 32]
     assert newest[0]["digest"] == newest[1]["digest"]
     assert len(newest[0]["digest"]) == 16
@@ -98,7 +100,7 @@ def test_run_has_the_same_bits_on_other_workers_and_nothing_is_left(raydist: Ray
 
 def test_step_and_variable_of_a_planted_ulp_are_named(raydist: Raydist, tmp_path: Path) -> None:
     submit(raydist, tmp_path, "-p", "planted=7")
-    ended = raydist("verify", "small", "--workers", "1", "--steps", "9", "--json")
+    ended = raydist("reproduce", "small", "--verify", "1", "--steps", "9", "--json")
     assert ended.code == 1, ended.out + ended.err
     assert ended.json["repeats"]["steps"] == [1, 2, 3, 4, 5, 6]
     difference = ended.json["repeats"]["difference"]

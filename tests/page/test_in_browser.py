@@ -120,7 +120,7 @@ def constant_series(*, task: str, num_steps: int) -> Series:
 
 
 class TestReport:
-    """`raydist report`: one file."""
+    """`raydist download RUN page`: one file."""
 
     @pytest.mark.parametrize(("is_dark", "width"), SHOTS)
     def test_page_fits_each_width_and_scheme(

@@ -131,7 +131,7 @@ def test_the_highest_attempt_of_a_step_counts() -> None:
         ({"virtual_replicas": None}, "has no virtual replicas.* --virtual-replicas K"),
         ({"reduce_order": "any"}, "had reduce_order any, which this raydist no longer has"),
         ({"entry_point": {"file": "main.py", "function": None}}, "is a script"),
-        ({"virtual_replicas": 2}, "workers is 3, but run small has 2 .* --workers 2 or fewer"),
+        ({"virtual_replicas": 2}, "workers is 3, but run small has 2 .* --verify 2 or fewer"),
     ],
     ids=["none", "any-order", "script", "too-many-workers"],
 )

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import click
 
-from raydist.cli import main
+from raydist.cli import job_options, main
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS
-from raydist.spec.settings.removed import OF_ROLES, REMOVED
-from raydist.spec.settings.roles import AMOUNTS
+from raydist.spec.settings.removed import REMOVED
 from tests.support.guide import FOLDER
 
 _PAGE = re.compile(r"`raydist guide ([\w-]+)`")
@@ -66,18 +65,14 @@ def _options() -> Iterator[str]:
 
 def _shown(option: Option) -> str:
     if option.kind is OptionKind.AMOUNTS:
-        return "`, `".join(f"--{amount} [ROLE=]VALUE" for amount in AMOUNTS)
+        return "`, `".join(f"--{amount} {metavar}" for amount, (metavar, _) in job_options.AMOUNTS.items())
     if option.kind is OptionKind.MAPPING:
         return f"{option.name}:"
     return f"{option.flag} {option.metavar}".rstrip()
 
 
 def _removed() -> Iterator[str]:
-    for name, removed in REMOVED.items():
-        yield f"| `{name}` | {removed.remedy} |"
-    for amount in AMOUNTS:
-        olds = [f"`{name}`" for name, (_, what) in OF_ROLES.items() if what == amount]
-        yield f"| {', '.join(olds)} | use --{amount} ROLE=VALUE |"
+    return (f"| `{name}` | {removed.remedy} |" for name, removed in REMOVED.items())
 
 
 if __name__ == "__main__":

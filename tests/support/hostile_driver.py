@@ -52,27 +52,24 @@ from tests.support.task_process import task_process
 EXECUTES = {
     "submit": "runs the job that it names",
     "search": "runs the job that it names; with --resume Ray Tune reads its own state",
-    "scale": "runs the job that it names",
     "compare": "runs the job that it names",
     "resume": "runs the code that the run had, as its record names it",
-    "verify": "repeats the run with the copy of its code",
 }
-# What follows RUN, where that is not nothing. `reproduce --run` and `export --trust` execute; see the guide.
+# What follows RUN, where that is not nothing. `reproduce --run`, `--verify` and `export --trust` execute; see
+# the guide.
 VARIANTS: dict[str, Sequence[str]] = {
     "chaos": ("--kill worker/0 --wait 0s", "--stop worker/1 --wait 0s"),
-    "checkpoints": ("", "--verify"),
     "delete": ("",),  # asks first; nobody answers
-    "download": ("output", "checkpoint", "export", "code"),
+    "download": ("output", "checkpoint", "export", "code", "page page.html"),
     "export": ("--to keras,saved_model -o exported",),
     "list": ("--params --sort loss", "--json", "--study s"),
     "logs": ("", "--raw --time", "--tail 3 --json", "--since 90s"),
     "metrics": ("", "--plot", "--json", "--format csv --local"),
     "predict": ("data.csv -o predicted",),
     "profile": ("--timeout 0.5s",),
-    "report": ("-o page.html",),
     "reproduce": ("", "--json"),
     "stacks": ("--timeout 0.5s",),
-    "status": ("", "--json"),
+    "status": ("", "--json", "--all", "--checkpoints", "--checkpoints --verify"),
     "stop": ("--timeout 0.5s --wait 0s",),
     "wait": ("--timeout 0.5s --wait 0s",),
 }

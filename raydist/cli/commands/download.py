@@ -1,16 +1,19 @@
-"""`raydist download RUN output|checkpoint|export|code [DIR]`: copies files of a run to this machine."""
+"""`raydist download RUN output|checkpoint|export|code|page [DIR]`: copies parts of a run to this machine."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from raydist import __version__
 from raydist.cli.job_options import reading_options
 from raydist.cli.run_argument import checkpoint_of, note_damage, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import CheckpointError, MistakeError
+from raydist.page.html import report_html
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.quantities import size_text
 from raydist.storage.provenance import read_kept_code
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
     from raydist.storage.run_storage import RunStorage
 
-_KINDS = ("output", "checkpoint", "export", "code")
+_KINDS = ("output", "checkpoint", "export", "code", "page")
 # What is said where a folder of a run is empty.
 _MISSING = {
     "output": "no output; a job writes it into ctx.output_dir, or into its working folder",
@@ -39,20 +42,27 @@ _MISSING = {
 def command(
     run: str, what: str, directory: Path | None, step: int | None, storage: str, is_json: bool
 ) -> None:
-    """Copy the output, a checkpoint, the export or the code of a run.
+    """Copy the output, a checkpoint, the export, the code or the page of a run.
 
     DIR must not exist, or be empty; without it the folder RUN-output is made here, or RUN-export and so on. A
     checkpoint is compared with its checksums on the way.
 
+    The page is one HTML file, DIR or RUN.html, with curves, timeline, failures, params and notes. It opens in
+    a browser without network.
+
     \b
     Example:
       raydist download @latest export model/
+      raydist download @latest page run.html
     """
     from raydist.storage.run_record import read_record
 
     opened = open_named(storage, run)
     if step is not None and what != "checkpoint":
         raise MistakeError(f"--step names a checkpoint; a run has one {what}")
+    if what == "page":
+        _write_page(opened, directory or Path(f"{opened.run}.html"), is_json=is_json)
+        return
     directory = directory or Path(f"{opened.run}-{what}")
     check_is_empty(directory)
     if what != "code":
@@ -75,6 +85,24 @@ def command(
         f"{what}{of_step} of run {opened.run}: {copied['num_files']} files, {size_text(copied['bytes'])}, "
         f"in {directory}"
     )
+
+
+def _write_page(opened: RunStorage, target: Path, *, is_json: bool) -> None:
+    from raydist.page.gathering import Problems, gather_curves, gather_facts
+
+    problems = Problems()
+    facts = gather_facts(opened, problems, now_s=time.time())
+    curves = gather_curves(opened, problems, facts["record"])
+    facts |= {"raydist": __version__, "problems": problems.sentences}
+    page = report_html(facts, curves)
+    output.write_file(target, page, option="DIR")
+    told = {"run": opened.run, "what": "page", "file": str(target.absolute()), "bytes": len(page.encode())}
+    if is_json:
+        output.print_json({**told, "problems": problems.sentences})
+        return
+    output.show(f"{target}  {len(page.encode()) / 1e6:.1f} MB")
+    for sentence in problems.sentences:
+        output.show(f"left out: {sentence}", is_error=True)
 
 
 def check_is_empty(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""`raydist guide [TOPIC]`: the pages of raydist/guide, without network; `raydist completion SHELL`."""
+"""`raydist guide [TOPIC]`: the pages of raydist/guide, without network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import sys
 
 import click
-from click.shell_completion import get_completion_class
 
 from raydist.cli.screen import output
 from raydist.cli.screen.guide_pages import TOPICS, page, title
@@ -67,23 +66,3 @@ def _print_rendered(markdown: str) -> None:
     with console.capture() as captured:
         console.print(RenderedMarkdown(without_links(markdown)), width=min(console.width, _WIDTH))
     output.show(captured.get(), end="", is_raw=True)  # also where the locale's encoding is ASCII, unlike rich
-
-
-SHELLS = ("bash", "zsh", "fish")
-# What click looks for in the environment when the shell asks.
-VARIABLE = "_RAYDIST_COMPLETE"
-
-
-@click.command("completion", epilog="More: `raydist guide commands`.")
-@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(SHELLS))
-def completion(shell: str) -> None:
-    """Print the completion script of a shell.
-
-    \b
-    Example:
-      raydist completion bash > ~/.local/share/bash-completion/completions/raydist
-    """
-    found = get_completion_class(shell)
-    assert found is not None
-    root = click.get_current_context().find_root().command
-    output.show(found(root, {}, "raydist", VARIABLE).source())

@@ -1,4 +1,4 @@
-"""Commands that show runs in a browser: `raydist report RUN`, `raydist ui` and `raydist tensorboard`."""
+"""Commands that show runs in a browser: `raydist ui` and `raydist tensorboard`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import ipaddress
 import signal
 import sys
 import threading
-import time
-from pathlib import Path
 
 import click
 
 from raydist import __version__
 from raydist.cli.job_options import count_option, reading_options
-from raydist.cli.run_argument import complete_run, open_named, run_argument
+from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.running import interrupts
 from raydist.cli.screen import output
-from raydist.page.html import report_html
 from raydist.page.server import new_token
 
 
@@ -33,48 +30,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-@click.command("report", epilog="More: `raydist guide page`.")
-@run_argument
-@click.option(
-    "-o",
-    "--output",
-    "path",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write it; RUN.html in the current folder when omitted.",
-)
-@reading_options
-def report(run: str, path: Path | None, storage: str, is_json: bool) -> None:
-    """Write a run's page as one HTML file.
-
-    It holds curves, timeline, failures, params and notes, and opens in a browser without network.
-    """
-    from raydist.page.gathering import Problems, gather_curves, gather_facts
-
-    opened = open_named(storage, run)
-    problems = Problems()
-    facts = gather_facts(opened, problems, now_s=time.time())
-    curves = gather_curves(opened, problems, facts["record"])
-    facts |= {"raydist": __version__, "problems": problems.sentences}
-    target = path or Path(f"{opened.run}.html")
-    page = report_html(facts, curves)
-    output.write_file(target, page, option="-o")
-    size_bytes = len(page.encode())
-    if is_json:
-        output.print_json(
-            {
-                "run": opened.run,
-                "file": str(target.absolute()),
-                "bytes": size_bytes,
-                "problems": problems.sentences,
-            }
-        )
-        return
-    output.show(f"{target}  {size_bytes / 1e6:.1f} MB")
-    for sentence in problems.sentences:
-        output.show(f"left out: {sentence}", is_error=True)
-
-
 @click.command("ui", epilog="More: `raydist guide page`.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @count_option(
@@ -88,8 +43,8 @@ def report(run: str, path: Path | None, storage: str, is_json: bool) -> None:
 def ui(host: str, port: int | None, no_token: bool, storage: str, is_json: bool) -> None:
     """Serve a live web page of all runs.
 
-    It shows the list of runs, compares up to 10 of them, and shows each run as `raydist report` does. It only
-    reads, and runs until Ctrl-C.
+    It shows the list of runs, compares up to 10 of them, and has a page for each run. It only reads, and runs
+    until Ctrl-C.
     """
     from raydist.page.server import open_server
     from raydist.page.site import Site

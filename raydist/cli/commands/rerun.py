@@ -12,8 +12,11 @@ import click
 
 from raydist.cli import running
 from raydist.cli.commands.download import check_is_empty
+from raydist.cli.commands.verify import verify as verify_steps
 from raydist.cli.job_options import (
     RunCommand,
+    address_option,
+    count_option,
     default_storage,
     given_options,
     job_options,
@@ -118,9 +121,30 @@ _TOLD_VERSIONS = ("python", "tensorflow", "keras", "tf-keras", "ray", "raydist",
     type=click.Path(path_type=Path),
     help="Folder for the code; RUN-code if omitted. It must not exist, or be empty.",
 )
+@count_option(
+    "--verify",
+    "Repeat steps of a run with --virtual-replicas twice, with its own number of workers and with N, and "
+    "compare all variables after each step. The exit code is 1 if a bit differs.",
+)
+@count_option("--steps", "With --verify: steps to repeat.", metavar="STEPS", default=50)
+@count_option(
+    "--from-step",
+    "With --verify: begin after the run's checkpoint of this step; at its beginning when omitted.",
+    metavar="STEP",
+)
+@address_option("With --verify: the Ray to use.")
 @reading_options
 def reproduce(
-    run: str, is_run: bool, name: str | None, folder: Path | None, storage: str, is_json: bool
+    run: str,
+    is_run: bool,
+    name: str | None,
+    folder: Path | None,
+    verify: int | None,
+    steps: int,
+    from_step: int | None,
+    address: str | None,
+    storage: str,
+    is_json: bool,
 ) -> int:
     """Print the commands that repeat a run.
 
@@ -130,8 +154,20 @@ def reproduce(
     \b
     Example:
       raydist reproduce cifar-20261121-093012-1f3a --run
+      raydist reproduce cifar-20261121-093012-1f3a --verify 4 --steps 20
     """
     from raydist.storage.run_record import read_record
+
+    if verify is not None:
+        return verify_steps(
+            run,
+            workers=verify,
+            steps=steps,
+            from_step=from_step,
+            address=address,
+            storage=storage,
+            is_json=is_json,
+        )
 
     opened = open_named(storage, run)
     record = read_record(opened)
@@ -222,6 +258,6 @@ def _notes(record: RunRecord) -> list[str]:
     if len(differing) > len(told):
         notes.append(
             f"{len(differing) - len(told)} other packages have another version here, or are missing; "
-            f"`{command_for(record.storage, 'describe')}` lists those of the run"
+            f"`{command_for(record.storage, 'status')} --all` lists those of the run"
         )
     return notes

@@ -1,4 +1,4 @@
-"""What storage tells of a run: `raydist status`, `describe`, `checkpoints` and `wait`."""
+"""What storage tells of a run: `raydist status` and `wait`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,9 @@ _DAMAGED = "damaged"
 _COLUMNS = ("step", "attempt", "epoch", "bytes", "digest", "state", "uri")
 
 
-@click.command("checkpoints", epilog="More: `raydist guide storage`.")
-@run_argument
-@click.option("--verify", is_flag=True, help="Read every file and compare it with its checksum.")
-@reading_options
-def checkpoints(run: str, verify: bool, storage: str, is_json: bool) -> int:
-    """List the committed checkpoints of a run, the newest first.
-
-    With --verify the exit code is 4 if one of them is damaged.
-    """
+def _show_checkpoints(opened: RunStorage, *, verify: bool, is_json: bool) -> int:
     from raydist.storage.checkpoints import CheckpointStore
 
-    opened = open_named(storage, run)
     note_damage(opened)
     store = CheckpointStore(opened)
     rows = [_row(store, checkpoint, verify=verify) for checkpoint in store.committed()]
@@ -114,29 +105,60 @@ _POLL_S = 1.0
 @click.command("status", epilog="More: `raydist guide commands`.")
 @run_argument
 @click.option("-w", "--watch", is_flag=True, help="Update the view until the run has ended.")
+@click.option(
+    "-a", "--all", "is_all", is_flag=True, help="Also show options, plan, timings, code, hosts and versions."
+)
+@click.option("--checkpoints", is_flag=True, help="List the committed checkpoints, the newest first.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Also compare each file of a checkpoint with its checksum. The exit code is 4 if one is damaged.",
+)
 @wait_option
 @reading_options
-def status(run: str, watch: bool, wait_s: float, storage: str, is_json: bool) -> None:
-    """Show the progress of a run.
+def status(
+    run: str,
+    watch: bool,
+    is_all: bool,
+    checkpoints: bool,
+    verify: bool,
+    wait_s: float,
+    storage: str,
+    is_json: bool,
+) -> int:
+    """Show the progress of a run, or all that is known of it.
 
     Works from any shell, during the run and after Ray is gone.
+
+    \b
+    Example:
+      raydist status @latest -w
+      raydist status @latest --checkpoints --verify
     """
     from raydist.storage.run_record import read_record
 
     if watch and is_json:
         raise click.UsageError("--watch and --json do not go together: JSON is one object, printed at once")
+    if (checkpoints or verify) and (watch or is_all):
+        raise click.UsageError("--checkpoints is a view of its own, without --watch and --all")
     opened = open_named(storage, run, wait_s=wait_s if watch else 0.0)
+    if checkpoints or verify:
+        return _show_checkpoints(opened, verify=verify, is_json=is_json)
     record = read_record(opened)
     if watch and not record.state.is_terminal:
         record = _watch(opened)
+    if is_all:
+        _show_all(opened, record, is_json=is_json)
+        return 0
     incidents, problem = read_incidents(opened)
     if is_json:
         told = {key: value for key, value in as_plain(record).items() if key not in _NOT_SHOWN}
         facts = {"job": run_view.job_text(record), "params": record.spec.get("params", {})}
         times = {"duration_s": run_view.duration_s(record), "is_driven": is_driven(opened, record)}
         output.print_json({**told, **facts, **times, "restarts": as_plain(incidents)})
-        return
+        return 0
     _print_lines(_lines(opened, record, incidents), problem)
+    return 0
 
 
 def _print_lines(lines: Iterable[str], problem: str | None) -> None:
@@ -215,21 +237,11 @@ _HOST = ("hosts", "cpu", "num_cpus", "memory", "gpus", "system")
 _CHECKPOINT = ("step", "attempt", "epoch", "bytes", "uri")
 
 
-@click.command("describe", epilog="More: `raydist guide commands`.")
-@run_argument
-@reading_options
-def describe(run: str, storage: str, is_json: bool) -> None:
-    """Show all that is known of a run.
-
-    That is its status, options, plan, timings, code, hosts, versions, checkpoints, and the sizes of what is
-    stored.
-    """
+def _show_all(opened: RunStorage, record: RunRecord, *, is_json: bool) -> None:
+    """Prints the status, options, plan, timings, code, hosts, versions, checkpoints, and what is stored."""
     from raydist.storage.checkpoints import CheckpointStore
-    from raydist.storage.run_record import read_record
     from raydist.storage.run_removal import usage_of
 
-    opened = open_named(storage, run)
-    record = read_record(opened)
     incidents, problem = read_incidents(opened)
     told = {
         **as_plain(record),

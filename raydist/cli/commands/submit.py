@@ -141,9 +141,8 @@ def _inventory(plan: Plan) -> str:
     "submit", cls=RunCommand, epilog="More: `raydist guide commands`, `raydist guide writing-a-job`."
 )
 @takes_job()
-@click.option("--dry-run", is_flag=True, help="Show what would be launched, as `raydist plan` does.")
 @json_option
-def submit(job: AskedJob, dry_run: bool, is_json: bool) -> int:
+def submit(job: AskedJob, is_json: bool) -> int:
     """Train JOB and wait until it ends.
 
     JOB is path/to/file.py[:function] or package.module[:function]. Without a job in it, it is a script: each
@@ -155,9 +154,4 @@ def submit(job: AskedJob, dry_run: bool, is_json: bool) -> int:
       raydist submit jobs/cifar.py --workers 4 -p epochs=20 --timeout 2h
       raydist submit main.py --workers 2 -- --batch-size 64
     """
-    from raydist import api
-
-    if dry_run:
-        show(api.plan(job.target, **job.given()), is_json=is_json)
-        return 0
     return running.run_job(job.target, is_json=is_json, **job.given())

@@ -1,4 +1,4 @@
-"""`raydist verify RUN`: repeats steps of a run with two numbers of workers and compares all bits."""
+"""`raydist reproduce RUN --verify N`: repeats steps with two numbers of workers, and compares all bits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from raydist.cli import running
-from raydist.cli.job_options import address_option, count_option, reading_options
 from raydist.cli.kept_job import check_roles, kept_code, kept_job, kept_settings, lost_secrets
-from raydist.cli.run_argument import checkpoint_of, open_named, run_argument
+from raydist.cli.run_argument import checkpoint_of, open_named
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError
 from raydist.outcome.codec import as_plain
@@ -43,20 +40,7 @@ _WITHOUT: dict[str, Any] = {
 }
 
 
-@click.command("verify", epilog="More: `raydist guide strategies`.")
-@run_argument
-@count_option(
-    "--workers", "Workers of the second repetition; the first one has as many as the run.", is_required=True
-)
-@count_option("--steps", "Steps to repeat.", metavar="STEPS", default=50)
-@count_option(
-    "--from-step",
-    "Begin after the run's checkpoint of this step; at the run's beginning when omitted.",
-    metavar="STEP",
-)
-@address_option()
-@reading_options
-def command(
+def verify(
     run: str,
     workers: int,
     steps: int,
@@ -65,14 +49,9 @@ def command(
     storage: str,
     is_json: bool,
 ) -> int:
-    """Check that a run has the same bits on other workers.
+    """Repeats steps of a run twice, with its own number of workers and with `workers`, and compares all bits.
 
-    For runs with --virtual-replicas. Repeats the run's first steps twice, with its own number of workers and
-    with N, and compares all variables after each step. The exit code is 1 if a bit differs.
-
-    \b
-    Example:
-      raydist verify cifar-20261121-093012-1f3a --workers 4 --steps 20
+    Returns the exit code, 1 if a bit differs.
     """
     from raydist.runs.verification import check_can_verify
     from raydist.storage.filesystem import uri_below

@@ -29,7 +29,7 @@ class StudyView {
     document.title = `${data.study} - raydist`;
   }
 
-  // told: what `raydist scale` or `compare` has found, or null.
+  // told: what `raydist compare` has found, or null.
   compared(told) {
     if (!told) return [];
     const numeric = told.headers.map((name, place) => place).slice(1);

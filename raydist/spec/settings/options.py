@@ -13,7 +13,7 @@ from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, St
 from raydist.spec.partitioner import FORMS, Partitioner
 from raydist.spec.settings import roles, values
 from raydist.spec.settings.option import Option, OptionKind
-from raydist.spec.settings.removed import removed_option
+from raydist.spec.settings.removed import OF_ROLES, removed_option
 from raydist.spec.text import suggest
 
 
@@ -335,7 +335,7 @@ def find_option(name: str, *, where: str = "") -> Option:
 def check_names(names: Iterable[str], *, where: str = "") -> None:
     """Raises SpecError for the first name that is neither an option nor `params`."""
     for name in names:
-        if name not in _BY_NAME and name != PARAMS:
+        if name not in _BY_NAME and name != PARAMS and name not in OF_ROLES:
             prefix = f"{where}: " if where else ""
             near = suggest(str(name), [*_BY_NAME, PARAMS])
             if name in roles.AMOUNTS:

@@ -75,41 +75,50 @@ def _by_role(amounts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return merged(*({role: {amount: value}} for role, amount, value in parted))
 
 
-def removed_setting(written: Mapping[str, Any], *, is_yaml: bool) -> str | None:
+def with_roles(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options with `resources` in the place of the amounts that each role had, which it overrides."""
+    olds = {name: value for name, value in written.items() if name in OF_ROLES}
+    named = {name: value for name, value in written.items() if name not in OF_ROLES}
+    new = named.get(RESOURCES, {})
+    if olds and isinstance(new, Mapping):
+        named[RESOURCES] = merged(_by_role(olds), new)
+    return named
+
+
+def line_of_roles(written: Mapping[str, Any], *, is_yaml: bool) -> str | None:
     """Returns a sentence with the line to write in the place of amounts that each role had; None without."""
     olds = {name: value for name, value in written.items() if name in OF_ROLES}
     if not olds:
         return None
     value = _by_role(olds)
     line = re.sub(r'"([a-z-]+)":', r"\1:", json.dumps(value)) if is_yaml else repr(value)
-    return f"{_were_removed([*olds])}; write {RESOURCES}{': ' if is_yaml else '='}{line}"
+    return _renamed([*olds], f"{RESOURCES}{': ' if is_yaml else '='}{line}")
 
 
-def removed_words(arguments: Sequence[str]) -> str | None:
-    """Returns the same sentence for a command line."""
-    olds, words = [], []
-    for index, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
+def words_of_roles(arguments: Sequence[str]) -> tuple[list[str], str | None]:
+    """Returns a command line with the words for such amounts, and the same sentence."""
+    olds, new, words = [], [], []
+    ahead = list(reversed(arguments))
+    while ahead:
+        flag, equals, value = (argument := ahead.pop()).partition("=")
         name = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and name in OF_ROLES:
-            role, amount = OF_ROLES[name]
-            value = value if equals else next(iter(arguments[index + 1 : index + 2]), "VALUE")
-            olds.append(name)
-            words.append(f"--{amount} {role}={value.replace('=', ':')}")
-    return f"{_were_removed(olds)}; write {' '.join(words)}" if olds else None
+        if not flag.startswith("--") or name not in OF_ROLES or not (equals or ahead):
+            words.append(argument)
+            continue
+        role, amount = OF_ROLES[name]
+        value = value if equals else ahead.pop()
+        words += (written := [f"--{amount}", f"{role}={value.replace('=', ':')}"])
+        olds.append(flag)
+        new += written
+    return words, _renamed(olds, " ".join(new)) if olds else None
 
 
-def _were_removed(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return f"option {names[0]!r} was removed"
-    return f"options {', '.join(map(repr, names))} were removed"
+def _renamed(olds: Sequence[str], new: str) -> str:
+    return f"{', '.join(olds)} {'is' if len(olds) == 1 else 'are'} now written {new}"
 
 
 def removed_option(name: str) -> str | None:
     """Returns a sentence about an option that is gone; None for any other name."""
-    if name in OF_ROLES:
-        told = removed_setting({name: ...}, is_yaml=False)
-        return told and told.replace(repr(...), "...")
     return f"option {name!r} was removed; {REMOVED[name].remedy}" if name in REMOVED else None
 
 

@@ -6,6 +6,7 @@ A layer is the decorator of a job, a cluster config, the command line, or the ke
 from __future__ import annotations
 
 import enum
+import logging
 import re
 import shlex
 from collections.abc import Mapping
@@ -18,8 +19,10 @@ from raydist.errors import SpecError
 from raydist.spec.job import EntryPoint, JobSpec, RunOn
 from raydist.spec.params import check_params, merge_params
 from raydist.spec.settings.options import OPTIONS, PARAMS, find_option
-from raydist.spec.settings.removed import removed_setting
+from raydist.spec.settings.removed import line_of_roles, with_roles
 from raydist.spec.settings.roles import RESOURCES, by_name, merged
+
+logger = logging.getLogger(__name__)
 
 
 class TypedOptions(dict[str, Any]):
@@ -81,8 +84,9 @@ def typed_values(
     """
     if isinstance(written, TypedOptions):
         return written
-    if told := removed_setting(written, is_yaml=is_yaml):
-        raise SpecError(f"{where}: {told}" if where else told)
+    if renamed := line_of_roles(written, is_yaml=is_yaml):
+        logger.warning(f"{where}: {renamed}" if where else renamed)
+        written = with_roles(written)
     typed: dict[str, Any] = {}
     for name, value in written.items():
         at = (lines or {}).get(name, where)

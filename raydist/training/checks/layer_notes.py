@@ -312,7 +312,7 @@ def notes_on_workers(strategy: tf.distribute.Strategy, graph: tf.Graph) -> Itera
     if any(one.attr["_XlaMustCompile"].b for one in nodes if "_XlaMustCompile" in one.attr):
         yield (
             "a training step calls a function that XLA compiles (jit_compile=True), and raydist has not "
-            "compared such steps on several numbers of workers; raydist verify does"
+            "compared such steps on several numbers of workers; raydist reproduce --verify does"
         )
     found = sorted(one for one in {node.op for node in nodes} if tf_private.draws_by_own_seed(one))
     if not found:

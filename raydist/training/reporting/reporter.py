@@ -240,5 +240,5 @@ def note(sentence: str | None) -> None:
 
 
 def detail(sentence: str) -> None:
-    """Keeps for `describe` what is meant to be so, and asks nothing of the user; once."""
+    """Keeps for `status --all` what is meant to be so, and asks nothing of the user; once."""
     note(f"{DETAIL}{sentence}")

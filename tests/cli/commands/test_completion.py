@@ -50,7 +50,7 @@ def test_folder_that_a_shell_would_take_for_more_than_a_name_is_no_run(raydist: 
 
 
 def test_commands_and_options_are_completed(tmp_path: Path) -> None:
-    assert completed(incomplete="de", folder=tmp_path) == ["describe", "delete"]
+    assert completed(incomplete="re", folder=tmp_path) == ["resume", "reproduce"]
     assert "--tail" in completed("logs", incomplete="--", folder=tmp_path)
     assert completed("list", "--state", incomplete="S", folder=tmp_path) == [
         "starting",
@@ -61,7 +61,7 @@ def test_commands_and_options_are_completed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("stored_run")
 def test_bash_offers_the_name_of_a_run(raydist: Run, tmp_path: Path) -> None:
-    script = raydist("completion", "bash")[1]
+    script = raydist("--completion", "bash")[1]
     (tmp_path / "completion.bash").write_text(script)
     asked = (
         "source completion.bash; COMP_WORDS=(raydist logs dig); COMP_CWORD=2; "
@@ -80,7 +80,7 @@ def test_bash_offers_the_name_of_a_run(raydist: Run, tmp_path: Path) -> None:
 def test_script_of_each_shell_is_printed_and_is_right_for_the_shell_if_it_is_here(
     raydist: Run, tmp_path: Path, shell: str, word: str
 ) -> None:
-    code, out, err = raydist("completion", shell)
+    code, out, err = raydist("--completion", shell)
     assert (code, err) == (0, "")
     assert word in out
     if shutil.which(shell):
@@ -90,6 +90,6 @@ def test_script_of_each_shell_is_printed_and_is_right_for_the_shell_if_it_is_her
 
 
 def test_unknown_shell_is_exit_2(raydist: Run) -> None:
-    code, out, err = raydist("completion", "powershell")
+    code, out, err = raydist("--completion", "powershell")
     assert (code, out) == (2, "")
     assert "bash" in err

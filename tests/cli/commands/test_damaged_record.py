@@ -148,7 +148,7 @@ COMMANDS = {
     "list": {0},
     "logs": {2, 4},  # no log is stored for this run
     "metrics": {0, 4},
-    "checkpoints": {0, 4},
+    "status --checkpoints": {0, 4},
     "stop": {0, 2, 4},  # a host that cannot be reached drives it, where it has not ended
     "resume": {2, 4},  # its job is not there
     "chaos": {2, 4},  # no such task
@@ -165,7 +165,7 @@ def test_every_command_takes_a_damaged_record(
         if len(place) > 2 or place[0] == "plan":
             continue
         file.write_text(json.dumps(replaced(record, place, damage := "x" if place[-1] != "state" else 7)))
-        code, _, err = raydist(*arguments.get(command, [command, "digits-1"]))
+        code, _, err = raydist(*arguments.get(command, [*command.split(), "digits-1"]))
         assert code in COMMANDS[command], (place, damage, err)
         assert "Traceback" not in err
 

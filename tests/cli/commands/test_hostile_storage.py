@@ -41,7 +41,7 @@ def test_links_of_a_run_lead_nowhere(raydist: Run, outside: Path) -> None:
     (run / "linked.txt").symlink_to(outside / "key")
     for command in (
         ["logs", run.name],
-        ["checkpoints", run.name],
+        ["status", run.name, "--checkpoints"],
         ["download", run.name, "export", "copied"],
         ["download", run.name, "checkpoint", "copied-too"],
     ):

@@ -25,13 +25,13 @@ def uri(runs: Runs) -> str:
 
 READING = {
     "status": ["status"],
-    "describe": ["describe"],
+    "status --all": ["status", "--all"],
     "metrics": ["metrics"],
-    "checkpoints": ["checkpoints"],
+    "status --checkpoints": ["status", "--checkpoints"],
     "diff": ["diff", "finished"],
 }
 # They show what lies beside run.json, also where that is damaged.
-WITHOUT_RECORD = ("metrics", "checkpoints")
+WITHOUT_RECORD = ("metrics", "status --checkpoints")
 
 
 @pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
@@ -62,11 +62,11 @@ def test_reading_commands_take_each_storage(raydist: Run, four_runs: Runs) -> No
 
 @pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_describe_shows_options_checkpoints_and_sizes(raydist: Run, four_runs: Runs) -> None:
-    out = raydist("describe", "fin", "--storage", uri(four_runs))[1]
+    out = raydist("status", "--all", "fin", "--storage", uri(four_runs))[1]
     assert "restart: " in out
     for fact in ("  seed     0", "  workers  2", "\ncheckpoints\n", "\nstored\n"):
         assert fact in out
-    told = json.loads(raydist("describe", "fin", "--storage", uri(four_runs), "--json")[1])
+    told = json.loads(raydist("status", "--all", "fin", "--storage", uri(four_runs), "--json")[1])
     assert [one["step"] for one in told["checkpoints"]] == [20, 10]
     assert told["stored"]["export"] == {"num_files": 2, "bytes": 10}
     assert told["spec"]["params"] == {"epochs": 3}
@@ -95,8 +95,8 @@ def test_infinite_param_is_shown_and_differs_from_its_text(raydist: Run, tmp_pat
     assert [line.split() for line in raydist("diff", "a", "c", *place)[1].splitlines()[1:]] == [
         ["params", "margin", ".inf", '".inf"']
     ]
-    assert "margin=.inf\n" in raydist("describe", "a", *place)[1]
-    told = json.loads(raydist("describe", "a", *place, "--json")[1])
+    assert "margin=.inf\n" in raydist("status", "--all", "a", *place)[1]
+    told = json.loads(raydist("status", "--all", "a", *place, "--json")[1])
     assert told["spec"] == {"params": {"margin": ".inf"}, "param_types": {"number": [["margin"]]}}
 
 

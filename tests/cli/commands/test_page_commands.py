@@ -1,4 +1,4 @@
-"""`raydist report` and `raydist ui`."""
+"""`raydist download RUN page` and `raydist ui`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_report_is_one_file(raydist: Run, stored_run: dict[str, Any], tmp_path: Path) -> None:
-    code, out, err = raydist("report", "digits-1")
+    code, out, err = raydist("download", "digits-1", "page")
     page = (tmp_path / "digits-1.html").read_text()
     assert (code, err) == (0, "")
     assert out.startswith("digits-1.html  0.1 MB")
@@ -32,11 +32,12 @@ def test_report_is_one_file(raydist: Run, stored_run: dict[str, Any], tmp_path: 
 
 
 def test_report_says_where_it_is_as_json(raydist: Run, stored_run: dict[str, Any], tmp_path: Path) -> None:
-    code, out, _ = raydist("report", "digits-1", "-o", "page.html", "--json")
+    code, out, _ = raydist("download", "digits-1", "page", "page.html", "--json")
     printed = json.loads(out)
     assert code == 0
     assert printed == {
         "run": "digits-1",
+        "what": "page",
         "file": str(tmp_path / "page.html"),
         "bytes": (tmp_path / "page.html").stat().st_size,
         "problems": [],
@@ -46,7 +47,7 @@ def test_report_says_where_it_is_as_json(raydist: Run, stored_run: dict[str, Any
 def test_report_names_what_it_leaves_out(raydist: Run, stored_run: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "raydist_runs/digits-1/metrics/1-worker-0-000000.parquet").write_bytes(b"PAR1")
     (tmp_path / "raydist_runs/digits-1/run.json").write_text("{")
-    code, _, err = raydist("report", "digits-1")
+    code, _, err = raydist("download", "digits-1", "page")
     assert code == 0
     assert [line.partition(":")[0] for line in err.splitlines()] == ["left out", "left out"]
     assert "1-worker-0-000000.parquet is damaged" in err
@@ -57,13 +58,13 @@ def test_report_names_what_it_leaves_out(raydist: Run, stored_run: dict[str, Any
 def test_run_that_does_not_exist_is_a_mistake(
     raydist: Run, stored_run: dict[str, Any], tmp_path: Path, more: list[str]
 ) -> None:
-    code, _, err = raydist("report", "digits-2", *more)
+    code, _, err = raydist("download", "digits-2", "page", *more)
     assert (code, "did you mean digits-1?" in err) == (2, True)
     assert not (tmp_path / "digits-2.html").exists()
 
 
 def test_place_that_cannot_be_written_is_a_mistake(raydist: Run, stored_run: dict[str, Any]) -> None:
-    code, _, err = raydist("report", "digits-1", "-o", "missing/page.html")
+    code, _, err = raydist("download", "digits-1", "page", "missing/page.html")
     assert (code, "missing/page.html cannot be written" in err, "choose another" in err) == (2, True, True)
 
 
@@ -112,7 +113,7 @@ def test_report_of_a_run_on_an_object_store(raydist: Run, s3_uri: str, tmp_path:
     store_run(
         open_run(s3_uri, run="far"), state=state, error={**error, "log": "l"} if state == "FAILED" else None
     )
-    assert raydist("report", "far", "--storage", s3_uri)[0] == 0
+    assert raydist("download", "far", "page", "--storage", s3_uri)[0] == 0
     page = (tmp_path / "far.html").read_text()
     assert f'"state": "{state}"' in page
     assert ("last words of worker/0 in attempt 1" in page) == (state == "FAILED")

@@ -262,15 +262,6 @@ def test_tf_config_of_no_task_is_exit_2(raydist: Run, job_file: Write, task: str
     assert sentence in err
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
-def test_dry_run_is_the_plan_and_starts_nothing(
-    raydist: Run, job_file: Write, tmp_path: Path, more: list[str]
-) -> None:
-    options = (str(job_file()), "--workers", "2", "--name", "calm", "--address", "local", *more)
-    assert raydist("submit", *options, "--dry-run") == raydist("plan", *options)
-    assert not (tmp_path / "raydist_runs").exists()
-
-
 def test_plan_shows_roles_with_a_command_of_their_own(raydist: Run, job_file: Write, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("roles:\n  features: {command: serve --token hush, count: 2, memory: 1GiB}\n")

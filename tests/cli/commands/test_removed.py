@@ -58,7 +58,7 @@ def test_older_run_that_had_set_it_is_shown_and_continued_with_a_note(
         RunRecordStore(storage).replace(make_record(storage, state="FAILED", attempts=1, spec=kept))
     given: list[Any] = []
     monkeypatch.setattr(rerun.running, "run_job", lambda *_, **options: given.append(options) or 0)
-    for arguments in (["list"], ["status", "old"], ["describe", "old"], ["diff", "old", "plain"]):
+    for arguments in (["list"], ["status", "old"], ["status", "old", "--all"], ["diff", "old", "plain"]):
         code, out, err = raydist(*arguments)
         assert (code, err) == (0, "")
         assert "old" in out
@@ -78,62 +78,75 @@ AMOUNTS = {"cpus": 4, "memory": "8GiB", "gpus": 1, "resources": {"ssd": 1}}
 
 @pytest.mark.parametrize("name", OF_ROLES)
 @pytest.mark.parametrize("place", ["command line", "config", "decorator", "Python"])
-def test_amount_of_a_role_is_refused_with_the_line_to_write(
-    name: str, place: str, raydist: Run, job_file: Callable[..., Path]
+def test_amount_of_a_role_is_taken_and_the_line_to_write_is_told(
+    name: str, place: str, raydist: Run, job_file: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is told is accepted in the place of the old one."""
     role, amount = OF_ROLES[name]
     value = AMOUNTS[amount]
-    told = f"option '{name}' was removed; write "
-    where = ["-c", "config.yaml", "--address", "local"]
     Path("config.yaml").write_text("")
 
-    def plan(*given: str, job: str = "") -> tuple[int, str]:
+    def plan(*given: str, job: str = "") -> tuple[int, str, str]:
         job_file(f"@raydist.job({job})")
-        code, _, err = raydist("plan", "job.py", *where, *given)
-        return code, err.partition(told)[2].partition(" (see")[0].strip()
+        caplog.clear()
+        code, out, err = raydist("plan", "job.py", "-c", "config.yaml", "--address", "local", *given)
+        return code, out, err + caplog.text
 
-    line = ""
     if place == "Python":
-        job_file()
-        with pytest.raises(SpecError) as caught:
-            package.plan("job.py", address="local", **{name: value})
-        line = str(caught.value).partition(told)[2]
-        assert typed_values(eval(f"dict({line})"))["resources"][role]
+        with caplog.at_level("WARNING"):
+            old = typed_values({name: value})
+        line = caplog.records[0].getMessage().partition(" is now written ")[2]
+        assert old == typed_values(eval(f"dict({line})"))
         return
     if place == "command line":
-        text = "ssd=1" if amount == "resources" else str(value)
-        code, line = plan(f"--{name.replace('_', '-')}", text)
-        new = plan(*shlex.split(line))
+        flag = f"--{name.replace('_', '-')}"
+        old = plan(flag, "ssd=1" if amount == "resources" else str(value))
     elif place == "config":
         Path("config.yaml").write_text(yaml.safe_dump({name: value}))
-        code, line = plan()
-        Path("config.yaml").write_text(line)
-        new = plan()
+        old = plan()
     else:
-        code, line = plan(job=f"{name}={value!r}")
-        new = plan(job=line)
-    assert code == 2
+        old = plan(job=f"{name}={value!r}")
+    line = old[2].partition(" is now written ")[2].splitlines()[0]
     assert role in line
+    if place == "config":
+        Path("config.yaml").write_text(line)
+    words = shlex.split(line) if place == "command line" else []
+    new = plan(*words, job=line if place == "decorator" else "")
+    assert new[:2] == old[:2]
     assert new[0] in (0, 2, 3), line  # a machine without GPUs, or a run without an evaluator
-    assert "removed" not in new[1]
+    assert "now written" not in new[2]
 
 
-def test_amounts_of_several_roles_are_one_line(raydist: Run, job_file: Callable[..., Path]) -> None:
-    job_file("@raydist.job(cpus_per_ps=int('2'))")  # a value that only a run of the file tells
-    _, _, err = raydist("plan", "job.py")
-    assert "line 5: option 'cpus_per_ps' was removed; write resources={'ps': {'cpus': ...}}" in err
+def test_amounts_of_several_roles_are_one_line(
+    raydist: Run, job_file: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
     job_file()
-    Path("config.yaml").write_text("cpus_per_ps: 2\nmemory_per_ps: 8GiB\ncpus_per_data_worker: 1\n")
-    _, _, err = raydist("plan", "job.py", "-c", "config.yaml")
-    assert (
-        "options 'cpus_per_ps', 'memory_per_ps', 'cpus_per_data_worker' were removed; write resources: "
-        '{ps: {cpus: 2, memory: "8GiB"}, data-worker: {cpus: 1}}'
-    ) in err
-    _, _, err = raydist(
-        "plan", "job.py", "--cpus-per-ps=2", "--resources-per-worker", "a=1", "--workers", "2"
+    Path("config.yaml").write_text(
+        "cpus_per_ps: 2\nmemory_per_ps: 8GiB\nresources: {ps: {cpus: 1}, worker: {cpus: 3}}\n"
     )
-    assert "write --cpus ps=2 --resources worker=a:1 (see" in err
+    code, _, _ = raydist(
+        *("plan", "job.py", "-c", "config.yaml", "--address", "local", "--json"),
+        *("--cpus-per-chief=2", "--resources-per-worker", "a=1", "--workers", "2"),
+    )
+    assert code in (0, 3)
+    assert (
+        'config.yaml: cpus_per_ps, memory_per_ps are now written resources: {ps: {cpus: 2, memory: "8GiB"}}'
+    ) in caplog.text
+    _, _, err = raydist("plan", "job.py", "--cpus-per-ps=2", "--resources-per-worker", "a=1")
+    assert (
+        "note: --cpus-per-ps, --resources-per-worker are now written --cpus ps=2 --resources worker=a:1"
+        in err
+    )
+    config = typed_values({"cpus_per_ps": 2, "resources": {"ps": {"cpus": 1}, "worker": {"cpus": 3}}})
+    assert config["resources"] == {"ps": {"cpus": 1.0}, "worker": {"cpus": 3.0}}
+
+
+def test_amount_that_only_a_run_of_the_file_tells_is_taken(
+    raydist: Run, job_file: Callable[..., Path]
+) -> None:
+    job_file("@raydist.job(cpus_per_worker=int('2'))")
+    code, out, _ = raydist("plan", "job.py", "--address", "local", "--json")
+    assert code == 0
+    assert '"cpus": 2.0' in out
 
 
 def test_older_run_with_amounts_of_roles_is_shown_and_continued(
@@ -155,7 +168,7 @@ def test_older_run_with_amounts_of_roles_is_shown_and_continued(
     assert kept["resources"]["worker"] == {**unset, "cpus": 2.0, "resources": {"ssd": 1.0}}
     assert kept["resources"]["ps"]["memory"] == 1 << 30
     assert given[-1]["resources"] == {"ps": {"cpus": "3"}}
-    _, out, _ = raydist("describe", "old")
+    _, out, _ = raydist("status", "old", "--all")
     assert "worker.cpus" in out
     assert "chief.cpus" not in out
     _, out, _ = raydist("diff", "old", "new")

@@ -78,7 +78,7 @@ def test_printed_commands_ask_for_what_the_run_had(
     assert (tmp_path / "first-code/job.py").read_text() == JOB
     assert not (tmp_path / "executed").exists()  # the copy may be anybody's
     capsys.readouterr()
-    planned = told(capsys, "submit", "--dry-run", *shlex.split(submit)[2:])
+    planned = told(capsys, "plan", *shlex.split(submit)[2:])
     assert planned["code"] == 0
     assert planned["params"] == {**PARAMS, "api_key": ""}
     words = shlex.split(submit)

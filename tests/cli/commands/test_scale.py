@@ -1,4 +1,4 @@
-"""`raydist scale`: refuses what it cannot run before it starts anything, and prints what Ctrl-C leaves."""
+"""`raydist compare --workers`: refuses what it cannot run before it starts, and prints what Ctrl-C leaves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.cli.conftest import Run
 
 @pytest.mark.parametrize("workers", ["", "x", "1,,2", "0,1", "-1", "1;2"])
 def test_numbers_that_are_none_are_exit_2(raydist: Run, job_file: Callable[..., Path], workers: str) -> None:
-    code, _, err = raydist("scale", str(job_file()), f"--workers={workers}", "--address", "local")
+    code, _, err = raydist("compare", str(job_file()), f"--workers={workers}", "--address", "local")
     assert code == 2
     assert "write numbers from 1 on, as in 1,2,4" in err
 
@@ -39,7 +39,7 @@ def test_numbers_that_are_none_are_exit_2(raydist: Run, job_file: Callable[..., 
 def test_what_cannot_be_run_is_one_sentence(
     raydist: Run, job_file: Callable[..., Path], arguments: list[str], piece: str
 ) -> None:
-    code, out, err = raydist("scale", str(job_file()), *arguments, "--address", "local")
+    code, out, err = raydist("compare", str(job_file()), *arguments, "--address", "local")
     assert code in (2, 3)
     assert piece in err
     assert "Traceback" not in err
@@ -72,7 +72,7 @@ def test_each_number_is_run_once_beside_one_device(
 ) -> None:
     names: list[str] = []
     monkeypatch.setattr(comparison, "measure", measure(names, None))
-    asked = ("scale", str(job_file()), "--workers", "4,1,2,2", "--address", "local", "--steps", "7")
+    asked = ("compare", str(job_file()), "--workers", "4,1,2,2", "--address", "local", "--steps", "7")
     code, out, err = raydist(*asked, "--json", "--csv", "a.csv", "--plot", "a.svg")
     assert (code, err) == (0, "")
     # One worker without a GPU is what runs on one device.
@@ -89,7 +89,7 @@ def test_ctrl_c_prints_the_runs_that_are_there(
     raydist: Run, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "measure", measure([], KeyboardInterrupt()))
-    code, out, err = raydist("scale", str(job_file()), "--workers", "2,4", "--address", "local")
+    code, out, err = raydist("compare", str(job_file()), "--workers", "2,4", "--address", "local")
     assert code == 130
     assert "stopped by Ctrl-C after 2 of 3 runs" in err
     assert "one device" in out
@@ -113,7 +113,7 @@ def test_run_that_fails_leaves_those_before_it_in_every_format(
     error: RaydistError,
     code: int,
 ) -> None:
-    asked = ("scale", str(job_file()), "--workers", "2,4", "--address", "local", "--csv", "a.csv")
+    asked = ("compare", str(job_file()), "--workers", "2,4", "--address", "local", "--csv", "a.csv")
     monkeypatch.setattr(comparison, "measure", measure([], error))
     ended, out, err = raydist(*asked, "--json", "--plot", "a.svg")
     assert ended == code
@@ -146,7 +146,7 @@ def test_file_that_cannot_be_written_is_told_before_a_run_starts(
 ) -> None:
     names: list[str] = []
     monkeypatch.setattr(comparison, "measure", measure(names, None))
-    asked = ("scale", str(job_file()), "--workers", "2", "--address", "local")
+    asked = ("compare", str(job_file()), "--workers", "2", "--address", "local")
     code, out, err = raydist(*asked, option, path)
     assert (code, out, names) == (2, "", [])
     assert f"{path} cannot be written: {reason}; choose another with {option}" in err

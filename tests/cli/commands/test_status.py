@@ -62,10 +62,10 @@ def test_status_of_a_live_run_shows_progress_lag_and_restarts(raydist: Run, live
     assert "as of 0:00:0" in out
 
 
-def test_describe_alone_shows_what_asks_nothing_of_the_user(raydist: Run, live: RunStorage) -> None:
-    shown = {name: raydist(name, "digits", "--storage", live.uri())[1] for name in ("status", "describe")}
-    assert "the order is raydist's" not in shown["status"]
-    assert "\ndetail: the order is raydist's\n" in shown["describe"]
+def test_all_of_status_shows_what_asks_nothing_of_the_user(raydist: Run, live: RunStorage) -> None:
+    asked = ("status", "digits", "--storage", live.uri())
+    assert "the order is raydist's" not in raydist(*asked)[1]
+    assert "\ndetail: the order is raydist's\n" in raydist(*asked, "--all")[1]
 
 
 def test_status_json_of_a_live_run(raydist: Run, live: RunStorage) -> None:

@@ -50,7 +50,7 @@ def test_status_shows_facts_tasks_and_notes(raydist: Run) -> None:
         pytest.param(["logs", "digits-1", "--task", "worker"], 2, "write TYPE/INDEX", id="no-task"),
         pytest.param(["logs", "digits-1", "--task", "ps/0"], 2, "no log of task ps/0", id="missing-task"),
         pytest.param(["logs", "digits-1", "--attempt", "7"], 2, "in attempt 7", id="missing-attempt"),
-        pytest.param(["checkpoints", "nothing-like-it"], 2, "raydist list", id="far-run"),
+        pytest.param(["status", "--checkpoints", "nothing-like-it"], 2, "raydist list", id="far-run"),
         pytest.param(["list", "--storage", "ftp://host/runs"], 4, "ftp", id="no-storage"),
     ],
 )
@@ -122,7 +122,7 @@ def test_logs_json_is_one_object(raydist: Run) -> None:
 
 
 def test_checkpoints_are_listed_newest_first(raydist: Run, stored_run: dict[str, Any]) -> None:
-    printed = json.loads(raydist("checkpoints", "digits-1", "--json", "--verify")[1])
+    printed = json.loads(raydist("status", "--checkpoints", "digits-1", "--json", "--verify")[1])
     assert [(row["step"], row["epoch"], row["state"]) for row in printed["checkpoints"]] == [
         (20, 2, "whole"),
         (10, 1, "whole"),
@@ -133,9 +133,9 @@ def test_checkpoints_are_listed_newest_first(raydist: Run, stored_run: dict[str,
 def test_damaged_checkpoint_is_named_and_the_exit_code_is_that_of_storage(
     raydist: Run, tmp_path: Path
 ) -> None:
-    assert raydist("checkpoints", "digits-1", "--verify")[0] == 0
+    assert raydist("status", "--checkpoints", "digits-1", "--verify")[0] == 0
     (tmp_path / "raydist_runs/digits-1/checkpoints/step-20-a0/state.json").write_text("{}{}")
-    code, out, _ = raydist("checkpoints", "digits-1", "--verify")
+    code, out, _ = raydist("status", "--checkpoints", "digits-1", "--verify")
     assert code == 4
     assert "damaged" in out
     assert "state.json" in out

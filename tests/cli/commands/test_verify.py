@@ -1,4 +1,4 @@
-"""`raydist verify` refuses what it cannot repeat before it starts anything."""
+"""`raydist reproduce --verify` refuses what it cannot repeat before it starts anything."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ def store(folder: Path, **facts: Any) -> None:
 @pytest.mark.parametrize(
     ("facts", "arguments", "sentence"),
     [
-        ({"virtual_replicas": None}, ["--workers", "1"], "train it with --virtual-replicas K"),
-        ({"reduce_order": "any"}, ["--workers", "1"], "had reduce_order any, which this raydist no longer"),
-        ({}, ["--workers", "5"], "use --workers 4 or fewer"),
-        ({}, ["--workers", "0"], "--workers"),
-        ({}, [], "--workers"),
-        ({"working_dir": "code"}, ["--workers", "1"], "keeps no copy of its code"),
-        ({}, ["--workers", "1", "--from-step", "7"], "has no checkpoint of step 7"),
+        ({"virtual_replicas": None}, ["--verify", "1"], "train it with --virtual-replicas K"),
+        ({"reduce_order": "any"}, ["--verify", "1"], "had reduce_order any, which this raydist no longer"),
+        ({}, ["--verify", "5"], "use --verify 4 or fewer"),
+        ({}, ["--verify", "0"], "--verify"),
+        ({"working_dir": "code"}, ["--verify", "1"], "keeps no copy of its code"),
+        ({}, ["--verify", "1", "--from-step", "7"], "has no checkpoint of step 7"),
     ],
-    ids=["no-virtual-replicas", "any-order", "too-many", "none", "not-given", "no-code", "no-checkpoint"],
+    ids=["no-virtual-replicas", "any-order", "too-many", "none", "no-code", "no-checkpoint"],
 )
 def test_what_cannot_be_verified_is_exit_2(
     tmp_path: Path,
@@ -45,7 +44,7 @@ def test_what_cannot_be_verified_is_exit_2(
     sentence: str,
 ) -> None:
     store(tmp_path, **facts)
-    assert main.run(["verify", "small", "--storage", str(tmp_path), *arguments]) == 2
+    assert main.run(["reproduce", "small", "--storage", str(tmp_path), *arguments]) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "small/verify").exists()
 

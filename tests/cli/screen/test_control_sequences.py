@@ -56,7 +56,7 @@ def run() -> RunStorage:
 @pytest.mark.parametrize(
     "command",
     [
-        *(["status"], ["describe"], ["wait"], ["metrics"], ["metrics", "--format", "csv"]),
+        *(["status"], ["status", "--all"], ["wait"], ["metrics"], ["metrics", "--format", "csv"]),
         ["metrics", "--plot"],
     ],
     ids=" ".join,
@@ -68,9 +68,9 @@ def test_commands_about_a_run_show_them_escaped(raydist: Run, run: RunStorage, c
     assert not CONTROL.search(out + err)
 
 
-@pytest.mark.parametrize("command", ["status", "describe", "metrics"])
+@pytest.mark.parametrize("command", ["status", "status --all", "metrics"])
 def test_json_has_the_names_as_they_are(raydist: Run, run: RunStorage, command: str) -> None:
-    out = raydist(command, run.run, "--json")[1]
+    out = raydist(*command.split(), run.run, "--json")[1]
     assert not CONTROL.search(out)
     assert f"loss{TITLE}" in walk(json.loads(out))
 

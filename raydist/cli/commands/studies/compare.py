@@ -1,7 +1,8 @@
-"""`raydist compare JOB --strategies A,B`: speed and loss of a job under several strategies."""
+"""`raydist compare JOB`: speed and loss of a job with several numbers of workers, or under strategies."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from raydist.cli.commands.studies.comparison import Comparison, Study, run_each, study_options
+from raydist.cli.commands.studies.scale import compare_workers
 from raydist.cli.commands.studies.short_runs import Case, ShortRun, case_of
 from raydist.cli.job_options import AskedJob, RunCommand, chosen_names
 from raydist.runs.pictures import loss_picture
@@ -28,25 +30,47 @@ _COLUMNS = {
 
 @click.command("compare", cls=RunCommand, epilog="More: `raydist guide scaling`.")
 @click.option(
+    "--workers",
+    "workers_text",
+    metavar="N[,N]",
+    help="Numbers of workers to compare, such as 1,2,4; with --strategies those of each run.",
+)
+@click.option(
     "--strategies",
     metavar="NAME,NAME",
-    required=True,
-    help="Strategies to run the job under, such as multi_worker_mirrored,parameter_server.",
+    help="Strategies to compare, such as multi_worker_mirrored,parameter_server.",
 )
-@study_options(without=["strategy"])
-def command(study: Study, strategies: str) -> int:
-    """Measure a job under several strategies.
+@study_options(without=["workers"])
+def command(study: Study, workers_text: str | None, strategies: str | None) -> int:
+    """Measure a job with several numbers of workers, or under several strategies.
 
-    Stops each run after some steps, and prints speed, the loss at equal examples and at equal time, and how
-    old the weights of a gradient may be. A strategy for one host has one worker, and parameter_server one ps
-    unless --ps says more.
+    Stops each run after some steps. For numbers of workers it begins with a run on one device without
+    distribution, and prints speed, shares of all-reduce and input, memory and cost, and what bounds the job.
+
+    For strategies it prints speed, the loss at equal examples and at equal time, and how old the weights of
+    a gradient may be. A strategy for one host has one worker, parameter_server one ps unless --ps says more.
 
     \b
     Example:
+      raydist compare jobs/digits.py --workers 1,2,4 --plot scale.svg
       raydist compare jobs/sync_vs_async.py --strategies mirrored,parameter_server
     """
+    if strategies is None:
+        if workers_text is None:
+            raise click.UsageError("write what to compare: --workers 1,2,4 or --strategies NAME,NAME")
+        return compare_workers(study, workers_text)
+    options = dict(study.asked.options)
+    if "strategy" in options:
+        raise click.UsageError("--strategy and --strategies do not go together; name all in --strategies")
+    if workers_text is not None:
+        options["workers"] = workers_text
+    asked = dataclasses.replace(study.asked, options=options)
     names = chosen_names(strategies, _NAMES, option="--strategies")
-    return run_each(study, [_case(study.asked, Strategy(name)) for name in names], _comparison)
+    return run_each(
+        dataclasses.replace(study, asked=asked),
+        [_case(asked, Strategy(name)) for name in names],
+        _comparison,
+    )
 
 
 def _case(asked: AskedJob, strategy: Strategy) -> Case:

@@ -1,4 +1,4 @@
-"""What `raydist scale` and `compare` share: their options, and how runs are made and printed."""
+"""What both forms of `raydist compare` share: options, and how runs are made and printed."""
 
 from __future__ import annotations
 

@@ -1,15 +1,13 @@
-"""`raydist scale JOB --workers 1,2,4`: how much faster a job is with more workers, and why not more."""
+"""`raydist compare JOB --workers 1,2,4`: how much faster a job is with more workers, and why not more."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
-from raydist.cli.commands.studies.comparison import Comparison, Study, run_each, study_options
+from raydist.cli.commands.studies.comparison import Comparison, Study, run_each
 from raydist.cli.commands.studies.short_runs import Case, ShortRun, case_of
-from raydist.cli.job_options import AskedJob, RunCommand
+from raydist.cli.job_options import AskedJob
 from raydist.errors import MistakeError
 from raydist.runs.pictures import scaling_picture
 from raydist.runs.scaling import Measurement, verdict
@@ -23,25 +21,8 @@ _HEADERS = (
 )
 
 
-@click.command("scale", cls=RunCommand, epilog="More: `raydist guide scaling`.")
-@click.option(
-    "--workers",
-    "workers_text",
-    metavar="N[,N]",
-    required=True,
-    help="Numbers of workers to run the job with, such as 1,2,4.",
-)
-@study_options(without=["workers"])
-def command(study: Study, workers_text: str) -> int:
-    """Measure a job with several numbers of workers.
-
-    Runs the job on one device without distribution, then with each number of workers, and stops each run
-    after some steps. Prints speed, shares of all-reduce and input, memory and cost, and what bounds the job.
-
-    \b
-    Example:
-      raydist scale jobs/digits.py --workers 1,2,4 -p epochs=1000 --plot scale.svg
-    """
+def compare_workers(study: Study, workers_text: str) -> int:
+    """Runs the job on one device without distribution, then with each number of workers."""
     return run_each(study, _cases(study.asked, numbers_of_workers(workers_text)), _comparison)
 
 
