@@ -18,7 +18,7 @@ README = ROOT / "README.md"
 PAGES = [
     README,
     *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(FOLDER.glob("*.md")),
 ]
 CLUSTER_FILES = sorted(path for path in (ROOT / "cluster_configs").rglob("*") if path.is_file())
