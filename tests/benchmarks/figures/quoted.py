@@ -22,7 +22,6 @@ QUOTED: Mapping[str, Sequence[str]] = {
         "{scale.report_1000:.1f} s | {scale.plan_10000:.1f}, {scale.status_10000:.1f}, "
         "{scale.list_10000:.1f}, {scale.report_10000:.1f} s |",
         "until all run | {scale.agents_start:.0f} s |",
-        "400 statuses a second | {scale.agents_driver:.0f}% of a core |",
         "until no agent is left | {scale.agents_stop:.1f} s |",
         "until the run notices | {scale.lost_node_noticed:.1f} s |",
         "one that was free | {scale.lost_node_again:.0f} s |",
