@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_all_pods_have_one_image_and_room_for_the_object_store(path: Path) -> No
     cluster = spec.get("rayClusterSpec", spec)
     pods = [group["template"]["spec"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
     assert {container["image"] for pod in pods for container in pod["containers"]} == {
-        "registry.example.com/raydist:0.1.0"
+        f"registry.example.com/raydist:{metadata.version('raydist')}"
     }
     assert {mount["mountPath"] for pod in pods for mount in pod["containers"][0]["volumeMounts"]} == {
         "/dev/shm"
