@@ -72,7 +72,7 @@ class _Line:
       position: Which of the chief's lines it is, from 1 on; 0 for a line of others.
       passed: Tasks that have printed a later line of the chief's, but not this one.
       is_disputed: Whether one of these has printed a line of its own in its place.
-      is_awaited: Whether the chief may still print it, as far as is known.
+      is_awaited: Whether nothing says that the chief is past the place where it would print it.
       is_open: Whether a task that prints it from now on is taken for late.
     """
 
@@ -150,7 +150,8 @@ class ScriptOutput:
         self._num_of_chief = 0
         self._by_position: dict[int, _Line] = {}
         self._reached = dict.fromkeys(tasks, 0)  # the last of the chief's lines that a task has printed
-        self._own: dict[TaskId, set[int]] = {task: set() for task in tasks}  # numbers of lines since then
+        # Numbers of the lines since then that the chief had not printed.
+        self._own: dict[TaskId, collections.deque[int]] = {task: collections.deque() for task in tasks}
         self._open: collections.deque[tuple[_Line, Hashable]] = collections.deque()  # shown, for late tasks
         self._not_begun = set(tasks)
         self._begun_s = math.inf  # when the last task's script began
@@ -257,24 +258,30 @@ class ScriptOutput:
             self._by_position[found.position] = found
             self._of_chief.append(self._of_others.pop(found.number))
             for other in found.tasks:
-                self._own[other].discard(found.number)
-                self._reach(other, found.position)
+                self._reach(other, found.position, before=found.number)
         elif found.position:
             self._reach(task, found.position)
         else:
-            self._own[task].add(found.number)
+            self._own[task].append(found.number)
             self._newest[task] = max(found.number, self._newest.get(task, 0))
 
-    def _reach(self, task: TaskId, position: int) -> None:
-        """Notes which lines of the chief's a task has passed by printing one that came later."""
+    def _reach(self, task: TaskId, position: int, *, before: float = math.inf) -> None:
+        """Notes which lines of the chief's a task has passed by printing one that came later.
+
+        Args:
+          before: The number of the first line that the task has printed after that one.
+        """
+        is_disputed = False
+        while self._own[task] and self._own[task][0] < before:
+            waiting = self._of_others.get(self._own[task].popleft())
+            if waiting is not None:
+                waiting[0].is_awaited, is_disputed = False, True
         for at in range(self._reached[task] + 1, position):
             line = self._by_position.get(at)
             if line is not None and task not in line.tasks:
                 line.passed.add(task)
-                line.is_disputed = line.is_disputed or bool(self._own[task])
-        if position > self._reached[task]:
-            self._reached[task] = position
-            self._own[task].clear()
+                line.is_disputed = line.is_disputed or is_disputed
+        self._reached[task] = max(position, self._reached[task])
 
     def _is_passed(self, line: _Line) -> bool:
         return len(line.passed.union(line.tasks)) == len(self._tasks)
@@ -284,16 +291,19 @@ class ScriptOutput:
         if len(line.tasks) == len(self._tasks):
             return True
         behind = self._tasks.difference(line.tasks, line.passed)
-        return line.tasks == [self._chief] and not (line.is_disputed or any(map(self._own.get, behind)))
+        return line.tasks == [self._chief] and not (line.is_disputed or any(map(self._has_own, behind)))
 
-    def _is_own(self, line: _Line) -> bool:
-        """Whether a task has printed it since it printed one of the chief's."""
-        return any(line.number in self._own[task] for task in line.tasks)
+    def _has_own(self, task: TaskId) -> bool:
+        own = self._own[task]
+        while own and own[0] not in self._of_others:
+            own.popleft()
+        return bool(own)
 
     def _end_dispute(self) -> None:
         """Has lines in whose place the chief has printed another one wait for the chief no longer."""
         for number in itertools.chain(*self._own.values()):
-            self._of_others[number][0].is_awaited = False
+            if (waiting := self._of_others.get(number)) is not None:
+                waiting[0].is_awaited = False
 
     def _close(self, now_s: float) -> None:
         """Forgets what all have printed, or passed, long enough ago for another order of threads."""
@@ -340,7 +350,7 @@ class ScriptOutput:
         due_s = math.inf if is_last else now_s - wait_s
         own = self._of_chief[0][0] if self._of_chief else None
         other = next(iter(self._of_others.values()))[0] if self._of_others else None
-        is_awaited = other is not None and other.is_awaited and self._is_own(other)
+        is_awaited = other is not None and other.is_awaited
         other_due_s = now_s - CHIEF_WAIT_S if is_awaited and not is_last else due_s
         is_whole = own is not None and (
             not self._flooded
@@ -354,8 +364,6 @@ class ScriptOutput:
         if own is None and other is not None and other.at_s <= other_due_s:
             line, key = self._of_others.pop(other.number)
             line.is_open = False
-            for task in line.tasks:
-                self._own[task].discard(line.number)
         elif own is not None:
             line, key = self._of_chief.popleft()
         else:

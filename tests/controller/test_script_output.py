@@ -181,6 +181,10 @@ def test_line_of_another_worker_waits_for_the_chief_and_holds_up_what_follows() 
     output.add([printed(1, "I am 1")], now_s=10)
     output.add([printed(0, "I am 0")], now_s=11)
     assert shown(output, 11 + WAIT_S) == ["[worker/0] I am 0", "[worker/1] I am 1"]
+    output.add([printed(1, "first", "I am 1", "last")], now_s=15)
+    output.add([printed(0, "first", "I am 0", "last")], now_s=16)
+    assert shown(output, 16) == ["first"]
+    assert shown(output, 16 + WAIT_S) == ["[worker/0] I am 0", "[worker/1] I am 1", "last"]
     output.add([printed(1, "own")], now_s=20)
     assert shown(output, 20 + CHIEF_WAIT_S) == ["[worker/1] own"]
     output.add([printed(0, "own")], now_s=40)
@@ -217,9 +221,11 @@ def test_any_interleaving_shows_each_line_as_often_as_one_task_prints_it() -> No
 
 def test_many_equal_lines_are_matched_in_time_linear_in_them() -> None:
     output = output_of()
-    output.add([printed(0, *["a"] * MOST_WAITING)], now_s=0)
-    output.add([printed(1, *["a"] * MOST_WAITING)], now_s=0)
-    assert shown(output) == ["a"] * MOST_WAITING
+    for lines in (["a"] * MOST_WAITING, [*map(str, range(MOST_WAITING))]):
+        for first in range(2):
+            output.add([printed(first, *lines)], now_s=0)
+            output.add([printed(1 - first, *lines)], now_s=0)
+            assert shown(output) == lines
 
 
 def test_lines_beyond_a_limit_wait_no_longer() -> None:
