@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -18,6 +19,8 @@ from raydist.spec.text import as_submitted, without_sequences
 
 # How long a line waits for the other tasks to print it too.
 WAIT_S = 2.0
+# And one of another task for the chief, while nothing says that the chief has got further.
+CHIEF_WAIT_S = 10.0
 # And for one whose script has not begun: the tasks of a run begin together, but for what slows down a host.
 START_WAIT_S = 10.0
 # How often a script that prints faster than it is shown is told about.
@@ -66,6 +69,11 @@ class _Line:
     Attributes:
       end: What a progress bar that is whole shows; None of any other, and of other lines.
       after: The newest line without the chief that one of its tasks had printed before.
+      position: Which of the chief's lines it is, from 1 on; 0 for a line of others.
+      passed: Tasks that have printed a later line of the chief's, but not this one.
+      is_disputed: Whether one of these has printed a line of its own in its place.
+      is_awaited: Whether nothing says that the chief is past the place where it would print it.
+      is_open: Whether a task that prints it from now on is taken for late.
     """
 
     text: str
@@ -75,11 +83,16 @@ class _Line:
     end: str | None = None
     tasks: list[TaskId] = field(default_factory=list)
     num_left_out: int = 0
-    is_shown: bool = False
+    position: int = 0
+    passed: set[TaskId] = field(default_factory=set)
+    is_disputed: bool = False
+    is_awaited: bool = True
+    is_open: bool = True
+    shown_at_s: float = math.inf
 
 
 class _Equals:
-    """The lines with one key that are not shown yet: a task's third one is that of the others, too."""
+    """The lines with one key that tasks may still print: a task's third one is that of the others, too."""
 
     def __init__(self) -> None:
         self._lines: collections.deque[_Line] = collections.deque()
@@ -89,16 +102,16 @@ class _Equals:
     def take(self, task: TaskId, make: Callable[[], _Line]) -> _Line:
         """Returns the first line that the task has not printed; what `make` returns where there is none."""
         at = max(self._next.get(task, 0), self._first)
-        while at - self._first < len(self._lines) and self._lines[at - self._first].is_shown:
+        while at - self._first < len(self._lines) and not self._lines[at - self._first].is_open:
             at += 1
         if at - self._first == len(self._lines):
             self._lines.append(make())
         self._next[task] = at + 1
         return self._lines[at - self._first]
 
-    def forget_shown(self) -> bool:
+    def forget_closed(self) -> bool:
         """Returns whether no line is left."""
-        while self._lines and self._lines[0].is_shown:
+        while self._lines and not self._lines[0].is_open:
             self._lines.popleft()
             self._first += 1
         return not self._lines
@@ -107,9 +120,10 @@ class _Equals:
 class ScriptOutput:
     """Takes the lines of each task, and returns those to show. Does no I/O.
 
-    A line that all tasks have printed is shown once, in the chief's order. One that others have not printed
-    in `WAIT_S`, from the beginning of their scripts on, is shown with its tasks. Equal lines are matched by
-    their count, in any order.
+    A line that all tasks have printed is shown once, in the chief's order. So is one that the chief alone has
+    printed: at once if the others have printed a later one, and after `WAIT_S`, from the beginning of their
+    scripts on. It is shown with its task if another one has printed a line of its own in its place, as all
+    lines of other tasks are. Equal lines are matched by their count, in any order, and however late.
     """
 
     def __init__(
@@ -133,6 +147,12 @@ class ScriptOutput:
         self._of_chief: collections.deque[tuple[_Line, Hashable]] = collections.deque()
         self._of_others: dict[int, tuple[_Line, Hashable]] = {}  # by their number, the oldest first
         self._newest: dict[TaskId, int] = {}  # of a task's lines that the chief had not printed
+        self._num_of_chief = 0
+        self._by_position: dict[int, _Line] = {}
+        self._reached = dict.fromkeys(tasks, 0)  # the last of the chief's lines that a task has printed
+        # Numbers of the lines since then that the chief had not printed.
+        self._own: dict[TaskId, collections.deque[int]] = {task: collections.deque() for task in tasks}
+        self._open: collections.deque[tuple[_Line, Hashable]] = collections.deque()  # shown, for late tasks
         self._not_begun = set(tasks)
         self._begun_s = math.inf  # when the last task's script began
         self._num_lines = 0
@@ -185,10 +205,11 @@ class ScriptOutput:
             elif self._is_in_doubt(line):
                 self._leave_out(len(line.tasks), now_s)
             else:
-                some = len(line.tasks) < len(self._tasks)
-                shown.append(
-                    ShownLine(text=line.text, tasks=tuple(sorted(line.tasks, key=_by_index)) if some else ())
-                )
+                tasks = () if self._is_of_all(line) else tuple(sorted(line.tasks, key=_by_index))
+                shown.append(ShownLine(text=line.text, tasks=tasks))
+                if tasks and line.position:
+                    self._end_dispute()
+        self._close(now_s)
         if is_last and self._num_left_out:
             shown.append(self._left_out_line())
         return shown
@@ -232,9 +253,71 @@ class ScriptOutput:
         found.after = max(found.after, self._newest.get(task, 0))
         if task == self._chief:
             found.text = text
+            self._num_of_chief += 1
+            found.position = self._num_of_chief
+            self._by_position[found.position] = found
             self._of_chief.append(self._of_others.pop(found.number))
-        elif found.number in self._of_others:
+            for other in found.tasks:
+                self._reach(other, found.position, before=found.number)
+        elif found.position:
+            self._reach(task, found.position)
+        else:
+            self._own[task].append(found.number)
             self._newest[task] = max(found.number, self._newest.get(task, 0))
+
+    def _reach(self, task: TaskId, position: int, *, before: float = math.inf) -> None:
+        """Notes which lines of the chief's a task has passed by printing one that came later.
+
+        Args:
+          before: The number of the first line that the task has printed after that one.
+        """
+        is_disputed = False
+        while self._own[task] and self._own[task][0] < before:
+            waiting = self._of_others.get(self._own[task].popleft())
+            if waiting is not None:
+                waiting[0].is_awaited, is_disputed = False, True
+        for at in range(self._reached[task] + 1, position):
+            line = self._by_position.get(at)
+            if line is not None and task not in line.tasks:
+                line.passed.add(task)
+                line.is_disputed = line.is_disputed or is_disputed
+        self._reached[task] = max(position, self._reached[task])
+
+    def _is_passed(self, line: _Line) -> bool:
+        return len(line.passed.union(line.tasks)) == len(self._tasks)
+
+    def _is_of_all(self, line: _Line) -> bool:
+        """Whether no task has printed another line in its place, as far as is known."""
+        if len(line.tasks) == len(self._tasks):
+            return True
+        behind = self._tasks.difference(line.tasks, line.passed)
+        return line.tasks == [self._chief] and not (line.is_disputed or any(map(self._has_own, behind)))
+
+    def _has_own(self, task: TaskId) -> bool:
+        own = self._own[task]
+        while own and own[0] not in self._of_others:
+            own.popleft()
+        return bool(own)
+
+    def _end_dispute(self) -> None:
+        """Has lines in whose place the chief has printed another one wait for the chief no longer."""
+        for number in itertools.chain(*self._own.values()):
+            if (waiting := self._of_others.get(number)) is not None:
+                waiting[0].is_awaited = False
+
+    def _close(self, now_s: float) -> None:
+        """Forgets what all have printed, or passed, long enough ago for another order of threads."""
+        while self._open:
+            line, key = self._open[0]
+            is_old = self._is_passed(line) and now_s - line.shown_at_s >= WAIT_S
+            is_whole = len(line.tasks) == len(self._tasks)
+            if not (is_whole or is_old or not line.position or len(self._open) > MOST_WAITING):
+                return
+            self._open.popleft()
+            self._by_position.pop(line.position, None)
+            line.is_open = False
+            if (equals := self._equals.get(key)) is not None and equals.forget_closed():
+                del self._equals[key]
 
     def _is_in_doubt(self, line: _Line) -> bool:
         """Whether one of the other tasks may have printed it among the lines that it has left out."""
@@ -267,22 +350,26 @@ class ScriptOutput:
         due_s = math.inf if is_last else now_s - wait_s
         own = self._of_chief[0][0] if self._of_chief else None
         other = next(iter(self._of_others.values()))[0] if self._of_others else None
+        is_awaited = other is not None and other.is_awaited
+        other_due_s = now_s - CHIEF_WAIT_S if is_awaited and not is_last else due_s
         is_whole = own is not None and (
-            not self._flooded if own is self._left_out else len(own.tasks) == len(self._tasks)
+            not self._flooded
+            if own is self._left_out
+            else len(own.tasks) == len(self._tasks) or (self._is_passed(own) and self._is_of_all(own))
         )
         # Each task's lines stay in their order, so what all have printed after a line of one waits with it.
         is_held = own is not None and other is not None and other.number <= own.after
         if own is not None and (is_held or not (is_whole or own.at_s <= due_s)):
             own = None
-        if own is None and other is not None and other.at_s <= due_s:
+        if own is None and other is not None and other.at_s <= other_due_s:
             line, key = self._of_others.pop(other.number)
+            line.is_open = False
         elif own is not None:
             line, key = self._of_chief.popleft()
         else:
             return None
-        line.is_shown = True
-        if (equals := self._equals.get(key)) is not None and equals.forget_shown():
-            del self._equals[key]
+        line.shown_at_s = now_s
+        self._open.append((line, key))
         return line
 
 

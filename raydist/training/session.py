@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
 from typing import TypeVar
 
@@ -40,6 +40,7 @@ from raydist.training.cluster import (
     collective_clock,
     collectives,
     default_strategy,
+    own_processes,
     strategy,
 )
 from raydist.training.cluster.script_strategy import ScriptStrategy
@@ -103,6 +104,7 @@ def open_session(
             context = stack.enter_context(_as_current(TaskContext(run, _trainer)))
             if assignment.has_default_strategy:
                 stack.enter_context(default_strategy.as_default(strategy, assignment, note=reporting.note))
+                stack.enter_context(_own_processes(assignment))
             yield context
 
 
@@ -153,9 +155,16 @@ def open_script(
         if assignment.has_default_strategy:
             stack.enter_context(strategies.as_default())
         elif assignment.has_own_loop:
-            stack.enter_context(default_strategy.alike(assignment))
+            stack.enter_context(default_strategy.alike(assignment, note=reporting.note))
+        if assignment.has_default_strategy or assignment.has_own_loop:
+            stack.enter_context(_own_processes(assignment))
         yield context
         strategies.finish()
+
+
+def _own_processes(assignment: TaskAssignment) -> AbstractContextManager[None]:
+    leave = functools.partial(reporting.set_current, None)
+    return own_processes.on_their_own(assignment, note=reporting.note, leave=leave)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from raydist.controller.script_output import (
+    CHIEF_WAIT_S,
     LEFT_OUT_EVERY_S,
     MOST_WAITING,
     START_WAIT_S,
@@ -57,11 +58,17 @@ def shown(output: ScriptOutput, now_s: float = 0.0, *, is_last: bool = False) ->
         pytest.param([["a", "b"], ["a", "b"]], ["a", "b"], id="equal"),
         pytest.param([["a", "b"], ["b", "a"]], ["a", "b"], id="another order"),
         pytest.param([["a"] * 3, ["a"] * 3], ["a"] * 3, id="as often as each prints it"),
-        pytest.param([["a"] * 3, ["a"]], ["a", *["[worker/0] a"] * 2], id="once more"),
+        pytest.param([["a"] * 3, ["a"]], ["a"] * 3, id="the chief alone"),
+        pytest.param([["a"], ["a"] * 3], ["a", *["[worker/1] a"] * 2], id="once more"),
         pytest.param(
             [["I am 0", "end"], ["I am 1", "end"]],
             ["[worker/0] I am 0", "[worker/1] I am 1", "end"],
             id="own",
+        ),
+        pytest.param(
+            [["a0", "b0"], ["a1", "b1"]],
+            ["[worker/0] a0", "[worker/0] b0", "[worker/1] a1", "[worker/1] b1"],
+            id="nothing but own",
         ),
         pytest.param(
             [["begin", "end"], ["begin", "x", "end"]], ["begin", "[worker/1] x", "end"], id="between"
@@ -145,18 +152,43 @@ def test_bars_that_stop_at_another_step_keep_their_order() -> None:
     assert shown(output) == ["1/8 ━━ 0s 9ms/step - loss: 1", "saved", "8/8 ━━ 0s 9ms/step - loss: 2"]
 
 
-def test_line_waits_for_its_equals_and_holds_up_what_the_chief_prints_later() -> None:
-    output = output_of()
+def test_line_of_the_chief_alone_is_shown_once_the_others_are_past_it() -> None:
+    output = output_of(3)
     output.add([printed(0, "own", "both"), printed(1, "both")], now_s=0)
+    assert shown(output) == []
+    output.add([printed(2, "both")], now_s=0)
+    assert shown(output) == ["own", "both"]
+
+
+def test_equal_line_is_shown_once_however_late_it_comes() -> None:
+    output = output_of()
+    output.add([printed(0, "a", "b"), printed(1)], now_s=0)
     assert shown(output, WAIT_S - 0.1) == []
-    assert shown(output, WAIT_S) == ["[worker/0] own", "both"]
-    output.add([printed(1, "late")], now_s=3)
-    output.add([printed(0, "late")], now_s=3 + WAIT_S - 0.1)
-    assert shown(output, 3 + WAIT_S - 0.1) == ["late"]
-    output.add([printed(1, "too late")], now_s=10)
-    assert shown(output, 10 + WAIT_S) == ["[worker/1] too late"]
-    output.add([printed(0, "too late")], now_s=20)
-    assert shown(output, is_last=True) == ["[worker/0] too late"]
+    assert shown(output, WAIT_S) == ["a", "b"]
+    output.add([printed(1, "a", "b", "c")], now_s=60)
+    assert shown(output, 60 + CHIEF_WAIT_S - 0.1) == []
+    output.add([printed(0, "c")], now_s=60 + CHIEF_WAIT_S - 0.1)
+    assert shown(output, 60 + CHIEF_WAIT_S - 0.1) == ["c"]
+    output.add([printed(0, "a"), printed(1, "a")], now_s=100)
+    assert shown(output, 100) == ["a"]
+
+
+def test_line_of_another_worker_waits_for_the_chief_and_holds_up_what_follows() -> None:
+    output = output_of()
+    output.add([printed(0, "both"), printed(1, "own", "both")], now_s=0)
+    assert shown(output, WAIT_S - 0.1) == []
+    assert shown(output, WAIT_S) == ["[worker/1] own", "both"]
+    output.add([printed(1, "I am 1")], now_s=10)
+    output.add([printed(0, "I am 0")], now_s=11)
+    assert shown(output, 11 + WAIT_S) == ["[worker/0] I am 0", "[worker/1] I am 1"]
+    output.add([printed(1, "first", "I am 1", "last")], now_s=15)
+    output.add([printed(0, "first", "I am 0", "last")], now_s=16)
+    assert shown(output, 16) == ["first"]
+    assert shown(output, 16 + WAIT_S) == ["[worker/0] I am 0", "[worker/1] I am 1", "last"]
+    output.add([printed(1, "own")], now_s=20)
+    assert shown(output, 20 + CHIEF_WAIT_S) == ["[worker/1] own"]
+    output.add([printed(0, "own")], now_s=40)
+    assert shown(output, is_last=True) == ["own"]
 
 
 def test_line_waits_longer_for_a_worker_whose_script_has_not_begun() -> None:
@@ -166,10 +198,10 @@ def test_line_waits_longer_for_a_worker_whose_script_has_not_begun() -> None:
     output.add([printed(1)], now_s=5)
     assert shown(output, 5 + WAIT_S - 0.1) == []
     output.add([printed(1, "b")], now_s=5 + WAIT_S)
-    assert shown(output, 5 + WAIT_S) == ["[worker/0] a", "b"]
+    assert shown(output, 5 + WAIT_S) == ["a", "b"]
     output = output_of()
     output.add([printed(0, "a")], now_s=0)
-    assert shown(output, START_WAIT_S) == ["[worker/0] a"]
+    assert shown(output, START_WAIT_S) == ["a"]
 
 
 def test_any_interleaving_shows_each_line_as_often_as_one_task_prints_it() -> None:
@@ -189,15 +221,17 @@ def test_any_interleaving_shows_each_line_as_often_as_one_task_prints_it() -> No
 
 def test_many_equal_lines_are_matched_in_time_linear_in_them() -> None:
     output = output_of()
-    output.add([printed(0, *["a"] * MOST_WAITING)], now_s=0)
-    output.add([printed(1, *["a"] * MOST_WAITING)], now_s=0)
-    assert shown(output) == ["a"] * MOST_WAITING
+    for lines in (["a"] * MOST_WAITING, [*map(str, range(MOST_WAITING))]):
+        for first in range(2):
+            output.add([printed(first, *lines)], now_s=0)
+            output.add([printed(1 - first, *lines)], now_s=0)
+            assert shown(output) == lines
 
 
 def test_lines_beyond_a_limit_wait_no_longer() -> None:
     output = output_of()
     output.add([printed(0, *map(str, range(MOST_WAITING + 3)))], now_s=0)
-    assert shown(output) == ["[worker/0] 0", "[worker/0] 1", "[worker/0] 2"]
+    assert shown(output) == ["0", "1", "2"]
 
 
 def test_lines_that_were_left_out_are_told_in_their_place() -> None:

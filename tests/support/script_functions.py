@@ -93,7 +93,8 @@ def shared_files(ctx: Any) -> dict[str, list[bool]]:
 
     assignment, found = ctx._run.assignment, {}
     for name, folder in (("with", "/code"), ("without", None)):
-        with default_strategy.alike(replace(assignment, job=replace(assignment.job, working_dir=folder))):
+        given = replace(assignment, job=replace(assignment.job, working_dir=folder))
+        with default_strategy.alike(given, note=ctx.note):
             paths = ("best.keras", "../best.keras", "/best.keras", "s3://bucket/best.keras")
             found[name] = [default_strategy._is_shared(one) for one in paths]
     return found

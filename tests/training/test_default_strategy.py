@@ -44,6 +44,25 @@ for path in (*paths, "last.keras", f"{{aside}}/last.keras", f"{{aside}}/own.kera
 another = made()
 another.load_weights(f"{{aside}}/last.weights.h5")
 print("VALUES", another.predict(x[:7], verbose=0).sum())
+import logging
+import os
+import pathlib
+os.mkdir(f"{{aside}}/made")
+pathlib.Path(f"{{aside}}/made/deeper").mkdir()
+log = logging.getLogger("job")
+log.addHandler(logging.FileHandler(f"{{aside}}/made/own.log"))
+for name in ("new", "old"):
+    with open(f"{{aside}}/made/{{name}}.csv", "w") as written:
+        written.write("5\\n")
+model.evaluate(x, y, verbose=0)
+for fold in range(3):
+    for name in ("folds", "made/new", "made/absent"):
+        with open(f"{{aside}}/{{name}}.csv", "a") as appended:
+            appended.write(f"{{fold}}\\n")
+        print("VALUES", *map(float, open(f"{{aside}}/{{name}}.csv")))
+    log.warning("%d", fold)
+    with open(f"{{aside}}/made/{{fold}}.txt", "x") as created:
+        created.write("text")
 print("VALUES", *[float(one) for line in open("log.csv").readlines()[1:] for one in line.split(",")])
 """
 
@@ -63,19 +82,21 @@ def values(*printed: str) -> list[float]:
 def test_job_reads_what_it_has_written_and_gets_the_values_of_plain_python(
     keras: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "aside").mkdir()
+    for name in ("bare", "aside"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "folds.csv").write_text("7\n")
     script = write_script(tmp_path, FILES)
-    expected = values(*run_bare(script, tmp_path / "aside", workers=0, keras=keras))
+    expected = values(*run_bare(script, tmp_path / "bare", workers=0, keras=keras))
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
     for task in run_script(script, cluster, tmp_path / "aside"):
         assert task.values["failure"] is None, task.values["traceback"]
         assert values(task.printed) == pytest.approx(expected, rel=1e-5)
-    assert sorted(one.name for one in (tmp_path / "aside").iterdir()) == [
-        "best.keras",
-        "last.keras",
-        "last.weights.h5",
-        "own.keras",
-    ]
+    places = (tmp_path / "aside", tmp_path / "bare")
+    left, wanted = ({one.relative_to(place): one for one in place.rglob("*")} for place in places)
+    assert sorted(left) == sorted(wanted)
+    for name, path in wanted.items():
+        if path.suffix in (".csv", ".txt", ".log"):
+            assert left[name].read_text() == path.read_text()
 
 
 CALLS = f"""{MODEL}
@@ -215,6 +236,46 @@ def test_generator_that_several_calls_read_gives_the_same_batches_to_all(keras: 
     one, other = ([line for line in task.printed.splitlines() if "EQUAL" in line] for task in tasks)
     assert one == other
     assert len(one) == 3
+
+
+PROCESSES = """
+import multiprocessing
+import random
+import time
+import numpy as np
+from joblib import Parallel, delayed
+from tensorflow import keras
+x = np.random.default_rng(0).normal(size=(96, 4))
+def train(queue):
+    model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    [loss] = model.fit(x, x.sum(axis=1), batch_size=16, verbose=0).history["loss"]
+    model.save("child.keras")
+    queue.put((loss, random.random(), np.random.default_rng().normal()))
+found = []
+for _ in range(2):
+    queue = multiprocessing.Queue()
+    process = multiprocessing.Process(target=train, args=(queue,))
+    process.start()
+    found += queue.get()
+    process.join()
+assert len(set(found)) == 6
+print("VALUES", *found, *keras.models.load_model("child.keras").predict(x[:3], verbose=0).ravel())
+def late():
+    time.sleep(1)
+    print("late", flush=True)
+multiprocessing.Process(target=late).start()
+Parallel(n_jobs=2)(delayed(abs)(one) for one in range(4))
+"""
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_processes_that_a_job_forks_train_alike_in_all_workers(keras: str, tmp_path: Path) -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    one, other = run_script(write_script(tmp_path, PROCESSES), cluster)
+    assert values(one.printed) == values(other.printed)
+    assert "late" in one.printed
+    assert any("starts processes of its own: each of 2 workers" in note for note in one.values["notes"])
 
 
 UNSEEDED = """

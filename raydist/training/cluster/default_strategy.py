@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.training import tf_private
-from raydist.training.cluster import collective_calls, collectives
+from raydist.training.cluster import collective_calls, collectives, shared_files
 
 ONE_FILE = "workers of one host write one file at the same time, and read it half-written"
 
@@ -36,12 +36,14 @@ class _Job:
       folder: The working folder of this task, a copy of its own; None where the job has none.
       index: Which of the workers this is.
       hosts: The host of each worker that runs the same.
+      seeds: Where generators of NumPy without a seed get one.
     """
 
     strategy: ClassVar[tf.distribute.Strategy | None] = None
     folder: ClassVar[Path | None] = None
     index: ClassVar[int] = 0
     hosts: ClassVar[Sequence[str]] = ()
+    seeds: ClassVar[random.Random] = random.Random()
 
 
 @contextlib.contextmanager
@@ -62,7 +64,7 @@ def as_default(
         )
 
     with (
-        alike(assignment),
+        alike(assignment, note=note),
         tf_private.settled_devices(tell_late),
         tf_private.changed(_Job, strategy=strategy),
         tf_private.changed(type(strategy.extended), **writes),
@@ -72,19 +74,30 @@ def as_default(
 
 
 @contextlib.contextmanager
-def alike(assignment: TaskAssignment) -> Iterator[None]:
+def alike(assignment: TaskAssignment, *, note: Callable[[str], None]) -> Iterator[None]:
     """Has all workers run the block alike, which builds no strategy, with the same random numbers.
 
     Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
+
+    Args:
+      note: Adds a sentence to the run's notes.
     """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
     folder = None if assignment.job.working_dir is None else Path.cwd().resolve()
     seeds = random.Random(assignment.job.seed)
     with (
-        tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts),
+        tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts, seeds=seeds),
         tf_private.changed(np.random.bit_generator, randbits=seeds.getrandbits),
+        shared_files.written_as_by_one(_is_shared, is_chief=assignment.is_chief, note=note),
     ):
         yield
+
+
+def leave(seed: str) -> None:
+    """Makes a forked process a program by itself, which draws by another seed."""
+    _Job.strategy = None
+    _Job.seeds.seed(seed)
+    random.seed(seed)
 
 
 def is_default() -> bool:
@@ -103,6 +116,8 @@ def _is_shared(path: Any) -> bool:
         return True
     place, is_remote = Path(path).resolve(), "://" in os.fspath(path)
     own = _Job.folder if Path(path).is_absolute() else _Job.folder.parent
+    if place.is_relative_to(temporary := Path(tempfile.gettempdir()).resolve()):
+        own = temporary if temporary.is_relative_to(_Job.folder.parent) else own
     return is_remote or not place.is_relative_to(own)
 
 

@@ -21,12 +21,15 @@ from raydist.training.tf_private.collectives import (
     observe_collectives as observe_collectives,
 )
 from raydist.training.tf_private.coordination import (
+    begin_anew as begin_anew,
     check_untouched as check_untouched,
     configure_coordination as configure_coordination,
     keep_mirrored_local as keep_mirrored_local,
     missing_parts as missing_parts,
     report_error_to_peers as report_error_to_peers,
     settled_devices as settled_devices,
+    tell_workers as tell_workers,
+    told_by_worker as told_by_worker,
 )
 from raydist.training.tf_private.coordinators import (
     call_registered as call_registered,

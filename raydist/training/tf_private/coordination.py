@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute import mirrored_strategy
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import ClusterSpec, TaskId
@@ -64,6 +65,40 @@ def settled_devices(on_late: Callable[[str], None]) -> Iterator[None]:
         of_context[name] = found.setter(new) if is_property else new
     with changed(context.Context, **of_context):
         yield
+
+
+def tell_workers(key: str, value: str) -> None:
+    """Has other workers know a value, where they have a strategy together."""
+    with contextlib.suppress(tf.errors.OpError):
+        if context.context()._context_handle is not None:
+            context.context().set_config_key_value(key, value)
+
+
+def told_by_worker(key: str, *, timeout_s: float) -> str | None:
+    """Returns what another worker has told, or tells soon; None where that is nothing."""
+    with contextlib.suppress(tf.errors.OpError):
+        if context.context()._context_handle is not None:
+            return str(context.context().get_config_key_value(key, round(1000 * timeout_s)))
+    return None
+
+
+def begin_anew() -> None:
+    """Gives a forked process a TensorFlow that has not begun, outside of every scope.
+
+    It has the seed of the one that has, which is kept: deleting it would wait for threads that are not there.
+    """
+    old = context._context
+    if old is not None:
+        context._context = None
+        new = context.context()
+        new._seed, new._rng = old._seed, old._rng
+    graphs: Any = ops._default_graph_stack
+    _of_parents.append((old, graphs._global_default_graph, [*graphs.stack]))
+    graphs._global_default_graph = None
+    del graphs.stack[:]
+
+
+_of_parents: list[Any] = []
 
 
 def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float) -> None:
