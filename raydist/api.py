@@ -159,7 +159,7 @@ def run(
         is a note of the run and changes nothing else.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
       **options: Fields of JobSpec, which are the command line's options with `_`. Times are seconds, or
-        text such as `90s`, `5m` and `2h`; `keep_runs` is text such as `30d`.
+        text such as `90s`, `5m` and `2h`.
 
     Raises:
       MistakeError: What was asked cannot be done as written.

@@ -12,7 +12,6 @@ from raydist.entry.environment import variable_names
 from raydist.errors import MistakeError
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.params import kept_params, number_text, reads_as_text
-from raydist.spec.quantities import write_age
 from raydist.spec.secrecy import REDACTED, holds_redacted
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS, PARAMS
@@ -160,9 +159,6 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     params = {name: value for name, value in kept_params(spec).items() if not holds_redacted(value)}
     lost = {name for name in _LOST if _has_lost(spec, name)}
     options = {name: value for name, value in spec.items() if name in taken_over - lost}
-    age_s = options.get("keep_runs")
-    if isinstance(age_s, int | float):
-        options["keep_runs"] = write_age(age_s)  # kept as seconds, and read with a unit only
     if "env" in options:
         variables = _lost_variables(spec)
         options["env"] = {name: text for name, text in options["env"].items() if name not in variables}

@@ -26,11 +26,9 @@ from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.job import JobSpec
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.filesystem import Storage
 from raydist.storage.provenance import CodeRecord
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecord
-from raydist.storage.run_removal import delete_expired
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from raydist.tracking.mlflow_client import check_tracking_uri
@@ -131,14 +129,12 @@ def _tracker(job: JobSpec) -> MlflowTracker | None:
 
 
 def _after_end(result: RunResult, *, job: JobSpec, tracker: MlflowTracker | None) -> str | None:
-    """Does what the job asks for at the end of its run; returns what went wrong or was deleted, else None."""
+    """Does what the job asks for at the end of its run; returns what went wrong, else None."""
     sentences = []
     if tracker is not None:  # first: the command may look at what MLflow has
         sentences.append(tracker.finish())
     if job.on_end is not None:
         sentences.append(run_command(job.on_end, result, storage=job.storage))
-    if job.keep_runs is not None:
-        sentences.append(delete_expired(Storage.open(job.storage), age_s=job.keep_runs, but=job.name))
     return "; ".join(one for one in sentences if one is not None) or None
 
 

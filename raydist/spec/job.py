@@ -262,8 +262,6 @@ class JobSpec:
       log_device_placement: Whether each task's log tells the device of each op.
       on_end: Shell command that whoever drives the run runs once it has ended; None runs nothing.
       mlflow: URI of the MLflow server that is told of the run; None tells none.
-      keep_runs: Seconds after which runs of the same storage that have ended are deleted, at the end of this
-        one; None deletes none.
       detach: Whether submit returns once the cluster has accepted the run.
     """
 
@@ -321,7 +319,6 @@ class JobSpec:
     log_device_placement: bool = False
     on_end: str | None = None
     mlflow: str | None = None
-    keep_runs: float | None = _time_limit(None)
     detach: bool = False
 
     def __post_init__(self) -> None:

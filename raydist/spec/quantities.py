@@ -113,12 +113,6 @@ def write_duration(seconds: float) -> str:
     return f"{write_number(seconds)}s"
 
 
-def write_age(seconds: float) -> str:
-    """Returns the shortest text that `parse_age` reads as `seconds`: `30d`, `12h`."""
-    days = seconds / _DAY_S
-    return f"{write_number(days)}d" if days >= 1 and days == int(days) else write_duration(seconds)
-
-
 def write_number(number: float) -> str:
     """Returns the shortest text that is read as `number`."""
     text = f"{number:.15g}"  # without `.0`

@@ -188,12 +188,12 @@ def test_arguments_that_are_no_literals_mean_what_literals_mean(read: Read) -> N
     others = "env={'A': None, 'B': 3}, timeout='2h', partitioner='min_size:1024', checkpoint_every='5m'"
     params = "params={'shape': (2, 3), 'text': '.inf', 'word': 'a'}"
     source = (
-        f"import raydist\n@raydist.job(keep_runs='30d', workers=2, roles={roles}, {others}, {params})\n"
+        f"import raydist\n@raydist.job(stall_timeout='30m', workers=2, roles={roles}, {others}, {params})\n"
         "def train(ctx): ...\n"
     )
     literal = read(source)
     found = read(source.replace("workers=2", "workers=1 + 1").replace("'a'", "float('inf')"))
-    assert found.defaults["keep_runs"] == 30 * 86400
+    assert found.defaults["stall_timeout"] == 30 * 60
     assert found.defaults == {**literal.defaults, "params": {**literal.defaults["params"], "word": math.inf}}
 
 

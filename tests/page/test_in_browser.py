@@ -171,6 +171,8 @@ class TestReport:
         assert "some-package" not in shown
         environment.locator("summary", has_text="all packages").click()
         assert "some-package" in environment.inner_text()
+        environment.locator("summary", has_text="all options").click()
+        assert all(each in page.inner_text("main") for each in ("checkpoint-every", "ps.cpus", "2.5"))
 
     def test_run_that_ended_before_its_first_step_is_not_said_to_have_made_one(
         self, browser: Browser, run: RunStorage, tmp_path: Path

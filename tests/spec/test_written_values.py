@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from raydist.cli.kept_job import submit_line
 from raydist.spec.job import CheckpointEvery, CheckpointUnit, PortRange, WorkerRange
 from raydist.spec.partitioner import Partitioner
-from raydist.spec.quantities import parse_age, parse_bytes, parse_duration, write_age, write_duration
+from raydist.spec.quantities import parse_bytes, parse_duration, write_duration
 from raydist.spec.settings.options import find_option
 from raydist.spec.settings.roles import settings_of
 from tests.support.any_values import any_values
@@ -23,7 +23,6 @@ PARTITIONERS = st.builds(Partitioner, min_shard_bytes=COUNTS, max_shards=st.none
 )
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timeout": SECONDS,
-    "keep_runs": SECONDS,
     "memory_retry": st.floats(1.01, 10.0),
     "resources": st.builds(lambda cpus: {"ps": {"cpus": cpus}}, st.floats(0, 1e6))
     | st.builds(lambda amount: {"worker": {"resources": {"a:b": amount}}}, st.floats(1e-6, 1)),
@@ -42,9 +41,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 @any_values
 @given(SECONDS)
-def test_duration_and_age_are_read_as_they_were(seconds: float) -> None:
+def test_duration_is_read_as_it_was(seconds: float) -> None:
     assert parse_duration("x", write_duration(seconds)) == seconds
-    assert parse_age("x", write_age(seconds)) == seconds
 
 
 @any_values

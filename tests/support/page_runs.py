@@ -38,7 +38,11 @@ def record_facts(**changes: Any) -> dict[str, Any]:
         ],
         "notes": ["trained on digits", f"worker/1 failed first (attempt 0): ProcessDied: {DEATH}"],
         "timings": {"ray": 1.0, "placement": 1.5, "tasks_ready": 6.0, "first_step": 7.0, "total": 60.0},
-        "spec": {"params": {"epochs": 3, "learning_rate": 0.001}, "checkpoint_every": "epoch"},
+        "spec": {
+            "params": {"epochs": 3, "learning_rate": 0.001},
+            "checkpoint_every": "epoch",
+            "resources": {"ps": {"cpus": 2.5, "memory": None, "resources": {"ssd": 1.0}}},
+        },
         "plan": {"job": "digits.py:train", "reason": "workers is 2", "params": {"epochs": 3}},
         "code": {
             "digest": "5e" * 32,

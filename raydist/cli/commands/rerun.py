@@ -126,7 +126,7 @@ _TOLD_VERSIONS = ("python", "tensorflow", "keras", "tf-keras", "ray", "raydist",
     "Repeat steps of a run with --virtual-replicas twice, with its own number of workers and with N, and "
     "compare all variables after each step. The exit code is 1 if a bit differs.",
 )
-@count_option("--steps", "With --verify: steps to repeat.", metavar="STEPS", default=50)
+@count_option("--steps", "With --verify: steps to repeat; 50 when omitted.", metavar="STEPS")
 @count_option(
     "--from-step",
     "With --verify: begin after the run's checkpoint of this step; at its beginning when omitted.",
@@ -140,7 +140,7 @@ def reproduce(
     name: str | None,
     folder: Path | None,
     verify: int | None,
-    steps: int,
+    steps: int | None,
     from_step: int | None,
     address: str | None,
     storage: str,
@@ -158,11 +158,18 @@ def reproduce(
     """
     from raydist.storage.run_record import read_record
 
+    of_repeats = {"--run": is_run or None, "--name": name, "--to": folder}
+    of_verify = {"--steps": steps, "--from-step": from_step, "--address": address}
+    given = [flag for flag, value in (of_repeats if verify else of_verify).items() if value is not None]
+    if given:
+        raise click.UsageError(
+            f"{given[0]} {'does not go' if verify else 'goes only'} together with --verify"
+        )
     if verify is not None:
         return verify_steps(
             run,
             workers=verify,
-            steps=steps,
+            steps=steps or 50,
             from_step=from_step,
             address=address,
             storage=storage,

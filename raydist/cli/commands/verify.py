@@ -33,7 +33,6 @@ _POLL_S = 0.3
 _WITHOUT: dict[str, Any] = {
     "on_end": None,
     "mlflow": None,
-    "keep_runs": None,
     "keep_best": None,
     "export": False,
     "detach": False,

@@ -1,7 +1,7 @@
 // The page of one run, of what raydist.page.gathering gathers.
 
 const TIMINGS = [["ray", "Ray"], ["placement", "placement"], ["tasks_ready", "tasks ready"], ["first_step", "first step"]];
-const LEFT_OUT = new Set(["params", "param_types", "entry_point", "name", "args"]);
+const LEFT_OUT = new Set(["params", "param_types", "entry_point", "name", "args", "resources"]);
 
 class RunView {
   constructor(page) {
@@ -200,7 +200,8 @@ function factsView(data) {
     ["inventory", plan.inventory || "–"], ["devices per task", formatAny(plan.devices)], ["storage", record.storage],
     ["checkpoint", record.checkpoint || "–"]];
   if (spec.args && spec.args.length) planned.push(["args", spec.args.join(" ")]);
-  const options = Object.entries(spec).filter(([name]) => !LEFT_OUT.has(name)).map(([name, value]) => [name.replaceAll("_", "-"), formatAny(value)]);
+  const amounts = Object.entries(spec.resources || {}).flatMap(([role, own]) => Object.entries(own).map(([name, value]) => [`${role}.${name}`, formatAny(value)]));
+  const options = [...Object.entries(spec).filter(([name]) => !LEFT_OUT.has(name)).map(([name, value]) => [name.replaceAll("_", "-"), formatAny(value)]), ...amounts];
   const driver = record.driver ? [["driver", `process ${record.driver.pid} on ${record.driver.host}`]] : [];
   const versions = record.versions || {};
   const code = Object.entries(record.code || {}).filter(([, value]) => value !== null && value.length !== 0);

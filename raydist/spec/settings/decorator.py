@@ -33,7 +33,6 @@ class RunOptions(TypedDict, total=False):
     resume: bool | Literal["auto"]
     on_end: str | None
     mlflow: str | None
-    keep_runs: str | None
     detach: bool
     address: str | None
     ports: PortRange | str | None

@@ -79,12 +79,6 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "MLflow server to log the run to, such as http://host:5000; the experiment is named after "
             "the job. Needs raydist[mlflow]; nothing when omitted or none.",
         ),
-        Option(
-            "keep_runs",
-            values.optional(values.age, none="none"),
-            "At the end of the run, delete the runs of its storage that have ended and were last written "
-            "longer ago than this, such as 30d; none when omitted or none.",
-        ),
         _flag("detach", "Return once the cluster has accepted the run, which outlives this shell."),
     ),
     "Cluster": (

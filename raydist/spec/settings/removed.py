@@ -45,6 +45,7 @@ REMOVED: Mapping[str, Removed] = {
     "tensorboard_graph": Removed(
         False, "give fit keras.callbacks.TensorBoard(ctx.output_dir, write_graph=True)"
     ),
+    "keep_runs": Removed(None, "run raydist delete --older-than 30d --yes, by cron or with --on-end"),
     "ps_staleness": Removed(0, "leave it out: a worker reads the weights in each step, as with the value 0"),
 }
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 class TypedOptions(dict[str, Any]):
     """Options and `params` of one place, typed. `typed_values` makes them, and returns them as they are.
 
-    To type them twice would be wrong: `keep_runs="30d"` becomes a number of seconds, which is no `keep_runs`.
+    To type them twice would be wrong: the text of a role becomes an ExtraRole, which is not read as `roles`.
 
     Attributes:
       written: What they were typed from.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from raydist.errors import SpecError
-from raydist.spec.quantities import ByteSize, Duration, parse_age, parse_bytes, parse_duration, write_age
+from raydist.spec.quantities import ByteSize, Duration, parse_bytes, parse_duration
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import suggest
 from raydist.spec.variables import parse_variables
@@ -139,8 +139,6 @@ duration = Parser(parse_duration, Duration, "DURATION")
 def _unless_text(write: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: value if isinstance(value, str) else write(value)
 
-
-age = Parser(parse_age, str, "AGE", _unless_text(write_age))
 
 byte_size = Parser(parse_bytes, ByteSize, "SIZE")
 

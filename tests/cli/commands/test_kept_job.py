@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from raydist.cli.kept_job import kept_settings, lost_secrets
-from raydist.spec.settings.options import find_option
 
 SPEC = {
     "workers": "2",
@@ -27,9 +26,3 @@ def test_param_that_was_redacted_is_asked_for() -> None:
     ]
     given = {"params": {"api_key": "k", "data": "d", "mirrors": [], "note": ""}}
     assert lost_secrets(SPEC, layers=[given]) == []
-
-
-def test_age_has_a_unit_by_which_it_is_read_again() -> None:
-    settings = kept_settings({"keep_runs": 2_592_000.0})
-    assert settings["keep_runs"] == "30d"
-    assert find_option("keep_runs").parse(settings["keep_runs"]) == 2_592_000.0

@@ -305,15 +305,15 @@ def test_resume_takes_over_each_param_exactly(
 def test_options_of_a_config_are_typed_once_on_resume(
     raydist: Run, fake_run: Any, job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """An age has a unit only as it is written, so to type it again would fail."""
+    """A role is read only as it is written, so to type it again would fail."""
     fake = fake_run(ended())
-    options: Any = {"roles": {"feat": {"command": "serve", "cpus": 0.5}}, "keep_runs": "2d"}
+    options: Any = {"roles": {"feat": {"command": "serve", "cpus": 0.5}}, "timeout": "2m"}
     store(describe_job(api.plan(str(job_file()), address="local", **options).job))
-    (tmp_path / "more.yaml").write_text("keep_runs: 30d\ntimeout: 2h\n")
-    for given, days in ((["-c", "more.yaml"], 30), ([], 2)):
+    (tmp_path / "more.yaml").write_text("timeout: 30m\n")
+    for given, minutes in ((["-c", "more.yaml"], 30), ([], 2)):
         assert raydist("resume", "digits-1", *given)[0] == 0
         job = api.plan(fake.job, config=fake.given["config"], address="local").job
-        assert (job.keep_runs, job.roles["feat"].resources.num_cpus) == (days * 86400, 0.5)
+        assert (job.timeout, job.roles["feat"].resources.num_cpus) == (minutes * 60, 0.5)
 
 
 def test_resume_of_a_pickled_function_says_what_to_do(raydist: Run) -> None:

@@ -31,10 +31,21 @@ def store(folder: Path, **facts: Any) -> None:
         ({"reduce_order": "any"}, ["--verify", "1"], "had reduce_order any, which this raydist no longer"),
         ({}, ["--verify", "5"], "use --verify 4 or fewer"),
         ({}, ["--verify", "0"], "--verify"),
+        ({}, ["--verify", "1", "--run"], "--run does not go together with --verify"),
+        ({}, ["--address", "auto"], "--address goes only together with --verify"),
         ({"working_dir": "code"}, ["--verify", "1"], "keeps no copy of its code"),
         ({}, ["--verify", "1", "--from-step", "7"], "has no checkpoint of step 7"),
     ],
-    ids=["no-virtual-replicas", "any-order", "too-many", "none", "no-code", "no-checkpoint"],
+    ids=[
+        "no-virtual-replicas",
+        "any-order",
+        "too-many",
+        "none",
+        "with-run",
+        "address-alone",
+        "no-code",
+        "no-checkpoint",
+    ],
 )
 def test_what_cannot_be_verified_is_exit_2(
     tmp_path: Path,

@@ -7,21 +7,8 @@ import shlex
 
 import pytest
 
-from raydist.cli.kept_job import kept_settings, submit_line
+from raydist.cli.kept_job import submit_line
 from raydist.spec.params import ParamTexts, merge_params
-from raydist.spec.settings.options import find_option
-
-
-@pytest.mark.parametrize("seconds", [2_592_000.0, 43_200.0, 0.5, 1_234_567.0])
-def test_age_is_written_with_its_unit_and_read_again(seconds: float) -> None:
-    *_, flag, text = shlex.split(submit_line("job.py", {"keep_runs": seconds}, defaults={}))
-    assert flag == "--keep-runs"
-    assert find_option("keep_runs").parse(text) == seconds
-
-
-def test_age_of_a_kept_run_is_written_as_it_is_kept() -> None:
-    settings = kept_settings({"keep_runs": 2_592_000.0})
-    assert submit_line("job.py", settings, defaults={}).endswith("--keep-runs 30d")
 
 
 @pytest.mark.parametrize(

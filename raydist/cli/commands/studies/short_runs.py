@@ -33,7 +33,7 @@ _TOO_SHORT = ", before it was stopped: a longer training, with more epochs, is m
 # Set for each short run, and so no options of these commands: they do not change the speed of the steps, and
 # have effects that a short run should not have.
 WITHOUT: dict[str, Any] = {
-    **{"on_end": None, "mlflow": None, "keep_runs": None, "keep_best": None},
+    **{"on_end": None, "mlflow": None, "keep_best": None},
     **{"resume": False, "detach": False, "export": False},
 }
 
