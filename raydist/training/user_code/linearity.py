@@ -108,7 +108,9 @@ def _results(op: tf.Operation, given: Sequence[_State]) -> list[_State]:
     found = []
     for output in op.outputs:
         kind = _kind_of(output, is_sized=is_sized)
-        if op.type in ("Sum", "Reshape") and all(one.kind is not _Kind.ROWS for one in values):
+        if op.type in ("Sum", "Reshape", "UnsortedSegmentSum") and all(
+            one.kind is not _Kind.ROWS for one in values
+        ):
             kind = _Kind.WHOLE  # also where TensorFlow does not know its shape
         is_number = output.dtype.is_floating or output.dtype.is_complex
         mixes = is_number and not _is_linear(op, values, kind)
