@@ -7,7 +7,7 @@ Each file of tests/scripts/plain says, in one of its first lines, how it is comp
 The values of `workers` and `keras` go by pairs, the shorter list over again; `mirrored` is one worker of two
 devices. `rtol` is 1e-5 where it is left out. With `plain=no` only the workers are compared with each other,
 as chance, or sums in another order, make it another training than that of plain Python. With
-`virtual_replicas=K` they have the bits of one worker. Without the modules of `needs` it is skipped.
+`virtual_replicas=K` they have the bits of one worker. With `libraries=yes` it is run by tests/libraries.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Check(NamedTuple):
     rtol: float
     is_as_plain: bool
     virtual_replicas: int | None
-    needs: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.script}-{self.workers}-keras{self.keras}"
@@ -57,13 +56,15 @@ class Check(NamedTuple):
         return Cluster(strategy="multi_worker_mirrored", workers=int(self.workers), keras=self.keras)
 
 
-def checks() -> Iterator[Check]:
+def checks(*, libraries: str = "no") -> Iterator[Check]:
     for path in sorted(PLAIN.glob("*.py")):
         if found := re.search("^# check: (.*)$", path.read_text(), re.MULTILINE):
             settings = dict(one.split("=") for one in found[1].split())
-            given = {"rtol": "1e-5", "plain": "yes", **settings}
-            virtual, needs = given.get("virtual_replicas"), tuple(given.get("needs", "").split(","))
-            others = (float(given["rtol"]), given["plain"] == "yes", virtual and int(virtual), needs)
+            given = {"rtol": "1e-5", "plain": "yes", "libraries": "no", **settings}
+            virtual = given.get("virtual_replicas")
+            others = (float(given["rtol"]), given["plain"] == "yes", virtual and int(virtual))
+            if given["libraries"] != libraries:
+                continue
             workers, flavours = given["workers"].split(","), given["keras"].split(",")
             pairs = zip(itertools.cycle(workers), itertools.cycle(flavours), strict=False)
             for pair in itertools.islice(pairs, max(len(workers), len(flavours))):
@@ -96,8 +97,10 @@ def test_workers_print_and_leave_what_plain_python_does(
 ) -> None:
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
-    for name in filter(None, check.needs):
-        pytest.importorskip(name)
+    compare(check, bare_folder, tmp_path)
+
+
+def compare(check: Check, bare_folder: Path, tmp_path: Path) -> None:
     tasks = run(check, tmp_path)
     for task in tasks[1:]:
         same_lines(lines_of(task.printed), lines_of(tasks[0].printed), rtol=0)
@@ -123,7 +126,8 @@ def run(check: Check, folder: Path) -> list[TaskProcess]:
 
 # What differs from run to run, in lines and in names of files.
 _TIMES = re.compile(
-    r"\b\d+(\.\d+)?([mµun]?s|min)(/(step|epoch))?(?!\w)|\b\d+:\d\d\b|\d{8}-\d{6}|(?<![\w.])\d{14,}\b"
+    r"\b\d+(\.\d+)?(it/s|s/it)"
+    r"|\b\d+(\.\d+)?([mµun]?s|min)(/(step|epoch))?(?!\w)|\b\d+:\d\d\b|\d{8}-\d{6}|(?<![\w.])\d{14,}\b"
 )
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
 # Logs, raydist's notes, and bars that a log has cut: no part of what a script says.
@@ -133,6 +137,7 @@ _LOG = re.compile(
 )
 
 _BAR, _MESSAGE = re.compile(r"\d+/\d+ "), re.compile(r"Epoch \d+: ")
+_TQDM = re.compile(r"(.*?)\d+%\|")
 
 
 def lines_of(printed: str) -> list[str]:
@@ -146,7 +151,14 @@ def lines_of(printed: str) -> list[str]:
     ]
     # A bar that a callback's message cuts shows what it had by then, and is shown once more.
     pairs = zip(shown, [*shown[1:], ""], strict=True)
-    return [one for one, after in pairs if not (_BAR.match(one) and _MESSAGE.match(after))]
+    kept = [(one, after) for one, after in pairs if not (_BAR.match(one) and _MESSAGE.match(after))]
+    return [one for one, after in kept if not _is_drawn_again(one, after)]
+
+
+def _is_drawn_again(line: str, after: str) -> bool:
+    """Whether both are a bar of tqdm, which draws it as often as time allows."""
+    bar, next_bar = _TQDM.match(line), _TQDM.match(after)
+    return bar is not None and next_bar is not None and bar[1] == next_bar[1]
 
 
 def same_lines(found: list[str], expected: list[str], *, rtol: float) -> None:
@@ -224,6 +236,8 @@ def contents(path: Path) -> Any:
             }
         case "" if path.name == "checkpoint":  # TensorFlow's list of them, with times
             return re.findall("_path.*", path.read_text())
+        case ".pdf":
+            return re.sub(rb"/CreationDate \([^)]*\)", b"", path.read_bytes())
         case ".pb" | ".index" | ".gz" | ".zip":
             return None  # of which the script tells, by calling the model
         case _:
