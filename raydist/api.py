@@ -513,14 +513,7 @@ def _connect(
 
 
 def _plan_for(request: Request, inventory: Inventory) -> Plan:
-    plan = make_plan(
-        request.job,
-        request.origins,
-        inventory,
-        legacy_keras_reason=request.legacy_keras_reason,
-        strategy_use=request.strategy_use,
-        own_loop=request.own_loop,
-    )
+    plan = make_plan(request.job, request.origins, inventory, source=request.source)
     return with_data_room(plan) if request.datasets else plan
 
 

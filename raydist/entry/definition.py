@@ -6,6 +6,7 @@ Also finds the folder that travels with a run, so that the job can be imported i
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import importlib.util
 import linecache
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, TypedDict
+from typing import Any
 
 from raydist.entry.job_probe import probe_defaults
 from raydist.entry.job_source import FoundJob, JobSource, problem_of_function, read_notebook, read_source
@@ -26,7 +27,7 @@ from raydist.entry.notebook import SUFFIX
 from raydist.entry.own_source import Part, own_modules
 from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.errors import JobFileError, SpecError
-from raydist.spec.job import MODULE_FLAG, EntryPoint
+from raydist.spec.job import MODULE_FLAG, EntryPoint, SourceFacts
 from raydist.spec.settings.decorator import Job
 from raydist.spec.settings.options import check_names
 from raydist.spec.settings.resolution import JobDefinition, TypedOptions, typed_values
@@ -108,7 +109,7 @@ def define_from_object(
         entry_point=entry_point,
         working_dir=folder,
         defaults=defaults,
-        **_needs_of_function(function, folder),
+        source=_facts_of_function(function, folder),
         where=f"the job {name}",
     )
 
@@ -131,17 +132,9 @@ def _folder_of(module: ModuleType | None, file: Path | None) -> Path | None:
     )
 
 
-class _Needs(TypedDict):
-    """What a job's source says of the Keras and the strategy that it needs: see JobDefinition."""
-
-    legacy_keras_reason: str | None
-    strategy_use: str | None
-    own_loop: str | None
-
-
-def _needs_of_function(function: Any, folder: Path | None) -> _Needs:
+def _facts_of_function(function: Any, folder: Path | None) -> SourceFacts:
     if not isinstance(function, FunctionType):
-        return _needs([], file=None, roots=[], has_context=True)
+        return _facts([], file=None, roots=[], has_context=True)
     name = function.__code__.co_filename
     lines = linecache.getlines(name)  # knows notebooks' cells too
     try:
@@ -149,12 +142,12 @@ def _needs_of_function(function: Any, folder: Path | None) -> _Needs:
     except (SyntaxError, ValueError):
         parts = []
     file = Path(name) if Path(name).is_file() else None
-    needs = _needs(parts, file=file, roots=[] if folder is None else [folder], has_context=True)
+    facts = _facts(parts, file=file, roots=[] if folder is None else [folder], has_context=True)
     # In a notebook the import is in another cell than the function.
     modules = (each for each in function.__globals__.values() if isinstance(each, ModuleType))
     if any(each.__name__.partition(".")[0] == "tf_keras" for each in modules):
-        needs["legacy_keras_reason"] = "the job's source imports tf_keras"
-    return needs
+        return dataclasses.replace(facts, legacy_keras_reason="the job's source imports tf_keras")
+    return facts
 
 
 _MAIN = "__main__.py"
@@ -220,7 +213,7 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
         entry_point=entry_point,
         working_dir=folder,
         defaults=defaults,
-        **_needs_of_source(found, source, folder, has_context=True),
+        source=_facts_of_source(found, source, folder, has_context=True),
         where=where,
     )
 
@@ -257,21 +250,25 @@ def _define_script(found: _Target, source: JobSource, *, asked: Path | None) -> 
         name=name,
         entry_point=entry_point,
         working_dir=folder,
-        **_needs_of_source(found, source, folder, has_context=False),
+        source=_facts_of_source(found, source, folder, has_context=False),
         where=found.location,
     )
 
 
-def _needs_of_source(found: _Target, source: JobSource, folder: Path | None, *, has_context: bool) -> _Needs:
+def _facts_of_source(
+    found: _Target, source: JobSource, folder: Path | None, *, has_context: bool
+) -> SourceFacts:
     """Returns what the source says. A script also finds modules in its own folder."""
     roots = [] if folder is None else list(dict.fromkeys((found.file.parent, folder)))
-    return _needs(source.parts, file=found.file, roots=roots, has_context=has_context)
+    return _facts(source.parts, file=found.file, roots=roots, has_context=has_context)
 
 
-def _needs(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path], has_context: bool) -> _Needs:
+def _facts(
+    parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path], has_context: bool
+) -> SourceFacts:
     own = list(own_modules(parts, file=file, roots=roots))
     read = [*parts, *own]
-    return _Needs(
+    return SourceFacts(
         legacy_keras_reason=legacy_reason(parts, own),
         strategy_use=strategy_use(read, has_context=has_context) if parts else _UNREAD,
         own_loop=own_loop(read),

@@ -15,7 +15,7 @@ from typing import Any
 from raydist.entry.config_file import read_config
 from raydist.entry.definition import define_from_object, read_job
 from raydist.entry.environment import environment_of
-from raydist.spec.job import JobSpec
+from raydist.spec.job import JobSpec, SourceFacts
 from raydist.spec.settings.decorator import Job
 from raydist.spec.settings.options import PARAMS
 from raydist.spec.settings.resolution import Origin, TypedOptions, resolve, typed_values
@@ -31,17 +31,13 @@ class Request:
     Attributes:
       job: With a storage that any folder can open, and with what its files of variables hold.
       origins: Where each option was set.
-      legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
-      strategy_use: Where the job's source takes or builds a strategy; None where it does not.
-      own_loop: Where the job's source updates weights in a loop of its own; None where it does not.
+      source: What the job's source says.
       datasets: `ray.data.Dataset`s for the workers, by name; no part of the job, which is plain data.
     """
 
     job: JobSpec
     origins: Mapping[str, Origin]
-    legacy_keras_reason: str | None
-    strategy_use: str | None
-    own_loop: str | None
+    source: SourceFacts
     datasets: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -82,6 +78,7 @@ def read_request(
     )
     env, runtime_env = environment_of((definition.defaults, layer, asked), os.environ)
     env_file = resolved.job.env_file
+    reason = _reason_of_shell(os.environ) or definition.source.legacy_keras_reason
     return Request(
         job=dataclasses.replace(
             resolved.job,
@@ -91,9 +88,7 @@ def read_request(
             runtime_env=runtime_env,
         ),
         origins=resolved.origins,
-        legacy_keras_reason=_reason_of_shell(os.environ) or definition.legacy_keras_reason,
-        strategy_use=definition.strategy_use,
-        own_loop=definition.own_loop,
+        source=dataclasses.replace(definition.source, legacy_keras_reason=reason),
         datasets=datasets or {},
     )
 

@@ -14,7 +14,7 @@ from raydist.planning.plan import Plan
 from raydist.planning.roles import make_roles
 from raydist.planning.strategy import Origins, check_communication, choose_strategy, without_unused
 from raydist.planning.threads import threads_per_worker
-from raydist.spec.job import JobSpec, KerasFlavour, Strategy
+from raydist.spec.job import NO_FACTS, JobSpec, KerasFlavour, SourceFacts, Strategy
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole, TaskType
 from raydist.spec.text import counted
@@ -63,21 +63,13 @@ _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
 
 def make_plan(
-    job: JobSpec,
-    origins: Origins,
-    inventory: Inventory,
-    *,
-    legacy_keras_reason: str | None = None,
-    strategy_use: str | None = None,
-    own_loop: str | None = None,
+    job: JobSpec, origins: Origins, inventory: Inventory, *, source: SourceFacts = NO_FACTS
 ) -> Plan:
     """Returns what to launch.
 
     Args:
       origins: Where each option was set; decides which of two contradicting ones gives way.
-      legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
-      strategy_use: Where the job's source takes or builds a strategy; None where it does not.
-      own_loop: Where it updates weights in a loop of its own; None where it does not.
+      source: What the job's source says.
 
     Raises:
       MistakeError: What was asked contradicts itself, or is not available.
@@ -86,7 +78,7 @@ def make_plan(
     check_memory_retry(job)
     choice = choose_strategy(job, origins, inventory)
     job, strategy, notes = choice.job, choice.strategy, list(choice.notes)
-    keras, keras_reason = choose_keras(job, strategy, legacy_keras_reason=legacy_keras_reason)
+    keras, keras_reason = choose_keras(job, strategy, legacy_keras_reason=source.legacy_keras_reason)
     inventory = with_custom_resources(inventory, job)
     roles = make_roles(job, strategy, inventory, notes)
     all_roles: tuple[AnyRole, ...] = (*roles, *job.roles.values())
@@ -106,11 +98,11 @@ def make_plan(
             "results depend on how many workers an attempt has; "
             f"--virtual-replicas {job.workers.maximum} gives the same bits for any number"
         )
-    builds_none = job.default_strategy and strategy_use is None and strategy in WITH_DEFAULT_STRATEGY
+    builds_none = job.default_strategy and source.strategy_use is None and strategy in WITH_DEFAULT_STRATEGY
     num_workers = 1 if strategy.is_single_host else job.workers.maximum
     num_replicas = num_workers * max(num_gpus, devices or 1)
     if builds_none and num_replicas > 1:
-        notes.append(_note_on_default_strategy(job, num_workers, num_replicas, own_loop=own_loop))
+        notes.append(_note_on_default_strategy(job, num_workers, num_replicas, own_loop=source.own_loop))
     return Plan(
         job=job,
         inventory=inventory,
@@ -120,8 +112,8 @@ def make_plan(
         keras_reason=keras_reason,
         roles=roles,
         devices=devices,
-        has_default_strategy=builds_none and own_loop is None,
-        has_own_loop=builds_none and own_loop is not None,
+        has_default_strategy=builds_none and source.own_loop is None,
+        has_own_loop=builds_none and source.own_loop is not None,
         worker_threads=threads_per_worker(job, origins, roles, inventory),
         embedded_cpus=_embedded_cpus(all_roles, inventory, notes),
         embedded_resources=embedded_resources(all_roles, inventory),

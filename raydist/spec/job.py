@@ -186,6 +186,24 @@ def _time_limit(default: float | None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceFacts:
+    """What a job's source, which is read and not run, says.
+
+    Attributes:
+      legacy_keras_reason: Why it needs tf_keras as `tf.keras`; None where it does not.
+      strategy_use: Where it takes or builds a strategy; None where it does not.
+      own_loop: Where it updates weights in a loop of its own; None where it does not.
+    """
+
+    legacy_keras_reason: str | None = None
+    strategy_use: str | None = None
+    own_loop: str | None = None
+
+
+NO_FACTS = SourceFacts()
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """One run of a job. Field names are the command line's options with `_`, except the first three.
 

@@ -254,7 +254,7 @@ def test_file_that_hangs_in_the_probe_is_given_up(tmp_path: Path) -> None:
     ],
 )
 def test_import_of_tf_keras_in_any_form_needs_it(read: Read, source: str, is_legacy: bool) -> None:
-    reason = read(f"{source}\ndef train(ctx): ...\n", "jobs/a.py:train").legacy_keras_reason
+    reason = read(f"{source}\ndef train(ctx): ...\n", "jobs/a.py:train").source.legacy_keras_reason
     assert reason == ("the job's source imports tf_keras" if is_legacy else None)
 
 

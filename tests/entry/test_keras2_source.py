@@ -82,7 +82,7 @@ NOT_NAMES = [
 
 def reason(folder: Path, source: str) -> str | None:
     (folder / "main.py").write_text(source)
-    return read_job("main.py", cwd=folder).legacy_keras_reason
+    return read_job("main.py", cwd=folder).source.legacy_keras_reason
 
 
 @pytest.mark.parametrize(("source", "what"), NAMES, ids=[what for _, what in NAMES])
@@ -149,7 +149,7 @@ def test_cell_of_a_notebook_is_named(tmp_path: Path) -> None:
     cells = [TF, "mean = tf.keras.metrics.Mean()\n", "\nmean.reset_states()\n"]
     notebook = {"cells": [{"cell_type": "code", "source": cell} for cell in cells], "metadata": {}}
     (tmp_path / "guide.ipynb").write_text(json.dumps(notebook))
-    told = read_job("guide.ipynb", cwd=tmp_path).legacy_keras_reason
+    told = read_job("guide.ipynb", cwd=tmp_path).source.legacy_keras_reason
     assert told == "guide.ipynb, cell 3, line 2, uses reset_states, which only Keras 2 knows"
 
 

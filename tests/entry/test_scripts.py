@@ -87,7 +87,7 @@ def test_module_of_python_itself_ships_no_folder(folder: Path) -> None:
 
 def test_job_is_a_job_whatever_else_its_file_does(folder: Path) -> None:
     assert read(folder, "job.py").entry_point == EntryPoint(file="job.py", function="train")
-    assert read(folder, "legacy.py").legacy_keras_reason is not None
+    assert read(folder, "legacy.py").source.legacy_keras_reason is not None
 
 
 @pytest.mark.parametrize(
@@ -226,5 +226,5 @@ def test_variable_of_the_shell_chooses_the_keras_of_a_script_that_leaves_it_open
     script = tmp_path / "main.py"
     script.write_text("import tensorflow as tf\n")
     request = read_request(str(script), params=None, config=None, overrides={}, pickle=lambda value: b"")
-    reason = request.legacy_keras_reason
+    reason = request.source.legacy_keras_reason
     assert reason == ("TF_USE_LEGACY_KERAS is 1" if value == "1" else None)

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from raydist.entry.definition import define_from_object, read_job
-from raydist.spec.settings.resolution import JobDefinition
+from raydist.spec.job import SourceFacts
 
 FIT = "import keras\nmodel = keras.Sequential([keras.layers.Dense(1)])\nmodel.fit(x, y)\n"
 LOOP = "with tf.GradientTape() as tape:\n    loss = f(x)\n"
 UPDATE = "optimizer.apply_gradients(zip(tape.gradient(loss, w), w))\n"
 
 
-def read(folder: Path, source: str, **modules: str) -> JobDefinition:
+def read(folder: Path, source: str, **modules: str) -> SourceFacts:
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
     (folder / "main.py").write_text(source)
-    return read_job("main.py", cwd=folder)
+    return read_job("main.py", cwd=folder).source
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,9 @@ def test_functions_are_read_as_files_are(tmp_path: Path) -> None:
 
     def train(ctx: object) -> None: ...
 
-    assert (
-        define_from_object(train, pickle=lambda one: b"").strategy_use is not None
-    )  # of this file's strings
+    known = define_from_object(train, pickle=lambda one: b"")
+    assert known.source.strategy_use is not None  # of this file's strings
     unread: dict[str, object] = {}
     exec("def train(ctx): ...", unread)
     unknown = define_from_object(unread["train"], pickle=lambda one: b"")
-    assert unknown.strategy_use == "the job has no source that could be read"
+    assert unknown.source.strategy_use == "the job has no source that could be read"

@@ -8,11 +8,12 @@ from typing import Any
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
-from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
+from raydist.spec.job import EntryPoint, JobSpec, SourceFacts, WorkerRange
 from raydist.spec.settings.options import OPTIONS
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.settings.roles import by_name
 
+OWN_STRATEGY = SourceFacts(strategy_use="a.py, line 3, uses tf.distribute")
 LAPTOP = Inventory(hosts=(Host(name="this machine", num_cpus=2),), is_embedded=True)
 
 
@@ -29,9 +30,7 @@ def workers(minimum: int, maximum: int | None = None) -> WorkerRange:
 def plan(
     inventory: Inventory = LAPTOP,
     *,
-    legacy_keras_reason: str | None = None,
-    strategy_use: str | None = "a.py, line 3, uses tf.distribute",
-    own_loop: str | None = None,
+    source: SourceFacts = OWN_STRATEGY,
     origins: Mapping[str, Origin] | None = None,
     **fields: Any,
 ) -> Plan:
@@ -44,7 +43,5 @@ def plan(
         job,
         by_field | dict(origins or {}),
         inventory,
-        legacy_keras_reason=legacy_keras_reason,
-        strategy_use=strategy_use,
-        own_loop=own_loop,
+        source=source,
     )

@@ -6,11 +6,11 @@ import pytest
 
 from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Host, Inventory
-from raydist.spec.job import KerasFlavour, Strategy, WorkerRange
+from raydist.spec.job import NO_FACTS, KerasFlavour, SourceFacts, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import Resources, Role, TaskType
-from tests.planning.plans import LAPTOP, cluster, plan, workers
+from tests.planning.plans import LAPTOP, OWN_STRATEGY, cluster, plan, workers
 
 
 def test_two_workers_on_a_laptop() -> None:
@@ -177,13 +177,20 @@ def test_devices_asked_for_with_workers_on_cpus_is_refused() -> None:
         plan(workers=workers(2), devices=2)
 
 
+OF_KERAS_2 = SourceFacts(legacy_keras_reason="main.py uses lr")
+
+
 @pytest.mark.parametrize(
     ("fields", "keras", "reason"),
     [
         ({}, KerasFlavour.KERAS_3, "nothing in the job's source needs Keras 2"),
-        ({"legacy_keras_reason": "main.py uses lr"}, KerasFlavour.LEGACY, "main.py uses lr"),
         (
-            {"legacy_keras_reason": "main.py uses lr", "keras": KerasFlavour.KERAS_3},
+            {"source": OF_KERAS_2},
+            KerasFlavour.LEGACY,
+            "main.py uses lr",
+        ),
+        (
+            {"source": OF_KERAS_2, "keras": KerasFlavour.KERAS_3},
             KerasFlavour.KERAS_3,
             "keras 3 was set",
         ),
@@ -212,10 +219,10 @@ def test_keras_flavour(fields: dict[str, Any], keras: KerasFlavour, reason: str)
         ),
         ({}, True, None),
         ({"workers": workers(2), "default_strategy": False}, False, None),
-        ({"workers": workers(2), "strategy_use": "a.py, line 3, uses tf.distribute"}, False, None),
+        ({"workers": workers(2), "source": OWN_STRATEGY}, False, None),
         ({"workers": workers(2), "ps": 1}, False, None),
         (
-            {"workers": workers(2), "own_loop": "a.py, line 9"},
+            {"workers": workers(2), "source": SourceFacts(own_loop="a.py, line 9")},
             False,
             "a.py, line 9, updates weights in a loop of its own, so each of 2 workers runs all of it; give "
             "the step to ctx.train_steps to divide its batches among 2 workers (raydist guide writing-a-job)",
@@ -226,9 +233,9 @@ def test_keras_flavour(fields: dict[str, Any], keras: KerasFlavour, reason: str)
 def test_job_that_builds_no_strategy_gets_the_runs(
     fields: dict[str, Any], is_default: bool, note: str | None
 ) -> None:
-    made = plan(**{"strategy_use": None, **fields})
+    made = plan(**{"source": NO_FACTS, **fields})
     assert made.has_default_strategy == is_default
-    assert made.has_own_loop == ("own_loop" in fields)
+    assert made.has_own_loop == ("source" in fields and fields["source"].own_loop is not None)
     assert [one for one in made.notes if "strategy" in one or "loop" in one] == ([note] if note else [])
 
 

@@ -173,6 +173,8 @@ def _become(asked: dict[str, Any]) -> dict[str, Any]:
     faulthandler.enable()
     os.environ.clear()
     os.environ.update(asked["environ"])
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path += [place for place in places if place and place not in sys.path]
     tempfile.tempdir = None
     np.random.seed()  # Python's own generator does so by itself
     if options := os.environ.get("PYTHONWARNINGS"):  # which Python reads when it starts

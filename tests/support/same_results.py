@@ -18,7 +18,8 @@ from tests.support.scripts import PLAIN
 
 # What differs from run to run, in lines and in names of files.
 _TIMES = re.compile(
-    r"\b\d+(\.\d+)?([mµun]?s|min)(/(step|epoch))?(?!\w)|\b\d+:\d\d\b|\d{8}-\d{6}|(?<![\w.])\d{14,}\b"
+    r"\b\d+(\.\d+)?(it/s|s/it)"
+    r"|\b\d+(\.\d+)?([mµun]?s|min)(/(step|epoch))?(?!\w)|\b\d+:\d\d\b|\d{8}-\d{6}|(?<![\w.])\d{14,}\b"
 )
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
 # Logs, raydist's notes, and bars that a log has cut: no part of what a script says.
@@ -28,6 +29,7 @@ _LOG = re.compile(
 )
 
 _BAR, _MESSAGE = re.compile(r"\d+/\d+ "), re.compile(r"Epoch \d+: ")
+_TQDM = re.compile(r"(.*?)\d+%\|")
 
 
 def lines_of(printed: str) -> list[str]:
@@ -39,7 +41,14 @@ def lines_of(printed: str) -> list[str]:
     ]
     # A bar that a callback's message cuts shows what it had by then, and is shown once more.
     pairs = zip(shown, [*shown[1:], ""], strict=True)
-    return [one for one, after in pairs if not (_BAR.match(one) and _MESSAGE.match(after))]
+    last = [(one, after) for one, after in pairs if not (_BAR.match(one) and _MESSAGE.match(after))]
+    return [one for one, after in last if not _is_drawn_again(one, after)]
+
+
+def _is_drawn_again(line: str, after: str) -> bool:
+    """Whether both are a bar of tqdm, which draws it as often as time allows."""
+    bar, next_bar = _TQDM.match(line), _TQDM.match(after)
+    return bar is not None and next_bar is not None and bar[1] == next_bar[1]
 
 
 def same_lines(found: list[str], expected: list[str], *, rtol: float) -> None:

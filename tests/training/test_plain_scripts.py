@@ -8,8 +8,8 @@ The values of `workers` and `keras` go by pairs, the shorter list over again; `m
 devices. The other pairs of 1, 2 and 3 workers are exhaustive. `rtol` is 1e-5 where it is left out. With
 `plain=no` only the workers are compared with each other, as chance, or sums in another order, make it another
 training than that of plain Python. With `virtual_replicas=K` several workers then have the bits of one.
-One worker is killed after the steps of `kill`, or the lines that it has printed (`kill=4lines`). Without the
-modules of `needs` it is skipped.
+One worker is killed after the steps of `kill`, or the lines that it has printed (`kill=4lines`). Those with
+`libraries=yes` are run by tests/libraries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Script(NamedTuple):
     is_as_plain: bool
     virtual_replicas: int | None
     killed_at: dict[str, int]
-    needs: tuple[str, ...]
+    has_libraries: bool
 
 
 class Check(NamedTuple):
@@ -65,7 +65,7 @@ class Check(NamedTuple):
 def scripts() -> Iterator[Script]:
     for path in sorted(PLAIN.glob("*.py")):
         if found := re.search("^# check: (.*)$", path.read_text(), re.MULTILINE):
-            given = {"rtol": "1e-5", "plain": "yes", "needs": "", "virtual_replicas": "0", "kill": "12"}
+            given = {"rtol": "1e-5", "plain": "yes", "libraries": "no", "virtual_replicas": "0", "kill": "12"}
             given |= dict(one.split("=") for one in found[1].split())
             workers, flavours = given["workers"].split(","), given["keras"].split(",")
             pairs = zip(itertools.cycle(workers), itertools.cycle(flavours), strict=False)
@@ -79,11 +79,12 @@ def scripts() -> Iterator[Script]:
                 killed_at={
                     "lines" if "lines" in given["kill"] else "steps": int(given["kill"].removesuffix("lines"))
                 },
-                needs=tuple(filter(None, given["needs"].split(","))),
+                has_libraries=given["libraries"] == "yes",
             )
 
 
-SCRIPTS = [*scripts()]
+SCRIPTS = [one for one in scripts() if not one.has_libraries]
+WITH_LIBRARIES = [Check(one, *pair) for one in scripts() if one.has_libraries for pair in one.pairs]
 OTHER_PAIR = pytest.mark.exhaustive(covered_by="the pairs of its line, and those of the other scripts")
 
 
@@ -131,6 +132,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_print_and_leave_what_plain_python_does(
     check: Check, bare_folder: Path, tmp_path: Path
 ) -> None:
+    compare(check, bare_folder, tmp_path)
+
+
+def compare(check: Check, bare_folder: Path, tmp_path: Path) -> None:
     tasks = run(check, tmp_path)
     for task in tasks[1:]:
         same_lines(lines_of(task.printed), lines_of(tasks[0].printed), rtol=0)
@@ -180,8 +185,6 @@ def test_script_of_a_killed_worker_prints_and_leaves_what_plain_python_does(
     check: Check, bare_folder: Path, tmp_path: Path
 ) -> None:
     """In its second attempt, and with what is kept of the working folders of both."""
-    for name in check.script.needs:
-        pytest.importorskip(name)
     script = copied(tmp_path / "source") / f"{check.script.name}.py"
     killed_at = check.script.killed_at
     tasks = run_killed_script(script, check.cluster, tmp_path, killed_at=killed_at, environ=QUIET)
@@ -199,8 +202,6 @@ def test_script_of_a_killed_worker_prints_and_leaves_what_plain_python_does(
 
 
 def run(check: Check, folder: Path, options: Mapping[str, Any] | None = None) -> list[TaskProcess]:
-    for name in check.script.needs:
-        pytest.importorskip(name)
     script = copied(folder / "source") / f"{check.script.name}.py"
     (folder / "tasks").mkdir()
     tasks = run_script(script, check.cluster, kept_in=folder / "tasks", environ=QUIET, job_options=options)

@@ -108,7 +108,7 @@ GUIDES = {
 @pytest.mark.parametrize("name", GUIDES)
 def test_guide_runs_unedited_to_its_end_with_the_losses_of_one_device(name: str, tmp_path: Path) -> None:
     guide, path = GUIDES[name], FOLDER / "guides" / f"{name}.py"
-    chosen = "legacy" if read_job(path.name, cwd=path.parent).legacy_keras_reason else "3"
+    chosen = "legacy" if read_job(path.name, cwd=path.parent).source.legacy_keras_reason else "3"
     assert chosen == guide.keras
     tasks = run_script(path, replace(guide.cluster, keras=chosen))
     for task in tasks:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import SpecError
-from raydist.spec.job import EntryPoint, JobSpec, RunOn
+from raydist.spec.job import NO_FACTS, EntryPoint, JobSpec, RunOn, SourceFacts
 from raydist.spec.params import check_params, merge_params
 from raydist.spec.settings.options import OPTIONS, PARAMS, find_option
 from raydist.spec.settings.removed import line_of_roles, with_roles
@@ -48,9 +48,7 @@ class JobDefinition:
       entry_point: The train function.
       working_dir: Folder that travels with the run; None ships nothing.
       defaults: The decorator's arguments, typed, `params` included.
-      legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
-      strategy_use: Where the job's source takes or builds a strategy; None where it does not.
-      own_loop: Where the job's source updates weights in a loop of its own; None where it does not.
+      source: What its source says.
       where: Where the defaults are written, for messages: `jobs/cifar.py, line 12`.
     """
 
@@ -58,9 +56,7 @@ class JobDefinition:
     entry_point: EntryPoint
     working_dir: Path | None = None
     defaults: TypedOptions = field(default_factory=lambda: TypedOptions({}))
-    legacy_keras_reason: str | None = None
-    strategy_use: str | None = None
-    own_loop: str | None = None
+    source: SourceFacts = NO_FACTS
     where: str = "the job"
 
 

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-4 needs=matplotlib,tqdm
+# check: workers=2 keras=3,legacy rtol=1e-4 libraries=yes
 """Curves and a confusion matrix by matplotlib, and a bar by tqdm."""
 
 import matplotlib.pyplot as plt

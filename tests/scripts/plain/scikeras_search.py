@@ -1,4 +1,4 @@
-# check: workers=2 keras=3 rtol=1e-3 needs=scikeras
+# check: workers=2 keras=3 rtol=1e-3 libraries=yes
 """The same by way of scikeras."""
 
 from keras import Input, Sequential, layers, utils

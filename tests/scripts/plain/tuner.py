@@ -1,4 +1,4 @@
-# check: workers=2 keras=3 rtol=1e-3 needs=keras_tuner
+# check: workers=2 keras=3 rtol=1e-3 libraries=yes
 """A search by keras-tuner, inside of the script."""
 
 import tempfile

@@ -100,7 +100,7 @@ def test_job_of_a_script_is_pickled_and_the_scripts_folder_travels(tmp_path: Pat
         "    import tf_keras\n"
         "    return 5\n"
         "d = define_from_object(train, pickle=cloudpickle.dumps)\n"
-        "print(d.name, d.working_dir, d.defaults, d.legacy_keras_reason, d.entry_point.module)\n"
+        "print(d.name, d.working_dir, d.defaults, d.source.legacy_keras_reason, d.entry_point.module)\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"my_script {tmp_path} {{'ps': 2}} the job's source imports tf_keras None\n"
