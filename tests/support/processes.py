@@ -150,7 +150,7 @@ def _run_once(target: str, cluster: Cluster, *, timeout_s: float, **options: Any
             with np.load(task.folder / "arrays.npz") as arrays:
                 task.arrays = dict(arrays)
             task.values = json.loads((task.folder / "values.json").read_text())
-            task.printed = task.output.read_text(errors="replace")
+            task.printed = task.output.read_bytes().decode(errors="replace")  # with each \r of a bar
     return tasks
 
 

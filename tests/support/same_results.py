@@ -18,8 +18,7 @@ from tests.support.scripts import PLAIN
 
 # What differs from run to run, in lines and in names of files.
 _TIMES = re.compile(
-    r"\b\d+(\.\d+)?(it/s|s/it)"
-    r"|\b\d+(\.\d+)?([mµun]?s|min)(/(step|epoch))?(?!\w)|\b\d+:\d\d\b|\d{8}-\d{6}|(?<![\w.])\d{14,}\b"
+    r"\b\d+(\.\d+)?(it/s|s/it|([mµun]?s|min)(/(step|epoch))?)(?!\w)|\b\d+:\d\d\b|\d{8}-\d{6}|(?<![\w.])\d{14,}\b"
 )
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
 # Logs, raydist's notes, and bars that a log has cut: no part of what a script says.
@@ -131,7 +130,7 @@ def contents(path: Path) -> Any:
         case ".pb" | ".index" | ".gz" | ".zip":
             return None  # of which the script tells, by calling the model
         case _:
-            return path.read_bytes()
+            return re.sub(rb"/CreationDate \(.*?\)", b"", path.read_bytes())  # of a PDF
 
 
 def of_json(text: str | bytes) -> Any:

@@ -115,15 +115,15 @@ def run_bare(name: str | Path, *args: object, workers: int, keras: str, timeout_
             file = FOLDER / name
             process = subprocess.Popen(
                 [sys.executable, str(file), *map(str, args)],
-                **{"env": environ, "cwd": file.parent, "text": True},
+                **{"env": environ, "cwd": file.parent},
                 **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
             )
             stack.callback(process.kill)
             processes.append(process)
         for process in processes:
             out, _ = process.communicate(timeout=timeout_s * PATIENCE)
-            assert process.returncode == 0, out[-3000:]
-            printed.append(out)
+            printed.append(out.decode(errors="replace"))
+            assert process.returncode == 0, printed[-1][-3000:]
     return printed
 
 
