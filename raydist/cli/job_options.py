@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from raydist.spec.settings.options import GROUPS, OPTIONS, find_option
 from raydist.spec.settings.removed import removed_option, words_of_roles
 from raydist.spec.settings.roles import RESOURCES, settings_of
 from raydist.spec.text import suggest
+
+logger = logging.getLogger(__name__)
 
 ARGS = find_option("args")  # see RunCommand
 _STORAGE, _ADDRESS = find_option("storage"), find_option("address")
@@ -321,7 +324,7 @@ class RunCommand(click.Command):
         end = args.index(REST) if REST in args else len(args)
         words, renamed = words_of_roles(args[:end])
         if renamed:
-            click.echo(f"note: {renamed}", err=True)
+            logger.warning("%s", renamed)
         try:
             rest = super().parse_args(ctx, with_words(words))
         except click.NoSuchOption as error:
