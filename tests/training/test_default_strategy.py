@@ -225,17 +225,20 @@ if not is_plain:
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
-def test_generator_that_several_calls_read_gives_the_same_batches_to_all(keras: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "mirrored"])
+def test_generator_that_several_calls_read_gives_the_same_batches_to_all(
+    strategy: str, keras: str, tmp_path: Path
+) -> None:
     script = write_script(tmp_path, GENERATORS)
     expected = values(*run_bare(script, "arrays", workers=0, keras=keras))
-    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
-    tasks = run_script(script, cluster, "generator")
-    for task in tasks:
+    size = {"devices": 2} if strategy == "mirrored" else {"workers": 2}
+    found = []
+    for task in run_script(script, Cluster(strategy=strategy, keras=keras, **size), "generator"):  # type: ignore[arg-type]
         assert task.values["failure"] is None, task.values["traceback"]
         assert values(task.printed) == pytest.approx(expected, rel=1e-5)
-    one, other = ([line for line in task.printed.splitlines() if "EQUAL" in line] for task in tasks)
-    assert one == other
-    assert len(one) == 3
+        found.append([line for line in task.printed.splitlines() if "EQUAL" in line])
+    assert len(found[0]) == 3
+    assert found == [found[0]] * len(found)
 
 
 PROCESSES = """

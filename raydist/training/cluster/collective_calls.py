@@ -28,14 +28,12 @@ class _Calls:
       tell: Takes where this worker is.
       num_begun: Collectives that have begun.
       depth: How many calls are inside of each other.
-      endings: What the outermost call does at its end.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, tell: Callable[[Collective], None]) -> None:
         self.strategy, self.tell = strategy, tell
         self.num_begun = self.depth = 0
         self.is_meeting = False
-        self.endings: list[Callable[[], None]] = []
 
     def begins(self, state: CallState, **options: Any) -> None:
         """Tells that another collective begins."""
@@ -65,8 +63,6 @@ class _Calls:
     def ends(self) -> None:
         """Tells that a call has returned."""
         self.depth -= 1
-        if not self.depth:
-            self.endings.clear()
         self.exchanges(False)
 
 
@@ -99,22 +95,48 @@ def made_by_all(name: str, strategy: tf.distribute.Strategy, model: Any = None) 
     """
     calls = _calls
     if calls is None or strategy is not calls.strategy:
-        yield
+        with _endings.of_call():
+            yield
         return
     calls.meet(name)
     try:
-        yield
+        with _endings.of_call():
+            yield
         keep_totals(model)
-        for end_call in calls.endings if calls.depth == 1 else ():
-            end_call()
     finally:
         calls.ends()
 
 
-def at_end(strategy: tf.distribute.Strategy, end_call: Callable[[], None]) -> None:
-    """Has all workers do something at the end of the outermost call under way, unless that raises."""
-    if _calls is not None and _calls.depth and strategy is _calls.strategy:
-        _calls.endings.append(end_call)
+class _Endings:
+    """What is done at the end of the outermost call under way."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._ahead: list[Callable[[], None]] = []
+
+    def add(self, end_call: Callable[[], None]) -> None:
+        if self._depth:
+            self._ahead.append(end_call)
+
+    @contextlib.contextmanager
+    def of_call(self) -> Iterator[None]:
+        self._depth += 1
+        try:
+            yield
+            for end_call in self._ahead if self._depth == 1 else ():
+                end_call()
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._ahead.clear()
+
+
+_endings = _Endings()
+
+
+def at_end(end_call: Callable[[], None]) -> None:
+    """Has something done at the end of the outermost call under way, unless that raises: a collective."""
+    _endings.add(end_call)
 
 
 def is_inside() -> bool:

@@ -57,7 +57,7 @@ class DrawnBatches:
         self._num_given = 0
         self._limit = 0.0
         generator.replace(self)
-        collective_calls.at_end(strategy, self._settle)
+        collective_calls.at_end(self._settle)
 
     def __call__(self, *args: Any) -> Iterator[Any]:
         """Yields the batches of one epoch to the iterator that TensorFlow makes for it."""
@@ -115,11 +115,13 @@ class DrawnBatches:
             self._ahead.append(_Raised(error))
 
     def _settle(self) -> None:
-        """Brings all workers to the same batch. A collective."""
+        """Draws no more, and brings all workers to the same batch. A collective."""
         if self._is_settled:
             return
         with self._lock:
             self._epoch += 1
+        if collectives.is_alone(self._strategy):
+            return
         num_drawn = self._num_given + len(self._ahead)
         rows = collectives.gather_over_workers(self._strategy, [num_drawn])
         for _ in range(max(count for [count] in rows) - num_drawn):
