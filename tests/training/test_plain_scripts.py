@@ -7,9 +7,10 @@ Each file of tests/scripts/plain says, in one of its first lines, how it is comp
 The values of `workers` and `keras` go by pairs, the shorter list over again; `mirrored` is one worker of two
 devices. The other pairs of 1, 2 and 3 workers are exhaustive. `rtol` is 1e-5 where it is left out. With
 `plain=no` only the workers are compared with each other, as chance, or sums in another order, make it another
-training than that of plain Python. With `virtual_replicas=K` several workers then have the bits of one.
-One worker is killed after the steps of `kill`, or the lines that it has printed (`kill=4lines`). Those with
-`libraries=yes` are run by tests/libraries.
+training than that of plain Python; with `plain=one` one worker is compared with it, too. With
+`virtual_replicas=K` several workers then have the bits of one. One worker is killed after the steps of
+`kill`, or the lines that it has printed (`kill=4lines`). Those with `libraries=yes` are run by
+tests/libraries.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Script(NamedTuple):
     pairs: list[tuple[str, str]]
     flavours: list[str]
     rtol: float
-    is_as_plain: bool
+    plain: str
     virtual_replicas: int | None
     killed_at: dict[str, int]
     has_libraries: bool
@@ -74,7 +75,7 @@ def scripts() -> Iterator[Script]:
                 pairs=[*itertools.islice(pairs, max(len(workers), len(flavours)))],
                 flavours=sorted(set(flavours)),
                 rtol=float(given["rtol"]),
-                is_as_plain=given["plain"] == "yes",
+                plain=given["plain"],
                 virtual_replicas=int(given["virtual_replicas"]) or None,
                 killed_at={
                     "lines" if "lines" in given["kill"] else "steps": int(given["kill"].removesuffix("lines"))
@@ -139,7 +140,7 @@ def compare(check: Check, bare_folder: Path, tmp_path: Path) -> None:
     tasks = run(check, tmp_path)
     for task in tasks[1:]:
         same_lines(lines_of(task.printed), lines_of(tasks[0].printed), rtol=0)
-    if check.script.is_as_plain:
+    if check.script.plain == "yes" or (check.script.plain, check.workers) == ("one", "1"):
         same_as_plain(check, tasks[0].printed, tasks[0].folder / "code", bare_folder)
 
 
@@ -193,7 +194,7 @@ def test_script_of_a_killed_worker_prints_and_leaves_what_plain_python_does(
     for task in tasks[1:]:
         same_lines(lines_of(task.printed), lines_of(tasks[0].printed), rtol=0)
     kept = tmp_path / "storage" / RunLayout(run="test").working_files
-    if check.script.is_as_plain:
+    if check.script.plain == "yes":
         same_as_plain(check, tasks[0].printed, kept, bare_folder)
         return
     [undisturbed, _] = run(check, tmp_path / "undisturbed")

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy plain=no kill=80
+# check: workers=2 keras=3,legacy plain=one kill=80
 """A variational autoencoder with a Sampling layer and add_loss: chance makes it another training."""
 
 import numpy as np
