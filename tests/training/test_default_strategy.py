@@ -44,6 +44,7 @@ for path in (*paths, "last.keras", f"{{aside}}/last.keras", f"{{aside}}/own.kera
 another = made()
 another.load_weights(f"{{aside}}/last.weights.h5")
 print("VALUES", another.predict(x[:7], verbose=0).sum())
+import json
 import logging
 import os
 import pathlib
@@ -63,6 +64,38 @@ for fold in range(3):
     log.warning("%d", fold)
     with open(f"{{aside}}/made/{{fold}}.txt", "x") as created:
         created.write("text")
+import shutil
+import tarfile
+import time
+import raydist
+for late in (True, False):
+    for name in ("a", "b"):
+        with open(f"{{aside}}/{{late}}-{{name}}.txt", "w") as written:
+            written.write("1")
+    os.makedirs(f"{{aside}}/made/{{late}}/deeper", exist_ok=True)
+    model.evaluate(x, y, verbose=0)
+    if (task := raydist.context()) and task.is_chief is late:
+        time.sleep(0.5)
+    place = pathlib.Path(f"{{aside}}/made/{{late}}")
+    shutil.rmtree(place)
+    place.mkdir()
+    history = place / "history.txt"
+    before = json.loads(history.read_text()) if history.exists() else []
+    history.write_text(json.dumps([*before, 5]))
+    with open(f"{{aside}}/{{late}}-a.txt", "r+") as edited:
+        edited.write(str(1 + int(edited.read())))
+    with open(place / "half.txt", "w") as half:
+        half.write("6")
+    os.replace(place / "half.txt", place / "whole.txt")
+    os.remove(f"{{aside}}/{{late}}-b.txt")
+    with tarfile.open(place / "all.tar", "a") as archive:
+        archive.addfile(tarfile.TarInfo("one"))
+    number = 0
+    while late and os.path.exists(f"{{place}}/run{{number}}"):
+        number += 1
+    os.mkdir(f"{{place}}/run{{number}}")
+    time.sleep(0.5)
+    print("VALUES", number, open(place / "whole.txt").read())
 print("VALUES", *[float(one) for line in open("log.csv").readlines()[1:] for one in line.split(",")])
 """
 
@@ -95,8 +128,8 @@ def test_job_reads_what_it_has_written_and_gets_the_values_of_plain_python(
     left, wanted = ({one.relative_to(place): one for one in place.rglob("*")} for place in places)
     assert sorted(left) == sorted(wanted)
     for name, path in wanted.items():
-        if path.suffix in (".csv", ".txt", ".log"):
-            assert left[name].read_text() == path.read_text()
+        if path.suffix in (".csv", ".txt", ".log", ".tar"):
+            assert left[name].read_text() == path.read_text(), name
 
 
 CALLS = f"""{MODEL}

@@ -81,9 +81,13 @@ def with_roles(written: Mapping[str, Any]) -> dict[str, Any]:
     olds = {name: value for name, value in written.items() if name in OF_ROLES}
     named = {name: value for name, value in written.items() if name not in OF_ROLES}
     new = named.get(RESOURCES, {})
-    if olds and isinstance(new, Mapping):
+    if olds and _is_by_role(new):
         named[RESOURCES] = merged(_by_role(olds), new)
     return named
+
+
+def _is_by_role(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
 
 
 def line_of_roles(written: Mapping[str, Any], *, is_yaml: bool) -> str | None:
@@ -91,7 +95,8 @@ def line_of_roles(written: Mapping[str, Any], *, is_yaml: bool) -> str | None:
     olds = {name: value for name, value in written.items() if name in OF_ROLES}
     if not olds:
         return None
-    value = _by_role(olds)
+    new = written.get(RESOURCES, {})
+    value = merged(_by_role(olds), new if _is_by_role(new) else {})  # a second one would take its place
     line = re.sub(r'"([a-z-]+)":', r"\1:", json.dumps(value)) if is_yaml else repr(value)
     return _renamed([*olds], f"{RESOURCES}{': ' if is_yaml else '='}{line}")
 

@@ -85,10 +85,13 @@ def alike(assignment: TaskAssignment, *, note: Callable[[str], None]) -> Iterato
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
     folder = None if assignment.job.working_dir is None else Path.cwd().resolve()
     seeds = random.Random(assignment.job.seed)
+    is_beside_chief = not hosts or hosts[assignment.task.index] == hosts[0]
     with (
         tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts, seeds=seeds),
         tf_private.changed(np.random.bit_generator, randbits=seeds.getrandbits),
-        shared_files.written_as_by_one(_is_shared, is_chief=assignment.is_chief, note=note),
+        shared_files.written_as_by_one(
+            _is_shared, is_chief=assignment.is_chief, is_beside_chief=is_beside_chief, note=note
+        ),
     ):
         yield
 

@@ -129,7 +129,8 @@ def test_amounts_of_several_roles_are_one_line(
     )
     assert code in (0, 3)
     assert (
-        'config.yaml: cpus_per_ps, memory_per_ps are now written resources: {ps: {cpus: 2, memory: "8GiB"}}'
+        "config.yaml: cpus_per_ps, memory_per_ps are now written "
+        'resources: {ps: {cpus: 1, memory: "8GiB"}, worker: {cpus: 3}}'
     ) in caplog.text
     raydist("plan", "job.py", "--cpus-per-ps=2", "--resources-per-worker", "a=1")
     told = "--cpus-per-ps, --resources-per-worker are now written --cpus ps=2 --resources worker=a:1"

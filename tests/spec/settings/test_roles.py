@@ -69,6 +69,14 @@ def test_mistake_is_told_with_what_to_write(written: object, message: str) -> No
         PARSE(written)
 
 
+def test_old_name_beside_a_resources_is_told_with_the_line_of_both(caplog: pytest.LogCaptureFixture) -> None:
+    typed = typed_values({"cpus_per_worker": 2, "resources": {"worker": {"memory": "1GiB"}}})
+    assert typed["resources"] == {"worker": {"cpus": 2.0, "memory": 1 << 30}}
+    assert "now written resources={'worker': {'cpus': 2, 'memory': '1GiB'}}" in caplog.text
+    with pytest.raises(SpecError, match=re.escape("resources.worker is 4; write a mapping")):
+        typed_values({"cpus_per_worker": 2, "resources": {"worker": 4}})
+
+
 @pytest.mark.parametrize("name", ["cpus", "memory", "gpus"])
 def test_amount_without_a_role_is_refused_with_where_it_belongs(name: str) -> None:
     with pytest.raises(SpecError, match=r"there is no option .*; write it in resources, such as \{worker: "):
