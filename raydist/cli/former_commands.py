@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 
@@ -16,13 +17,27 @@ def line_instead(command: str, arguments: Sequence[str]) -> list[str] | None:
         case "scale":
             return ["compare", *words]
         case "verify":
-            return ["reproduce", *(word.replace("--workers", "--verify", 1) for word in words)]
+            asks = any(word.partition("=")[0] == "--workers" for word in words)
+            words = [word.replace("--workers", "--verify", 1) for word in words]
+            return ["reproduce", *words] if asks else ["reproduce", *words, "--verify"]
         case "report":
-            for flag in {"-o", "--output"}.intersection(words):
-                at = words.index(flag)
-                words[at : at + 2] = []
-                return ["download", *words, "page", *arguments[at + 1 : at + 2]]
-            return ["download", *words, "page"]
+            return ["download", *_page_and_file(words)]
         case "completion":
             return ["--completion", *words]
     return None
+
+
+def _page_and_file(arguments: Sequence[str]) -> list[str]:
+    """Returns what is left without -o or --output, then `page` and that option's file."""
+    words: list[str] = []
+    file: list[str] = []
+    ahead = iter(arguments)
+    for word in ahead:
+        flag, equals, value = word.partition("=")
+        if flag in ("-o", "--output"):
+            file = [value] if equals else [*itertools.islice(ahead, 1)]
+        elif word.startswith("-o"):
+            file = [word.removeprefix("-o")]
+        else:
+            words.append(word)
+    return [*words, "page", *file]

@@ -26,6 +26,8 @@ from tests.support.guide import parsed
         ("report RUN", "download RUN page"),
         ("report --storage s RUN -o a.html", "download --storage s RUN page a.html"),
         ("report RUN --output a.html", "download RUN page a.html"),
+        ("report RUN --output=a.html", "download RUN page a.html"),
+        ("report -oa.html RUN --json", "download RUN --json page a.html"),
         ("completion bash", "--completion bash"),
     ],
     ids=lambda text: text.split()[0],
@@ -38,6 +40,12 @@ def test_former_command_is_taken_as_the_line_of_today(raydist: Run, old: str, ne
     assert (code, out, err.removeprefix(told)) == raydist(*shlex.split(new))
     if not new.startswith("--"):
         assert isinstance(parsed(shlex.split(new)), click.Context)
+
+
+def test_verify_without_workers_is_no_reproduce(raydist: Run) -> None:
+    code, out, err = raydist("verify", "RUN")
+    assert (code, out) == (2, "")
+    assert "'--verify' requires an argument" in err
 
 
 def test_dry_run_is_refused_with_the_plan_that_does_the_same(raydist: Run) -> None:
