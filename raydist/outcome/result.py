@@ -203,7 +203,10 @@ class RunError:
 def command_for(run_uri: str, command: str) -> str:
     """Returns `raydist stop first --storage runs` for a run's folder; the default storage is left out."""
     root, _, run = run_uri.rstrip("/").rpartition("/")
-    is_default = root == os.path.abspath(JobSpec.storage)
+    try:
+        is_default = root == os.path.abspath(JobSpec.storage)
+    except FileNotFoundError:  # the working folder is gone, as that of a stopped Ray's process may be
+        is_default = False
     return f"raydist {command} {run}" + ("" if is_default else f" --storage {shlex.quote(root)}")
 
 

@@ -17,6 +17,12 @@ _EVENTS = "events"
 _WORKING_FILES = "working_dir"
 _EARLIER_FILES = "earlier_attempts"
 _KEPT_CODES = "code"
+_TOKEN = "token"
+_LOGS = "logs"
+_METRICS = "metrics"
+_TENSORBOARD = "tensorboard"
+# Where a disk is full, a task may write before run.json can be.
+_BEFORE_RECORD = (CLAIMS, _EVENTS, _KEPT_CODES, _TOKEN, _LOGS, _METRICS, _TENSORBOARD)
 _CODE_PATTERN = re.compile(r"code-[^/]+\.zip")
 # One empty file for each run of the storage, whose name begins with the time of creation: a listing of this
 # folder orders the runs without reading their records. No run has such a name.
@@ -52,13 +58,13 @@ class RunLayout:
         self.claims = f"{run}/{CLAIMS}"
         self.contenders = f"{self.claims}/contenders"
         self.kept_codes = f"{run}/{_KEPT_CODES}"
-        self.token = f"{run}/token"
+        self.token = f"{run}/{_TOKEN}"
         self.events = f"{run}/{_EVENTS}"
-        self.logs = f"{run}/logs"
-        self.metrics = f"{run}/metrics"
+        self.logs = f"{run}/{_LOGS}"
+        self.metrics = f"{run}/{_METRICS}"
         self.checkpoints = f"{run}/checkpoints"
         self.evaluations = f"{run}/evaluations.json"
-        self.tensorboard = f"{run}/tensorboard"
+        self.tensorboard = f"{run}/{_TENSORBOARD}"
         self.profile_mail = f"{run}/profiles"
         self.mlflow = f"{run}/mlflow.json"
         self.output = f"{run}/output"
@@ -80,7 +86,7 @@ class RunLayout:
     @staticmethod
     def may_precede_record(name: str) -> bool:
         """Whether that file or folder of a run's folder may be there before run.json is."""
-        return name in (CLAIMS, _EVENTS, _KEPT_CODES) or _CODE_PATTERN.fullmatch(name) is not None
+        return name in _BEFORE_RECORD or _CODE_PATTERN.fullmatch(name) is not None
 
     def claim(self, number: int) -> str:
         return f"{self.claims}/{number:06d}.json"

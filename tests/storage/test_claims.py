@@ -267,7 +267,9 @@ def test_auto_begins_where_a_process_died_before_its_first_record(
     folder_of: Callable[..., RunFolder], claims: ClaimStore, local_storage: RunStorage
 ) -> None:
     claims.add(held_by(dead_process()))
-    for key in (local_storage.event_segment(0), local_storage.code("owner"), local_storage.kept_code("abc")):
+    run = local_storage
+    written_by_tasks = (run.token, f"{run.metrics}/0.parquet", f"{run.tensorboard}/events")
+    for key in (run.event_segment(0), run.code("owner"), run.kept_code("abc"), *written_by_tasks):
         local_storage.write_bytes(key, b"")
     with pytest.raises(SpecError, match="has already"):
         folder_of().claim()

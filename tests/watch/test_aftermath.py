@@ -83,7 +83,14 @@ def test_record_of_a_run_that_went_on_ends_with_what_to_do(
     assert (event["event"], event["state"], event["error"]) == ("state", "FAILED", record["error"])
 
 
-def test_run_without_a_checkpoint_begins_anew(driven: Write, storage: Storage) -> None:
+def test_run_without_a_checkpoint_begins_anew(
+    driven: Write, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the working folder is gone, as that of a process of a Ray that was killed is."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
     result = settle(driven(), how=describe_death(-signal.SIGKILL))
     assert result is not None
     assert result.error is not None
