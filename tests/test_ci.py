@@ -86,6 +86,27 @@ def test_part_has_a_row_with_its_cases(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("shellcheck", ["SKIPPED [1] a.py:1: shellcheck is not installed: apt-get install shellcheck"]),
+        ("nft", ["SKIPPED [2] a.py:2: nftables is not installed"]),
+        ("other", []),
+    ],
+)
+def test_test_that_skips_for_want_of_what_is_there_is_told(
+    tmp_path: Path, name: str, said: list[str]
+) -> None:
+    lines = (
+        "SKIPPED [1] a.py:1: shellcheck is not installed: apt-get install shellcheck",
+        "SKIPPED [2] a.py:2: nftables is not installed",
+        "SKIPPED [3] a.py:3: tf_keras has no such loss",
+    )
+    (tmp_path / "skipped").write_text("".join(f"{line}\n" for line in lines))
+    script = 'places="$PWD/bin"; wrong_skips'
+    assert bash("wrong_skips", script=script, folder=tmp_path, **{name: "exit 0"}) == said
+
+
+@pytest.mark.parametrize(
     ("uv", "python", "said"),
     [
         ("exit 1", "exit 1", "the installation of Python 3.10"),

@@ -7,13 +7,17 @@ Where there is no Python for a set that is named, its test fails.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.compat.environments import (
     ROOT,
+    VersionSet,
     environment_variables,
     make_environment,
     minor_sets,
@@ -29,32 +33,56 @@ TESTS = (
 )
 
 SMOKE_TEST = "tests/compat/test_smoke.py"
-CASES = ("-m", "not exhaustive")
+
+
+@pytest.fixture(scope="module")
+def environment_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Path]]:
+    """Returns the Python of a set's environment; makes the next one while the set is tested.
+
+    Those of `--compat minors` are removed when the test of the next one ends: each takes 3 GB.
+    """
+    kept = request.config.getoption("--compat-dir")
+    folder = tmp_path_factory.mktemp("compat")
+    sets = {**version_sets(), **minor_sets()}
+    names = [item.callspec.params["name"] for item in request.session.items if item.module is request.module]
+
+    def make(name: str) -> Path:
+        if name in version_sets():
+            return make_environment(sets[name], Path(kept or folder, name))
+        return make_environment(sets[name], folder / name, extra="tensorflow")
+
+    with ThreadPoolExecutor(max_workers=1) as maker:
+        made: dict[str, Future[Path]] = {}
+
+        def environment(name: str) -> Path:
+            place = names.index(name)
+            for one in names[place : place + 2]:
+                if one not in made:
+                    made[one] = maker.submit(make, one)
+            for one in names[:place]:
+                shutil.rmtree(folder / one, ignore_errors=True)
+            return made[name].result()
+
+        yield environment
 
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", list(version_sets()))
-def test_promises_hold_with_the_set(name: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    versions = version_sets()[name]
-    kept = pytestconfig.getoption("--compat-dir")
-    python = make_environment(versions, Path(kept, name) if kept else tmp_path / name)
-    done = subprocess.run(
-        [python, "-m", "pytest", "-n", "auto", "-q", "-p", "no:cacheprovider", *CASES, *TESTS],
-        cwd=ROOT,
-        env=environment_variables(versions),
-        check=False,
-    )
-    assert done.returncode == 0
+def test_promises_hold_with_the_set(name: str, environment_of: Callable[[str], Path]) -> None:
+    check_in(environment_of(name), version_sets()[name], *TESTS)
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", list(minor_sets()))
-def test_smoke_job_runs_with(name: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    versions = minor_sets()[name]
-    kept = pytestconfig.getoption("--compat-dir")
-    python = make_environment(versions, Path(kept, name) if kept else tmp_path / name, extra="tensorflow")
+def test_smoke_job_runs_with(name: str, environment_of: Callable[[str], Path]) -> None:
+    check_in(environment_of(name), minor_sets()[name], SMOKE_TEST)
+
+
+def check_in(python: Path, versions: VersionSet, *tests: str) -> None:
     done = subprocess.run(
-        [python, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", *CASES, SMOKE_TEST],
+        [python, "-m", "pytest", "-n", "2", "-q", "-p", "no:cacheprovider", "-m", "not exhaustive", *tests],
         cwd=ROOT,
         env=environment_variables(versions),
         check=False,
