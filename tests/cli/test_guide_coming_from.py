@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from tests.support.guide import FOLDER, blocks
 
 PAGE = FOLDER / "coming-from.md"
 TYPES = {"Chief": "chief", "Worker": "worker", "PS": "ps", "Evaluator": "evaluator"}
-_BLOCKS = blocks(PAGE, "yaml")
+_OF_DETERMINED, *_BLOCKS = blocks(PAGE, "yaml")
+EXPERIMENT = yaml.safe_load(_OF_DETERMINED)
 PAIRS = [
     pytest.param(yaml.safe_load(before), after, id=yaml.safe_load(before)["metadata"]["name"])
     for before, after in zip(_BLOCKS[::2], _BLOCKS[1::2], strict=True)
@@ -93,7 +95,24 @@ def test_tf_config_of_the_page_is_what_plan_prints(raydist: Run, tmp_path: Path)
 
 
 def test_programs_for_others_are_python() -> None:
-    horovod, ray_train = (ast.parse(program) for program in blocks(PAGE, "py"))
-    assert "hvd" in {node.id for node in ast.walk(horovod) if isinstance(node, ast.Name)}
+    horovod, elastic, determined, ray_train = map(ast.parse, blocks(PAGE, "py"))
+    for program in (horovod, elastic):
+        assert "hvd" in {node.id for node in ast.walk(program) if isinstance(node, ast.Name)}
+    [trial] = [node for node in determined.body if isinstance(node, ast.ClassDef)]
+    assert EXPERIMENT["entrypoint"].endswith(f":{trial.name}")
     [function] = [node for node in ray_train.body if isinstance(node, ast.FunctionDef)]
     assert function.name == "train"
+
+
+def test_search_is_that_of_the_experiment() -> None:
+    [line] = [line for block in blocks(PAGE, "bash") for line in block.splitlines() if " search " in line]
+    words = shlex.split(line)
+    asked = dict(zip(words[3::2], words[4::2], strict=True))
+    searcher, rate = EXPERIMENT["searcher"], EXPERIMENT["hyperparameters"]["learning_rate"]
+    assert asked == {
+        "-p": f"learning_rate=log:1e{rate['minval']}..1e{rate['maxval']}",
+        "--num": str(searcher["max_trials"]),
+        "--metric": searcher["metric"],
+        "--scheduler": searcher["name"].removeprefix("adaptive_"),
+        "--study": EXPERIMENT["name"],
+    }

@@ -166,7 +166,12 @@ def prelude(ctx: Any, folder: Path) -> dict[str, Any]:
     return {
         "__name__": "snippet",
         **{"raydist": raydist, "tf": tf, "keras": keras, "ctx": ctx, "train": train, "model": model},
-        **{"x": x, "y": y, "make_dataset": lambda: examples().batch(32), "log": io.StringIO()},
+        **{
+            "x": x,
+            "y": y,
+            "make_dataset": lambda batch_size=32: examples().batch(batch_size),
+            "log": io.StringIO(),
+        },
         **{"pattern": str(folder / "*.tfrecord"), "files": [str(folder / "a.tfrecord")], "decode": decode},
         "clean": lambda batch: batch,
         "ray": SimpleNamespace(
