@@ -248,6 +248,16 @@ class TestReport:
         low, high = x_range(page)
         assert (low, high) == (pytest.approx(8.1, abs=0.1), pytest.approx(50.0, abs=0.1))
 
+    def test_ticks_of_an_axis_differ(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        for values, told in (
+            ("0.1, 0.10001", ["100 ms", "100.01 ms"]),
+            ("0.5, 1", ["500 ms", "1 s"]),
+            ("null, 7200, 7201", ["", "2 h", "2.0003 h"]),
+        ):
+            assert page.evaluate(f"distinctLabels([{values}], shortSeconds)") == told
+        assert page.evaluate("distinctLabels([0.69315, 0.693151], shortNumber)") == ["0.69315", "0.693151"]
+
     def test_line_is_hidden_and_shown_by_its_name(self, browser: Browser, report: str) -> None:
         page = opened(browser, report)
         num_values = "shownRun.board.charts[0].plot.data[1].filter((y) => y !== undefined).length"
@@ -435,6 +445,16 @@ class TestLivePage:
         assert names() == ["tuned-1"]
 
     @pytest.mark.slow
+    def test_what_has_the_focus_keeps_it_when_runs_are_read_anew(
+        self, browser: Browser, url: str, runs: Path
+    ) -> None:
+        page = browser.open(url)
+        page.focus("[aria-label='compare tuned-1']")
+        store_run(open_run(str(runs), run="later"))
+        page.wait_for_selector("text=later")
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "compare tuned-1"
+
+    @pytest.mark.slow
     def test_runs_are_compared_side_by_side(self, browser: Browser, url: str) -> None:
         page = browser.open(url)
         page.check("[aria-label='compare tuned-0']")
@@ -454,9 +474,14 @@ class TestLivePage:
     def test_study_has_its_runs_the_best_first_and_their_curves(self, browser: Browser, runs: Path) -> None:
         store_study(runs)
         with serving(str(runs)) as server:
-            page = browser.open(server.url, width=1400)
+            page = browser.open(server.url, width=375)
             page.click("a:text-is('rates') >> nth=0")
             page.wait_for_selector(".chart canvas", state="attached")
+            lefts = page.locator("section").evaluate_all(
+                "all => all.map((one) => one.getBoundingClientRect().x)"
+            )
+            assert len(lefts) == 3
+            assert len({*lefts}) == 1
             assert page.locator("h1").first.inner_text() == "Study rates val_accuracy, highest first"
             [headers, *rows] = page.locator("table").first.locator("tr").all_inner_texts()
             assert headers.split() == ["run", "state", "learning_rate", "val_accuracy", "steps", "duration"]

@@ -152,7 +152,7 @@ class Chart {
       },
       axes: [
         { ...look, size: 26, gap: 4, space: 60, values: (_, splits) => x(splits) },
-        { ...look, size: 52, gap: 4, space: 30, values: (_, splits) => splits.map((v) => (v === null ? "" : this.formatAxis(v))) },
+        { ...look, size: axisWidth, gap: 4, space: 30, values: (_, splits) => distinctLabels(splits, this.formatAxis) },
       ],
       cursor: {
         // Only the cursor is shared: a shared selection would be zoomed to once by each chart.
@@ -238,18 +238,33 @@ function logRange(_plot, min, max) {
   return min === max ? [min / 2, max * 2] : [min / 1.15, max * 1.15];
 }
 
-function shortNumber(value) {
-  const size = Math.abs(value);
-  if (size >= 1e6) return `${Number((value / 1e6).toPrecision(4))}M`;
-  if (size >= 1e4) return `${Number((value / 1e3).toPrecision(4))}k`;
-  if (size !== 0 && size < 1e-3) return value.toExponential(0);
-  return String(Number(value.toPrecision(4)));
+// The ticks of an axis, with as many digits as they need to differ.
+function distinctLabels(values, format) {
+  let labels = [];
+  for (let digits = 4; digits <= 9; digits++) {
+    labels = values.map((value) => (value === null ? "" : format(value, digits)));
+    const told = labels.filter(Boolean);
+    if (new Set(told).size === told.length) break;
+  }
+  return labels;
 }
 
-function shortSeconds(value) {
+function axisWidth(_plot, labels) {
+  return Math.max(52, 16 + 6.2 * Math.max(...(labels || []).map((label) => label.length)));
+}
+
+function shortNumber(value, digits = 4) {
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${Number((value / 1e6).toPrecision(digits))}M`;
+  if (size >= 1e4) return `${Number((value / 1e3).toPrecision(digits))}k`;
+  if (size !== 0 && size < 1e-3) return value.toExponential(digits - 4);
+  return String(Number(value.toPrecision(digits)));
+}
+
+function shortSeconds(value, digits = 4) {
   if (value === null) return "";
-  if (value >= 3600) return `${Number((value / 3600).toPrecision(3))} h`;
-  if (value >= 120) return `${Number((value / 60).toPrecision(3))} min`;
-  if (value !== 0 && Math.abs(value) < 1) return `${Number((value * 1000).toPrecision(3))} ms`;
-  return `${Number(value.toPrecision(4))} s`;
+  if (value >= 3600) return `${Number((value / 3600).toPrecision(digits - 1))} h`;
+  if (value >= 120) return `${Number((value / 60).toPrecision(digits - 1))} min`;
+  if (value !== 0 && Math.abs(value) < 1) return `${Number((value * 1000).toPrecision(digits - 1))} ms`;
+  return `${Number(value.toPrecision(digits))} s`;
 }

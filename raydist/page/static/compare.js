@@ -1,9 +1,10 @@
 // Some runs side by side: the curves of the whole run over each other, and what differs in their params.
 
 class CompareView {
-  constructor(page) {
+  // tag: "main", or "div" within another view.
+  constructor(page, tag = "main") {
     Object.assign(this, { page, board: null });
-    this.element = h("main", {});
+    this.element = h(tag, {});
   }
 
   // runs: what is gathered of each, with the curves of the whole run.

@@ -72,10 +72,11 @@ class RunView {
 }
 
 const formatShare = (value) => `${formatNumber(100 * value)} %`;
+const shortShare = (value, digits) => `${shortNumber(100 * value, digits)} %`;
 const LOOKS = {
   step_time: { format: formatSeconds, formatAxis: shortSeconds, hint: "seconds per step" },
-  input_wait: { format: formatShare, formatAxis: (value) => `${shortNumber(100 * value)} %`, hint: "share of the time" },
-  collective_wait: { format: formatShare, formatAxis: (value) => `${shortNumber(100 * value)} %`, hint: "share of the time" },
+  input_wait: { format: formatShare, formatAxis: shortShare, hint: "share of the time" },
+  collective_wait: { format: formatShare, formatAxis: shortShare, hint: "share of the time" },
   examples_per_s: { hint: "examples per second" },
 };
 const ORDER = ["step_time", "input_wait", "collective_wait", "examples_per_s", "loss", "accuracy"];

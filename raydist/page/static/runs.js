@@ -10,7 +10,7 @@ const COLUMNS = [
   { name: "best", of: (run) => (run.best ? run.best.value : null) },
   { name: "duration", of: (run) => run.duration_s, isNumber: true },
   { name: "strategy", of: (run) => run.strategy || "", isMinor: true },
-  { name: "study", of: (run) => run.study || "", isMinor: true },
+  { name: "study", of: (run) => run.study || "" },
   { name: "started", of: (run) => run.created_at_s || 0, isNumber: true },
 ];
 
@@ -75,7 +75,7 @@ class RunsView {
       h("td", { className: "number" }, formatNumber(run.steps)), h("td", { className: "values" }, metrics),
       h("td", { className: "values" }, run.best ? metric(run.best.name, run.best.value) : "–"),
       h("td", { className: "number" }, formatSeconds(run.duration_s)), h("td", { className: "minor text" }, run.strategy || "–"),
-      this.hasStudies ? h("td", { className: "minor text" }, run.study ? h("a", { href: this.page.link("study", [run.study]) }, run.study) : "–") : null,
+      this.hasStudies ? h("td", { className: run.study ? "study" : "minor" }, run.study ? h("a", { href: this.page.link("study", [run.study]) }, run.study) : "–") : null,
       h("td", { className: "number" }, formatTime(run.created_at_s)));
   }
 

@@ -45,7 +45,7 @@ class Page {
     try {
       const data = await load();
       if (number !== this.number) return true;
-      await this.view.update(data);
+      await keepingFocus(this.view.element, () => this.view.update(data));
       if (number !== this.number) return true;
       if (this.view.element.hidden) this.shown.firstChild.remove();
       document.body.dataset.ready = String(1 + Number(document.body.dataset.ready || 0));
@@ -92,6 +92,17 @@ class Page {
     const runs = await Promise.all(names.map((name) => this.ask(`api/run/${encodeURIComponent(name)}?compared=1`)));
     return Object.assign(runs, { is_over: runs.every((data) => data.is_over), problems: runs.flatMap((data) => data.problems) });
   }
+}
+
+// What has the focus is drawn anew by an update: its successor gets it.
+async function keepingFocus(element, update) {
+  const before = element.contains(document.activeElement) ? document.activeElement : null;
+  const nameOf = (one) => `${one.getAttribute("aria-label")} ${one.getAttribute("href")} ${one.textContent}`;
+  const name = before && nameOf(before);
+  await update();
+  if (!before || before.isConnected) return;
+  const after = [...element.querySelectorAll(before.tagName)].find((one) => nameOf(one) === name);
+  if (after) after.focus({ preventScroll: true });
 }
 
 function parseAddress(hash) {

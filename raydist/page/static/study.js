@@ -7,8 +7,9 @@ class StudyView {
     this.problems = h("div", { hidden: true });
     this.comparison = h("div", {});
     this.table = h("div", {});
-    this.curves = new CompareView(page);
+    this.curves = new CompareView(page, "div");
     this.element = h("main", {}, h("header", { className: "run" }, this.title), this.problems, this.comparison, this.table, this.curves.element);
+    this.curves.element.className = "inner";
   }
 
   // data: the study, and in `compared` what is gathered of its best runs.
@@ -24,7 +25,7 @@ class StudyView {
       formatNumber(run.value), formatNumber(run.steps), formatSeconds(run.duration_s),
     ]);
     const numeric = headers.map((name, place) => place).filter((place) => place > 2);
-    this.table.replaceChildren(table(headers, rows, numeric));
+    this.table.replaceChildren(section("Runs", "", table(headers, rows, numeric)));
     await this.curves.update(data.compared);
     document.title = `${data.study} - raydist`;
   }
@@ -34,11 +35,9 @@ class StudyView {
     if (!told) return [];
     const numeric = told.headers.map((name, place) => place).slice(1);
     const source = `data:image/svg+xml,${encodeURIComponent(told.picture)}`;
-    return [
+    return [section("Comparison", told.sentence || "",
       table(told.headers, told.cells.map((row) => row.map(formatNumber)), numeric),
-      h("p", {}, told.sentence || ""),
-      h("img", { src: source, alt: "what the table says, drawn", className: "picture" }),
-    ];
+      h("img", { src: source, alt: "what the table says, drawn", className: "picture" }))];
   }
 
   close() {
