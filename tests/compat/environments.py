@@ -16,7 +16,7 @@ else:
     import tomli as tomllib
 
 from raydist.known_versions import KNOWN, version_of
-from tests.support.installing import install
+from tests.support.installing import has_uv, install
 
 ROOT = Path(__file__).parents[2]
 # What a test needs, also in an environment with fewer extras.
@@ -30,11 +30,16 @@ SELECTED = os.environ.get(VARIABLE, "")
 
 @dataclass(frozen=True, kw_only=True)
 class VersionSet:
-    """Versions that are tested together."""
+    """Versions that are tested together.
+
+    Attributes:
+      folder: The name of their environment, which sets that differ little take after one another.
+    """
 
     name: str
     python: str
     pins: tuple[str, ...]
+    folder: str
 
 
 def find_python(version: str) -> str | None:
@@ -59,7 +64,7 @@ def version_sets() -> dict[str, VersionSet]:
     """Returns the sets of sets.toml by name, the oldest first."""
     tables = tomllib.loads((ROOT / "tests" / "compat" / "sets.toml").read_text())
     return {
-        name: VersionSet(name=name, python=table["python"], pins=tuple(table["pins"]))
+        name: VersionSet(name=name, python=table["python"], pins=tuple(table["pins"]), folder=name)
         for name, table in tables.items()
     }
 
@@ -78,7 +83,9 @@ def minor_sets() -> dict[str, VersionSet]:
             *(f"ray[data]=={ray}.*", f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*"),
             f"keras=={keras}.*" if version_of(keras) >= needed else f"keras=={KERAS_OF[tensorflow]}.*",
         )
-        sets[f"ray-{ray}"] = VersionSet(name=f"ray-{ray}", python=python, pins=pins)
+        # The bytecode of a TensorFlow takes longer to compile than all else.
+        folder = f"tensorflow-{tensorflow}"
+        sets[f"ray-{ray}"] = VersionSet(name=f"ray-{ray}", python=python, pins=pins, folder=folder)
     return sets
 
 
@@ -105,7 +112,7 @@ def make_environment(versions: VersionSet, folder: Path, *, extra: str = "test")
     """Returns the Python of a virtual environment that has a set and raydist; makes it unless it is there.
 
     Args:
-      folder: Where it is, or shall be. Takes 3 GB.
+      folder: Where it is, or shall be, or where an environment is that gets this set. Takes 3 GB.
     """
     python, marker = folder / "bin" / "python", folder / "raydist-compat.txt"
     wanted = "\n".join([str(ROOT), *versions.pins])
@@ -116,7 +123,8 @@ def make_environment(versions: VersionSet, folder: Path, *, extra: str = "test")
         f"no Python {versions.python} for the set {versions.name}: it is neither on PATH nor in pyenv or uv; "
         f"install it, for example with `uv python install {versions.python}`"
     )
-    subprocess.run([base, "-m", "venv", folder], check=True)
+    if not python.exists():
+        subprocess.run([base, "-m", "venv", *(["--without-pip"] if has_uv() else []), folder], check=True)
     install(python, *versions.pins, "-e", f"{ROOT}[{extra}]", *PYTEST, is_compiled=extra == "test")
     marker.write_text(wanted)
     return python

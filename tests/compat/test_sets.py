@@ -7,7 +7,6 @@ Where there is no Python for a set that is named, its test fails.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,30 +38,25 @@ SMOKE_TEST = "tests/compat/test_smoke.py"
 def environment_of(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Path]]:
-    """Returns the Python of a set's environment; makes the next one while the set is tested.
-
-    Those of `--compat minors` are removed when the test of the next one ends: each takes 3 GB.
-    """
-    kept = request.config.getoption("--compat-dir")
-    folder = tmp_path_factory.mktemp("compat")
+    """Returns the Python of a set's environment; makes the next one while the set is tested."""
+    folder = Path(request.config.getoption("--compat-dir") or tmp_path_factory.mktemp("compat"))
     sets = {**version_sets(), **minor_sets()}
-    names = [item.callspec.params["name"] for item in request.session.items if item.module is request.module]
+    chosen = [
+        sets[item.callspec.params["name"]] for item in request.session.items if item.module is request.module
+    ]
 
-    def make(name: str) -> Path:
-        if name in version_sets():
-            return make_environment(sets[name], Path(kept or folder, name))
-        return make_environment(sets[name], folder / name, extra="tensorflow")
+    def make(versions: VersionSet) -> Path:
+        extra = "test" if versions.name in version_sets() else "tensorflow"
+        return make_environment(versions, folder / versions.folder, extra=extra)
 
     with ThreadPoolExecutor(max_workers=1) as maker:
         made: dict[str, Future[Path]] = {}
 
         def environment(name: str) -> Path:
-            place = names.index(name)
-            for one in names[place : place + 2]:
-                if one not in made:
-                    made[one] = maker.submit(make, one)
-            for one in names[:place]:
-                shutil.rmtree(folder / one, ignore_errors=True)
+            place = chosen.index(sets[name])
+            for one in chosen[place : place + 2]:
+                if one.folder != sets[name].folder or one.name == name:
+                    made[one.name] = made.get(one.name) or maker.submit(make, one)
             return made[name].result()
 
         yield environment

@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 
+def has_uv() -> bool:
+    return shutil.which("uv") is not None
+
+
 def install(python: str | os.PathLike[str], *what: str, is_compiled: bool = True) -> None:
     """Installs into the environment of `python`, with uv where there is one, as it is faster.
 
