@@ -39,9 +39,17 @@ def version_of(version: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def installed_version(*distributions: str) -> str:
-    """Returns the version of the first of the distributions that is installed, or NOT_INSTALLED."""
-    for distribution in distributions:
+# Any one of them provides a library: there are builds of each night, and TensorFlow has some for CPUs alone.
+_DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+    "keras": ("keras", "keras-nightly"),
+    "tf_keras": ("tf_keras", "tf-keras-nightly"),
+}
+
+
+def installed_version(library: str) -> str:
+    """Returns the version of a library, whichever distribution provides it; NOT_INSTALLED without one."""
+    for distribution in _DISTRIBUTIONS.get(library, (library,)):
         try:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:

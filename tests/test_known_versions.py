@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
-from raydist.known_versions import KNOWN, KnownVersions
+from raydist.known_versions import KNOWN, KnownVersions, installed_version
 from tests.compat.environments import version_sets
 
 if sys.version_info >= (3, 11):
@@ -49,3 +51,22 @@ def test_versions_are_compared_by_their_numbers() -> None:
     assert [known.is_newer(version) for version in ("3.15.9", "3.16.0rc1", "4.0.0")] == [False, True, True]
     assert [known.is_older(version) for version in ("3.9.0", "3.8.7", "3.10.0")] == [False, True, False]
     assert known.requirement == ">=3.9,<3.16"
+
+
+@pytest.mark.parametrize(
+    ("library", "distribution"),
+    [
+        *(("tensorflow", "tensorflow-cpu"), ("tensorflow", "tf-nightly"), ("keras", "keras-nightly")),
+        *(("tf_keras", "tf-keras-nightly"), ("ray", "ray")),
+    ],
+)
+def test_any_distribution_of_a_library_tells_its_version(
+    library: str, distribution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name != distribution:
+            raise metadata.PackageNotFoundError
+        return "3.16.0.dev2026102704"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert installed_version(library) == "3.16.0.dev2026102704"

@@ -52,18 +52,12 @@ def answer_of(code: str, *, environ: Mapping[str, str | None]) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# Any one of a list may provide the module: TensorFlow has a CPU-only distribution.
-_DISTRIBUTIONS = {
-    "raydist": ("raydist",),
-    "tensorflow": ("tensorflow", "tensorflow-cpu"),
-    "keras": ("keras",),
-    "tf_keras": ("tf_keras", "tf-keras-nightly"),
-}
+_COMPARED = ("raydist", "tensorflow", "keras", "tf_keras")
 
 
 def installed_versions() -> dict[str, str]:
     """Returns name to version; `none` where it is not installed."""
-    versions = {name: installed_version(*distributions) for name, distributions in _DISTRIBUTIONS.items()}
+    versions = {name: installed_version(name) for name in _COMPARED}
     # Ray itself refuses what differs by more than the last part.
     return {**versions, "python": ".".join(platform.python_version_tuple()[:2])}
 

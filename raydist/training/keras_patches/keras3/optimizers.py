@@ -129,7 +129,7 @@ def take_into_scope(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
     base_optimizer.BaseOptimizer,
     "_backend_apply_gradients",
     "self grads trainable_variables",
-    "48d6e24d5803",
+    *("48d6e24d5803", "4de6fa4f3a26"),  # from 3.16 on
     because="gradients are clipped, and sparse rows squared, before they are summed",
 )
 def _apply_gradients(
@@ -157,7 +157,7 @@ def _take_summed(original: Callable[..., Any], self: Any, grads_and_vars: Any) -
     loss_scale_optimizer.LossScaleOptimizer,
     "_tf_apply",
     "self grads trainable_variables",
-    "e702c4db1a06",
+    *("e702c4db1a06", "02cc8232b14c"),  # from 3.16 on
     because="each replica decides from its own gradients whether to skip a step: a hang",
 )
 def _loss_scale_apply(

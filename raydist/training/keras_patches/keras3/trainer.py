@@ -18,7 +18,6 @@ from keras.src import tree
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.saving import saving_lib
-from keras.src.trainers import trainer as base_trainer
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
@@ -27,7 +26,7 @@ from raydist.training.checks import layer_notes
 from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
-from raydist.training.keras_patches.keras3 import optimizers
+from raydist.training.keras_patches.keras3 import names, optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics, equalize_statistics
 from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.replicas import batch_slices, replica_share, step_logs
@@ -39,7 +38,7 @@ logger = logging.getLogger(__name__)
 _DRIFT = "BatchNormalization's moving statistics drift apart per replica"
 
 
-class RaydistTrainer(tf_trainer.TensorFlowTrainer):
+class RaydistTrainer(names.TensorFlowTrainer):
     """How models of Keras 3 train that were made in a strategy's scope; all others as Keras has them.
 
     It takes the place of Keras's trainer among the bases of `keras.Model`, so a user's methods reach it by
@@ -137,7 +136,7 @@ class RaydistTrainer(tf_trainer.TensorFlowTrainer):
 
     @overrides(
         "self step_function",
-        *("bb33b7a0da3d", "55eb952812ca"),  # the latter before 3.12
+        *("bb33b7a0da3d", "55eb952812ca", "b96ff481cdc1"),  # before 3.12; from 3.16 on
         because="scalars are reduced on axis 0 (keras#20585); several steps lose a capture (keras#19246)",
     )
     def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -160,7 +159,7 @@ class RaydistTrainer(tf_trainer.TensorFlowTrainer):
 
     @overrides(
         "self force",
-        *("a772a2efdd90", "5f1a30acee30"),  # the latter before 3.12
+        *("a772a2efdd90", "5f1a30acee30", "3b96b2b92cd6"),  # before 3.12; from 3.16 on
         because="global batches arrive as slices, whose padding examples must not be predicted",
     )
     def make_predict_function(self, force: bool = False) -> Callable[[Any], Any] | None:
@@ -181,7 +180,7 @@ class RaydistTrainer(tf_trainer.TensorFlowTrainer):
     def _aggregate_additional_loss(self, loss: Any) -> Any:
         if len(loss.shape) == 0:
             return super()._aggregate_additional_loss(loss)
-        return replica_share.scale_sum(base_trainer.Trainer._aggregate_additional_loss(self, loss))
+        return replica_share.scale_sum(names.BaseTrainer._aggregate_additional_loss(self, loss))
 
     @overrides(
         "self logs", because="values of a user's own step that are not metrics differ from worker to worker"
@@ -292,7 +291,7 @@ def _write(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, *
 
 
 @replaces(
-    base_trainer.Trainer,
+    names.BaseTrainer,
     "compile",
     "self ...",
     because="outside of the strategy's scope it gives each worker metrics of its own",

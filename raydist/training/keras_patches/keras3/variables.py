@@ -11,7 +11,6 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import variables as common_variables
 from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.tensorflow import core
 from keras.src.layers import BatchNormalization
 
 from raydist.training.cluster import kept_totals
@@ -23,6 +22,7 @@ from raydist.training.cluster.strategy import (
     is_parameter_server,
     scope_to_build,
 )
+from raydist.training.keras_patches.keras3 import names
 from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.replicas.model_states import state_of
@@ -33,7 +33,7 @@ _ATOMIC = "assign(self + x) loses what other workers add in between"
 
 
 @replaces(
-    core.Variable,
+    names.BackendVariable,
     "_initialize",
     "self value",
     because="CentralStorageStrategy needs an aggregation for layers' state; what a traced "
@@ -81,7 +81,7 @@ def assign_atomically(original: Callable[..., Any], self: Any, value: Any) -> An
 
 
 @replaces(
-    core.Variable,
+    names.BackendVariable,
     "_direct_assign",
     "self value",
     "170647e9816d",
