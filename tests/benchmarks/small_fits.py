@@ -32,6 +32,7 @@ def by_raydist(num_fits: int, *, is_profiled: bool = False) -> dict[str, Any]:
         TWO_WORKERS,
         num_fits=num_fits,
         is_profiled=is_profiled,
+        job_options={"export": True},
     )
     return tasks[0].values
 

@@ -38,14 +38,11 @@ SUITS = {
     "device_choice": ("one device", "2 devices"),
     "parameter_server_loop": ("sharded",),
 }
-# Each job where it tells most, and what that is compared with; the others are slow.
-QUICK = {
+# Each job where it tells most, and what that is compared with; elsewhere it is exhaustive.
+TELLING = {
     "one device": ("mnist", "custom_loop", "sync_vs_async", "tune_input", "tpu"),
     "2 devices": ("mnist", "batch_size", "baseline_vs_distributed", "device_choice", "tpu"),
-    "2 workers": (
-        *("custom_loop", "replicas", "all_reduce", "scope"),
-        *("input_pipeline", "monitor", "sync_vs_async"),
-    ),
+    "2 workers": ("custom_loop", "replicas", "all_reduce", "scope", "input_pipeline", "monitor"),
     "parameter servers": ("scope", "sync_vs_async"),
     "sharded": ("parameter_server_loop",),
 }
@@ -67,27 +64,19 @@ OPTIONS: dict[str, dict[str, Any]] = {"sharded": {"job_options": {"partitioner":
 NUM_TEST = 299  # of the 1797 digits
 
 pytestmark = pytest.mark.timeout(600)
+ELSEWHERE = pytest.mark.exhaustive(covered_by="the clusters where the job tells most")
 
 
-def on(*jobs: str) -> pytest.MarkDecorator:
-    """Runs a test in each cluster that suits the jobs."""
-    return pytest.mark.parametrize(
-        "cluster",
-        [
-            pytest.param(
-                cluster,
-                marks=() if all(job in QUICK[cluster] for job in jobs) else pytest.mark.slow,
-                id=cluster,
-            )
-            for cluster in SUITS[jobs[0]]
-        ],
-    )
+def on(job: str) -> pytest.MarkDecorator:
+    """Runs a test in each cluster that suits the job."""
+    marks = {cluster: pytest.mark.slow if job in TELLING[cluster] else ELSEWHERE for cluster in SUITS[job]}
+    return pytest.mark.parametrize("cluster", [pytest.param(one, marks=mark) for one, mark in marks.items()])
 
 
 @functools.cache
-def run(cluster: str, *, is_slow: bool) -> dict[str, list[TaskProcess]]:
-    """Runs the quick jobs of a cluster, or the slow ones, one after another in the same processes."""
-    jobs = [job for job in SUITS if cluster in SUITS[job] and (job not in QUICK[cluster]) == is_slow]
+def run(cluster: str, *, is_telling: bool) -> dict[str, list[TaskProcess]]:
+    """Runs the telling jobs of a cluster, or the others, one after another in the same processes."""
+    jobs = [job for job in SUITS if cluster in SUITS[job] and (job in TELLING[cluster]) == is_telling]
     calls = {job: (f"{FUNCTIONS}:run_job", {"job": job, "params": params_of(job, cluster)}) for job in jobs}
     with no_data() as environ:
         return run_in_turn(
@@ -109,7 +98,7 @@ def params_of(job: str, cluster: str) -> dict[str, Any]:
 
 def done(job: str, cluster: str) -> list[dict[str, Any]]:
     """Returns what a job left in each task."""
-    tasks = run(cluster, is_slow=job not in QUICK[cluster])[job]
+    tasks = run(cluster, is_telling=job in TELLING[cluster])[job]
     assert [task.values["error"] for task in tasks] == [None] * len(tasks)
     return [task.values for task in tasks]
 
@@ -146,7 +135,7 @@ def test_every_job_of_the_gallery_is_tested() -> None:
     helpers = {"cifar_images", "mnist_images"}
     elsewhere = {"cifar", "cifar_data", "digits", "imdb", "recommender", "checkpoint_and_export", "serving"}
     assert {path.stem for path in JOBS.glob("*.py")} == {*SUITS, *elsewhere, *helpers}
-    assert {job for jobs in QUICK.values() for job in jobs} == set(SUITS)
+    assert {job for jobs in TELLING.values() for job in jobs} == set(SUITS)
 
 
 @pytest.mark.parametrize("job", [*SUITS, "checkpoint_and_export"])
@@ -156,8 +145,6 @@ def test_doc_comment_has_its_command(job: str) -> None:
     assert len(text.splitlines()) <= 120
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("mnist")
 def test_mnist_trains_what_one_device_trains(cluster: str) -> None:
     (expected,) = values_of("mnist", "one device")
@@ -172,8 +159,6 @@ def test_mnist_has_64_examples_per_replica() -> None:
     assert defaults["params"]["batch_size_per_replica"] == 64
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("custom_loop")
 def test_custom_loop_has_the_losses_of_one_device(cluster: str) -> None:
     (expected,) = done("custom_loop", "one device")
@@ -185,8 +170,6 @@ def test_custom_loop_has_the_losses_of_one_device(cluster: str) -> None:
         assert [*map(close_all, task["reports"])] == expected["reports"]
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("replicas")
 def test_replicas_share_a_batch_and_agree_on_a_variable(cluster: str) -> None:
     images, labels = training_digits()
@@ -200,8 +183,6 @@ def test_replicas_share_a_batch_and_agree_on_a_variable(cluster: str) -> None:
     assert sum(values["images_here"] for values in tasks) == 7
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("all_reduce")
 def test_all_reduce_sums_different_gradients_to_that_of_one_device(cluster: str) -> None:
     for task in done("all_reduce", cluster):
@@ -215,8 +196,6 @@ def test_all_reduce_sums_different_gradients_to_that_of_one_device(cluster: str)
             assert values["reduced_minus_one_device"] < 1e-6
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("scope")
 def test_scope_makes_variables_of_the_strategy_and_outside_are_plain_ones(cluster: str) -> None:
     # The first replica adds 1, the second 2. A worker's own variable has what its own replicas have added.
@@ -256,8 +235,6 @@ def shards(cluster: str) -> dict[str, list[set[int]]]:
     }
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("input_pipeline")
 def test_input_pipeline_shows_what_each_worker_saw(cluster: str) -> None:
     for index, values in enumerate(values_of("input_pipeline", cluster)):
@@ -272,7 +249,6 @@ def test_input_pipeline_shows_what_each_worker_saw(cluster: str) -> None:
             }
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
 @on("batch_size")
 def test_batch_size_scales_the_rate_over_the_warm_up(cluster: str) -> None:
     num_replicas = REPLICAS[cluster]
@@ -293,8 +269,6 @@ def test_batch_size_scales_the_rate_over_the_warm_up(cluster: str) -> None:
         assert values["scaled_rate/test_loss"] < values["same_rate/test_loss"] - 0.05
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("sync_vs_async")
 def test_only_asynchronous_updates_are_stale(cluster: str) -> None:
     (one_device,) = values_of("sync_vs_async", "one device")
@@ -309,7 +283,6 @@ def test_only_asynchronous_updates_are_stale(cluster: str) -> None:
             assert values["test_loss"] == close(one_device["test_loss"])
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
 @on("baseline_vs_distributed")
 def test_baseline_has_the_weights_of_the_distributed_model(cluster: str) -> None:
     chief, *others = values_of("baseline_vs_distributed", cluster)
@@ -325,8 +298,6 @@ def check_baseline(values: Mapping[str, float]) -> None:
     assert values["speed_up"] == close(values["baseline/seconds"] / values["distributed/seconds"])
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("monitor")
 def test_monitor_shows_the_replica_whose_gradient_is_too_large(cluster: str) -> None:
     num_replicas = REPLICAS[cluster]
@@ -358,8 +329,6 @@ def test_monitor_shows_the_replica_whose_gradient_is_too_large(cluster: str) -> 
     assert "step 9 " not in printed
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("tune_input")
 def test_each_variant_of_an_input_pipeline_has_the_same_examples(cluster: str) -> None:
     tasks = values_of("tune_input", cluster)
@@ -370,8 +339,6 @@ def test_each_variant_of_an_input_pipeline_has_the_same_examples(cluster: str) -
         assert sum(values[f"{name}/sum_of_numbers"] for values in tasks) == 2 * sum(range(100))
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
 @on("tpu")
 def test_tpu_falls_back_and_trains_what_one_device_trains(cluster: str) -> None:
     (one_device,) = values_of("tpu", "one device")
@@ -384,7 +351,6 @@ def test_tpu_falls_back_and_trains_what_one_device_trains(cluster: str) -> None:
         assert "no TPU (" in task["output"]
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
 @on("device_choice")
 def test_device_choice_agrees_with_raydist(cluster: str) -> None:
     (task,) = done("device_choice", cluster)
@@ -419,7 +385,6 @@ def test_device_choice_for_described_hosts() -> None:
     }
 
 
-@pytest.mark.slow
 @on("parameter_server_loop")
 def test_parameter_server_loop_learns_with_a_table_on_two_ps(cluster: str) -> None:
     (task,) = done("parameter_server_loop", cluster)
@@ -433,12 +398,11 @@ def test_parameter_server_loop_learns_with_a_table_on_two_ps(cluster: str) -> No
 KILLED = {"epochs": 2, "kill_at_step": 20}
 
 
-@pytest.mark.exhaustive("2 devices", covered_by="the same with 2 workers")
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "cluster",
-    ["one device", *(pytest.param(one, marks=pytest.mark.slow) for one in ("2 devices", "2 workers"))],
+@pytest.mark.exhaustive(
+    "2 devices", "2 workers", covered_by="[one device]; tests/training/test_several_fits.py"
 )
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", SYNCHRONOUS)
 def test_killed_run_exports_what_the_calm_run_exports(cluster: str, tmp_path: Path) -> None:
     calm_params = {**KILLED, "kill_at_step": 0}
     with no_data() as environ:
@@ -447,7 +411,7 @@ def test_killed_run_exports_what_the_calm_run_exports(cluster: str, tmp_path: Pa
             "cluster": CLUSTERS[cluster],
             "environ": environ,
             "job": "checkpoint_and_export",
-            "job_options": {"checkpoint_every": "4"},
+            "job_options": {"checkpoint_every": "4", "export": True},
         }
         calm = run_function(**call, params=calm_params)
         with started(**call, storage=tmp_path, params=KILLED) as tasks:

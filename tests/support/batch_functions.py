@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.in_tasks import flat
 from tests.support.inside import notes_of, progress_of
 from tests.support.train_functions import batchnorm_model, dense_model, examples
 
@@ -38,7 +39,7 @@ def by_hand(ctx: Any) -> dict[str, Any]:
             logs.append(model.train_on_batch(inputs, labels, return_dict=True, **options))
         for name in logs[0]:
             result[f"{way}-train-{name}"] = np.array([float(one[name]) for one in logs])
-        result[f"{way}-weights"] = _flat(model)
+        result[f"{way}-weights"] = flat(model)
         if way == "plain":
             tested = [model.test_on_batch(*batch, return_dict=True) for batch in batches]
             result["test"] = np.array([[float(one[name]) for name in sorted(one)] for one in tested])
@@ -93,7 +94,7 @@ def of_unknown_length(ctx: Any, *, count: int, steps: int) -> dict[str, Any]:
     before = progress_of(ctx).status().step
     history = ctx.fit(model, data, epochs=3, validation_data=data)
     return {
-        "weights": _flat(model),
+        "weights": flat(model),
         "loss": np.array(history.history["loss"]),
         "val_loss": np.array(history.history["val_loss"]),
         "predicted": np.array(model.predict(data.map(lambda x, y: x), verbose=0)),
@@ -119,7 +120,7 @@ def distributed(ctx: Any) -> dict[str, Any]:
     result = {
         "loss": np.array(history.history["loss"]),
         "evaluated": np.array(model.evaluate(data, verbose=0)),
-        "weights": _flat(model),
+        "weights": flat(model),
     }
     before = progress_of(ctx).status().step
     ctx.fit(model, shards, epochs=2)
@@ -147,7 +148,7 @@ def compiled_by_xla(ctx: Any) -> dict[str, Any]:
     for way, data in {"known": known, "generated": generated}.items():
         model = _jit_model(ctx, [])
         result[f"{way}-loss"] = np.array(model.fit(data, epochs=3, verbose=0).history["loss"])
-        result[f"{way}-weights"] = _flat(model)
+        result[f"{way}-weights"] = flat(model)
         result[f"{way}-evaluated"] = np.array(model.evaluate(data, verbose=0))
         result[f"{way}-predicted"] = np.array(model.predict(data.map(lambda x, y: x), verbose=0))
         try:
@@ -168,10 +169,6 @@ def _jit_model(ctx: Any, layers: list[Any]) -> Any:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=True)
     return model
-
-
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
 def of_graphs(ctx: Any) -> dict[str, Any]:

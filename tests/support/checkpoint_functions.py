@@ -10,18 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.in_tasks import Crashed, crash, flat
 from tests.support.inside import notes_of, progress_of, run_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples
 
 
 def data(count: int = 200, batch_size: int = 32) -> Any:
     import tensorflow as tf
 
     return tf.data.Dataset.from_tensor_slices(examples(count)).shuffle(count, seed=5).batch(batch_size)
-
-
-def flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
 def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
@@ -160,22 +157,12 @@ def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, A
 
 
 def train_steps(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model.optimizer.build(model.trainable_variables)
     ctx.restore(model=model, optimizer=model.optimizer)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
-            loss = tf.nn.compute_average_loss(losses, global_batch_size=32)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": tf.reduce_mean(losses)}
-
-    ctx.train_steps(step_fn, dataset, num_steps=num_steps, steps_per_call=10)
+    step = bare_step(model, global_batch_size=32)
+    ctx.train_steps(step, dataset, num_steps=num_steps, steps_per_call=10)
 
 
 def train_long_on_ps(ctx: Any, *, way: str) -> None:
@@ -199,10 +186,6 @@ def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
     class Score(keras.callbacks.Callback):
         num_epochs = 0
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == crash_in:
-                raise RuntimeError("crashed")
-
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.num_epochs += 1
             logs["score"] = scores[epoch]
@@ -222,11 +205,13 @@ def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
     ]
     try:
         history = ctx.fit(
-            model, lambda: data().repeat(), epochs=len(scores), steps_per_epoch=6, callbacks=callbacks
+            model,
+            lambda: data().repeat(),
+            epochs=len(scores),
+            steps_per_epoch=6,
+            callbacks=[*callbacks, crash(keras, "on_epoch_begin", crash_in)],
         )
-    except RuntimeError as error:
-        if "crashed" not in str(error):
-            raise
+    except Crashed:
         return {}
     rate, status = model.optimizer.learning_rate, progress_of(ctx).status()
     return {
@@ -253,12 +238,7 @@ def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
             return inputs + 0.1 * keras.random.normal((6,))  # from Keras's global generator
 
     class Draw(keras.callbacks.Callback):
-        num_steps = 0
-
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if self.num_steps == crash_at:
-                raise RuntimeError("crashed")
-            self.num_steps += 1
             generator = tf.random.get_global_generator()
             drawn.append([float(tf.random.uniform(())), float(generator.uniform(()))])
 
@@ -273,10 +253,8 @@ def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.Adam(0.01), loss)
     try:
-        ctx.fit(model, data, epochs=3, callbacks=[Draw()])
-    except RuntimeError as error:
-        if "crashed" not in str(error):
-            raise
+        ctx.fit(model, data, epochs=3, callbacks=[crash(keras, "on_train_batch_begin", crash_at), Draw()])
+    except Crashed:
         return {}
     status = progress_of(ctx).status()
     return {
@@ -292,19 +270,12 @@ def ends_an_epoch(ctx: Any, *, crash_in: int | None = None, is_size_known: bool 
     """Trains three shuffled epochs; raises when epoch `crash_in` has done its last step, before it ends."""
     import tensorflow as tf
 
-    class Crash(tf.keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if epoch == crash_in:
-                raise RuntimeError("crashed")
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
     shuffled = data() if is_size_known else data().filter(lambda x, y: True)
     try:
-        history = ctx.fit(model, shuffled, epochs=3, callbacks=[Crash()])
-    except RuntimeError as error:
-        if "crashed" not in str(error):
-            raise
+        history = ctx.fit(model, shuffled, epochs=3, callbacks=[crash(tf.keras, "on_epoch_end", crash_in)])
+    except Crashed:
         return {}
     losses = np.array(history.history["loss"])
     return {"weights": flat(model), "losses": losses, "steps": progress_of(ctx).status().step}
@@ -373,22 +344,18 @@ def trained_for_export(ctx: Any, *, kind: str = "dense", num_fits: int = 1) -> d
         def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
             return cls(keras.layers.Dense(config["units"]))
 
+    made = {"config": Configured, "dense": None}.get(kind, Subclassed)
     with ctx.strategy.scope():
-        if kind != "dense":
-            keras.utils.set_random_seed(7)
-            model = (Configured if kind == "config" else Subclassed)(keras.layers.Dense(4))
-            score = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="score")
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile("sgd", loss, metrics=[score])
-        else:
-            keras.utils.set_random_seed(7)
-            # With moving statistics, which are exported too.
+        keras.utils.set_random_seed(7)
+        if made is None:  # with moving statistics, which are exported too
             layers = [keras.Input((6,)), keras.layers.Dense(8), keras.layers.BatchNormalization()]
             model = keras.Sequential([*layers, keras.layers.Dense(3)])
-            # Falls with each epoch, and among scores the highest is best.
-            score = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="score")
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile("sgd", loss, metrics=[score])
+        else:
+            model = made(keras.layers.Dense(4))
+        # Falls with each epoch, and among scores the highest is best.
+        score = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="score")
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, metrics=[score])
 
     for _ in range(num_fits):
         ctx.fit(model, lambda: data().repeat(), epochs=3, steps_per_epoch=6)
@@ -396,9 +363,9 @@ def trained_for_export(ctx: Any, *, kind: str = "dense", num_fits: int = 1) -> d
     arrays = [np.asarray(part.read_value()) for part in variables.variables_of("model", model)]
     x = np.linspace(-1, 1, 24).reshape(4, 6).astype("float32")
     predicted = {}
-    if kind != "dense":
+    if made is not None:
         # What a model of the same class makes of its weights, outside of the strategy.
-        plain = (Configured if kind == "config" else Subclassed)(keras.layers.Dense(4))
+        plain = made(keras.layers.Dense(4))
         plain(x)
         for variable, array in zip(variables.variables_of("model", plain), arrays, strict=True):
             variable.assign(array)

@@ -12,9 +12,10 @@ from raydist import data
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
 from raydist.errors import DataError
+from tests.support.in_tasks import flat
 from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.numbered_source import NumberedSource
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples
 
 
 def batches(kind: str, folder: str | None, *, count: int, batch_size: int) -> data.Batches:
@@ -66,19 +67,11 @@ def trained(
     with ctx.strategy.scope():
         custom = dense_model(tf.keras, "sgd")
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=custom(x, training=True))
-            loss = tf.nn.compute_average_loss(losses, global_batch_size=batch_size)
-        gradients = tape.gradient(loss, custom.trainable_variables)
-        custom.optimizer.apply_gradients(zip(gradients, custom.trainable_variables, strict=True))
-        return {"loss": tf.reduce_mean(losses)}
-
+    step_fn = bare_step(custom, global_batch_size=batch_size)
     ctx.train_steps(step_fn, recipe, num_steps=epochs * recipe.steps_per_epoch, steps_per_call=4)
     return {
-        "fit": np.concatenate([weight.reshape(-1) for weight in model.get_weights()]),
-        "train_steps": np.concatenate([weight.reshape(-1) for weight in custom.get_weights()]),
+        "fit": flat(model),
+        "train_steps": flat(custom),
         "losses": np.array(history.history["loss"] + history.history["val_loss"]),
         "step": ctx.step,
     }

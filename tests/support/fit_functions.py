@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.support import given_functions
 from tests.support.given_functions import STEPS, py_dataset
+from tests.support.in_tasks import flat, refusal
 from tests.support.inside import notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
 
@@ -30,10 +31,6 @@ def data_as(way: str) -> Any:
         return x, y
     rows = tf.data.Dataset.from_tensor_slices((x, y))
     return (rows.shuffle(COUNT, seed=5) if way == "shuffled" else rows).batch(16)
-
-
-def flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
 def made(ctx: Any) -> Any:
@@ -93,9 +90,9 @@ def evaluated(ctx: Any, *, way: str) -> dict[str, Any]:
         "beyond": beyond,
         "labels beside": ctx.evaluate(model, x, y, sample_weight=np.ones(COUNT), batch_size=24),
         "refused": [
-            _refusal(ctx.evaluate, model, data_as(way), y=y, batch_size=5),
-            _refusal(ctx.predict, model, data_as(way), batch_size=5),
-            _refusal(ctx.predict, model, x, batch_size=0),
+            refusal(ctx.evaluate, model, data_as(way), y=y, batch_size=5),
+            refusal(ctx.predict, model, data_as(way), batch_size=5),
+            refusal(ctx.predict, model, x, batch_size=0),
         ],
         "predicted": ctx.predict(model, x),
         "predicted in fives": ctx.predict(model, x, batch_size=5),
@@ -107,7 +104,7 @@ def evaluated_of_python(ctx: Any) -> dict[str, Any]:
     """Evaluates a PyDataset and generators, which parameter_server refuses."""
     model = made(ctx)
     if ctx.coordinator is not None:
-        return {"py dataset": _refusal(ctx.evaluate, model, py_dataset())}
+        return {"py dataset": refusal(ctx.evaluate, model, py_dataset())}
     batches = [py_dataset()[number] for number in range(STEPS)]
     return {
         "whole": ctx.evaluate(model, data_as("arrays")),
@@ -120,8 +117,8 @@ def evaluated_of_python(ctx: Any) -> dict[str, Any]:
         "padded py dataset": ctx.evaluate(
             given_functions.made(ctx, "padded"), given_functions.padded_py_dataset()
         ),
-        "number": _refusal(ctx.evaluate, model, 3),
-        "empty": _refusal(ctx.evaluate, model, iter(())),
+        "number": refusal(ctx.evaluate, model, 3),
+        "empty": refusal(ctx.evaluate, model, iter(())),
     }
 
 
@@ -203,10 +200,10 @@ def predicted(ctx: Any) -> dict[str, Any]:
         "context": lambda input_context: data_as("dataset"),
         "number": 3,
     }
-    refused = {name: _refusal(ctx.predict, model, one) for name, one in mistakes.items()}
+    refused = {name: refusal(ctx.predict, model, one) for name, one in mistakes.items()}
     if ctx.coordinator is None:
         for plain in (model.fit, model.evaluate, model.predict):
-            refused[f"model.{plain.__name__}"] = _refusal(
+            refused[f"model.{plain.__name__}"] = refusal(
                 lambda _, data, plain=plain: plain(data), model, pairs
             )
     return {"outputs": by_data, **refused}
@@ -219,14 +216,6 @@ def _of_two_inputs(ctx: Any) -> Any:
     with ctx.strategy.scope():
         inputs = [keras.layers.Input((6,), name=name) for name in ("left", "right")]
         return keras.Model(inputs, keras.layers.Add()(inputs))
-
-
-def _refusal(call: Any, model: Any, data: Any, **options: Any) -> str:
-    try:
-        call(model, data, **options)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def weighted_by_keras(ctx: Any) -> dict[str, Any]:
@@ -295,24 +284,23 @@ def weights_of_labels(ctx: Any) -> dict[str, Any]:
     return found
 
 
-def components_of_other_sizes(ctx: Any, *, is_known: bool) -> dict[str, Any]:
+def components_of_other_sizes(ctx: Any) -> dict[str, Any]:
     """Batches of graphs: as many labels as graphs, and other numbers of nodes."""
     import tensorflow as tf
 
     keras = tf.keras
     nodes, labels = np.ones((20, 6), "float32"), np.zeros((4, 3), "float32")
-    data = tf.data.Dataset.from_tensors((nodes, labels)).repeat(3)
-    if not is_known:
-        types = tf.TensorSpec([None, 6]), tf.TensorSpec([None, 3])
-        data = tf.data.Dataset.from_generator(lambda: iter([(nodes, labels)] * 3), output_signature=types)
+    types = tf.TensorSpec([None, 6]), tf.TensorSpec([None, 3])
+    data = {
+        "known": tf.data.Dataset.from_tensors((nodes, labels)).repeat(3),
+        "unknown": tf.data.Dataset.from_generator(
+            lambda: iter([(nodes, labels)] * 3), output_signature=types
+        ),
+    }
     with ctx.strategy.scope():
         model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(3)])
         model.compile("sgd", "mse")
-    try:
-        ctx.fit(model, data, epochs=1)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    return {name: refusal(ctx.fit, model, one, epochs=1) for name, one in data.items()}
 
 
 def without_a_fixed_order(ctx: Any, *, is_fixed: bool) -> dict[str, Any]:

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.in_tasks import Crashed, crash, flat, refusal
 from tests.support.inside import forget_notes, notes_of
 from tests.support.train_functions import dense_model, examples
 
 COUNT, SIZE, STEPS = 50, 16, 4  # the last batch of a pass has 2 examples, fewer than 2 workers of 2 devices
-
-
-def flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
 def made(ctx: Any, way: str = "") -> Any:
@@ -157,19 +154,13 @@ def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[s
     """Three epochs; with `crash_after` so many steps only."""
     import tensorflow as tf
 
-    class Crash(tf.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.steps = getattr(self, "steps", 0) + 1
-            if self.steps == crash_after:
-                raise RuntimeError("on purpose")
-
     forget_notes(ctx)
     model = made(ctx, way)
     positional, named = arguments(way)
-    crash = [] if crash_after is None else [Crash()]
+    crashes = [] if crash_after is None else [crash(tf.keras, "on_train_batch_end", crash_after - 1)]
     try:
-        history = ctx.fit(model, *positional, epochs=3, verbose=0, callbacks=crash, **named)
-    except RuntimeError:
+        history = ctx.fit(model, *positional, epochs=3, verbose=0, callbacks=crashes, **named)
+    except Crashed:
         return {"step": ctx.step}
     return {
         "weights": flat(model),
@@ -215,20 +206,11 @@ def refused(ctx: Any) -> dict[str, Any]:
     else:  # where tf_keras leaves all sizes open
         first, longer, *_ = padded()
         mistakes["sizes"] = {"train_data": iter([first, first, longer]), "epochs": 1}
-    told = {}
-    for name, given in mistakes.items():
-        try:
-            ctx.fit(made(ctx, "padded") if name == "sizes" else model, **given)
-        except Exception as error:
-            told[name] = f"{type(error).__name__}: {error}"
-    return told
+    models = {"sizes": made(ctx, "padded")}
+    return {name: refusal(ctx.fit, models.get(name, model), **given) for name, given in mistakes.items()}
 
 
 def other_arrays(ctx: Any) -> dict[str, Any]:
     """Each worker has arrays of its own."""
     x, y = examples(COUNT, seed=ctx.task.index)
-    try:
-        ctx.fit(made(ctx), x, y, epochs=1)
-    except Exception as error:
-        return {"told": f"{type(error).__name__}: {error}"}
-    return {}
+    return {"told": refusal(ctx.fit, made(ctx), x, y, epochs=1)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.in_tasks import Crashed, crash, flat
 from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.train_functions import bare_step, dense_model, examples
 
@@ -71,7 +72,7 @@ def trained(ctx: Any, *, folder: str, names: list[str]) -> dict[str, Any]:
             validation_data=_validation(folder) if name == "shuffled" else None,
             class_weight={0: 1.0, 1: 5.0, 2: 0.2} if name == "of one size" else None,
         )
-        results[f"{name}: weights"] = _flat(model)
+        results[f"{name}: weights"] = flat(model)
         results |= {f"{name}: {key}": np.array(values) for key, values in history.history.items()}
     return {**results, "notes": notes_of(ctx)}
 
@@ -81,7 +82,7 @@ def used_otherwise(ctx: Any, *, folder: str) -> dict[str, Any]:
     model = _model(ctx)
     model.fit(PIPELINES["shuffled"](_lines(folder)), epochs=2, verbose=0, validation_data=_validation(folder))
     return {
-        "model.fit": _flat(model),
+        "model.fit": flat(model),
         "loop": _loop(ctx, PIPELINES["shuffled"](_lines(folder))),
         "evaluated": np.array(list(ctx.evaluate(model, _validation(folder)).values())),
         "predicted": ctx.predict(model, _validation(folder).map(lambda x, y: x)),
@@ -94,7 +95,7 @@ def noted(ctx: Any, *, folder: str) -> dict[str, Any]:
     data = _lines(folder).map(_parse).shuffle(20, seed=3).batch(32)
     model = _model(ctx)
     ctx.fit(model, data, epochs=2, validation_data=data)
-    return {"weights": _flat(model), "notes": notes_of(ctx)}
+    return {"weights": flat(model), "notes": notes_of(ctx)}
 
 
 def resumed(
@@ -103,24 +104,14 @@ def resumed(
     """Trains 3 epochs of 4 steps; `stop_after` raises after that many steps, as a crash would."""
     import tensorflow as tf
 
-    class Crash(tf.keras.callbacks.Callback):
-        num_steps = 0
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if self.num_steps == stop_after:
-                raise RuntimeError("crashed")
-            self.num_steps += 1
-
-    model = _model(ctx)
+    model, crashes = _model(ctx), crash(tf.keras, "on_train_batch_begin", stop_after)
     try:
         data = PIPELINES["shuffled"](_lines(folder))
         data = data if steps_per_epoch is None else data.repeat()
-        ctx.fit(model, data, epochs=3, steps_per_epoch=steps_per_epoch, callbacks=[Crash()])
-    except RuntimeError as error:
-        if "crashed" not in str(error):
-            raise
+        ctx.fit(model, data, epochs=3, steps_per_epoch=steps_per_epoch, callbacks=[crashes])
+    except Crashed:
         run_of(ctx).checkpoints.finish()
-    return {"weights": _flat(model), "restored_step": progress_of(ctx).status().restored_step}
+    return {"weights": flat(model), "restored_step": progress_of(ctx).status().restored_step}
 
 
 def _model(ctx: Any) -> Any:
@@ -128,10 +119,6 @@ def _model(ctx: Any) -> Any:
 
     with ctx.strategy.scope():
         return dense_model(tf.keras, "sgd", metrics=("accuracy",))
-
-
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([weight.ravel() for weight in model.get_weights()])
 
 
 def _validation(folder: str) -> Any:
@@ -145,7 +132,7 @@ def _loop(ctx: Any, data: Any) -> np.ndarray:
         model.optimizer.build(model.trainable_variables)
 
     ctx.train_steps(bare_step(model, global_batch_size=31), data, num_steps=9, steps_per_call=2)
-    return _flat(model)
+    return flat(model)
 
 
 def passes_from_each_batch(ctx: Any) -> dict[str, Any]:

@@ -22,9 +22,9 @@ _TIMES = re.compile(
 )
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
 # Logs, raydist's notes, and bars that a log has cut: no part of what a script says.
+_OF_ABSEIL = re.compile(r"[WIE]\d{4} \d\d:\d\d:[\d.]+ +\d+ \w+\.\w+:\d+\] .*\n(\s*\[\[{{node .*\n)?")
 _LOG = re.compile(
-    r"^(\d{4}-\d\d-\d\d |[WIE]\d{4} |INFO(:| tensorflow:)|raydist: |To enable )"
-    r"|WARNING:|Warning: |ETA: |{{node "
+    r"^(\d{4}-\d\d-\d\d |INFO(:| tensorflow:)|raydist: |To enable )|WARNING:|Warning: |ETA: |{{node "
 )
 
 _BAR, _MESSAGE = re.compile(r"\d+/\d+ "), re.compile(r"Epoch \d+: ")
@@ -33,7 +33,7 @@ _TQDM = re.compile(r"(.*?)\d+%\|")
 
 def lines_of(printed: str) -> list[str]:
     """Returns the lines as a terminal shows them in the end, without the blanks that align columns."""
-    found = [re.split(r"\r|\x08+", line.rstrip())[-1] for line in printed.split("\n")]
+    found = [re.split(r"\r|\x08+", line.rstrip())[-1] for line in _OF_ABSEIL.sub("", printed).split("\n")]
     kept = [re.sub(r"\x1b\[\d*m", "", one) for one in found if not _LOG.search(one)]
     shown = [
         re.sub(r" ?([][]) ?", r"\1", " ".join(_TIMES.sub("TIME", one).split())) for one in kept if one.strip()

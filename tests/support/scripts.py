@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from raydist.planning.assignment import static_environment
 from raydist.runtime.host.task_files import TaskFiles
 from raydist.spec.job import KerasFlavour
+from tests.support.preloaded import server_of
 from tests.support.processes import PATIENCE, Cluster, TaskProcess, _leased_port, run_function, started
 from tests.support.task_main import log_target
 
@@ -96,34 +97,31 @@ def _arguments(
 def run_bare(name: str | Path, *args: object, workers: int, keras: str, timeout_s: float = 240) -> list[str]:
     """Runs a script of tests/scripts in processes of its own, without raydist; returns what they printed.
 
-    Their working folder is the script's.
+    Their working folder is the script's. Each is a fork with TensorFlow imported, see preloaded.py.
 
     Args:
       workers: How many, each with TF_CONFIG; 0 for one process without it.
     """
     with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raydist-test-")))
         leases = [stack.enter_context(_leased_port()) for _ in range(workers)]
         cluster = {"worker": [f"127.0.0.1:{lease.getsockname()[1]}" for lease in leases]}
-        processes, printed = [], []
+        request = {"target": "bare", "arguments": {"file": str(FOLDER / name), "args": [*map(str, args)]}}
+        flavour, processes = KerasFlavour(keras), []
         for index in range(max(workers, 1)):
-            changes = static_environment(
-                keras=KerasFlavour(keras), num_cpus=1, num_gpus=0, environ=os.environ
-            )
+            changes = static_environment(keras=flavour, num_cpus=1, num_gpus=0, environ=os.environ)
             tf_config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
             changes["TF_CONFIG"] = json.dumps(tf_config) if workers else None
             environ = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
-            file = FOLDER / name
-            process = subprocess.Popen(
-                [sys.executable, str(file), *map(str, args)],
-                **{"env": environ, "cwd": file.parent},
-                **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
-            )
+            output = folder / f"{index}.txt"
+            process = server_of(flavour).start(request, environ=environ, output=output)
             stack.callback(process.kill)
-            processes.append(process)
-        for process in processes:
-            out, _ = process.communicate(timeout=timeout_s * PATIENCE)
-            printed.append(out.decode(errors="replace"))
-            assert process.returncode == 0, printed[-1][-3000:]
+            processes.append((process, output))
+        printed = []
+        for process, output in processes:
+            code = process.wait(timeout_s * PATIENCE)
+            printed.append(output.read_bytes().decode(errors="replace"))
+            assert code == 0, printed[-1][-3000:]
     return printed
 
 

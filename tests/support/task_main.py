@@ -7,15 +7,16 @@ import faulthandler
 import importlib
 import json
 import os
+import runpy
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from raydist.entry.own_source import Part, own_modules
 from raydist.entry.strategy_source import own_loop, strategy_use
@@ -42,6 +43,8 @@ SERVERS = (TaskType.WORKER, TaskType.PS)
 
 
 def main(request: dict[str, Any]) -> None:
+    if request["target"] == "bare":
+        _run_bare(**request["arguments"])
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     assignment = _assignment(request)
     environment = {
@@ -84,6 +87,15 @@ def main(request: dict[str, Any]) -> None:
     with open_session(assignment, commands=commands) as context:
         result = getattr(importlib.import_module(module), function)(context, **arguments) or {}
     _write(Path(request["folder"]), result)
+
+
+def _run_bare(file: str, args: Sequence[str]) -> NoReturn:
+    """Runs a script as Python does, to the end of the process."""
+    os.chdir(Path(file).parent)
+    sys.path.insert(0, os.getcwd())
+    sys.argv = [file, *args]
+    runpy.run_path(file, run_name="__main__")
+    sys.exit()
 
 
 def _run_script(
@@ -169,7 +181,7 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
             name="test",
             entry_point=EntryPoint(function="train", file="job.py"),
             storage=request["storage"],
-            **job_options,
+            **{"export": False, **job_options},  # an export costs more than most tests' trainings
         ),
         strategy=strategy,
         keras=KerasFlavour(request["keras"]),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.in_tasks import Crashed, crash
 from tests.support.inside import notes_of, progress_of, run_of
 
 
@@ -283,40 +284,19 @@ def patch_of_changed_source(ctx: Any) -> dict[str, Any]:
     return {"error": ""}
 
 
-def fit_through_context(
-    ctx: Any,
-    *,
-    epochs: int,
-    stop_after: int | None = None,
-    steps_per_execution: int = 1,
-    batchnorm: bool = False,
-) -> dict[str, Any]:
+def fit_through_context(ctx: Any, *, epochs: int, stop_after: int | None = None) -> dict[str, Any]:
     """ctx.fit on shuffled data; `stop_after` raises after that many steps, as a crash would."""
     import tensorflow as tf
-
-    class Crash(tf.keras.callbacks.Callback):
-        num_steps = 0
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if self.num_steps == stop_after:
-                raise RuntimeError("crashed")
-            self.num_steps += 1
 
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices(examples(200)).shuffle(200, seed=5).batch(32)
 
     with ctx.strategy.scope():
-        if batchnorm:
-            model = batchnorm_model(tf.keras, steps_per_execution=steps_per_execution)
-        else:
-            model = dense_model(
-                tf.keras, "adam", steps_per_execution=steps_per_execution, metrics=("accuracy",)
-            )
+        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    crashes = crash(tf.keras, "on_train_batch_begin", stop_after)
     try:
-        history = ctx.fit(model, data, epochs=epochs, validation_data=data, callbacks=[Crash()])
-    except RuntimeError as error:
-        if "crashed" not in str(error):
-            raise
+        history = ctx.fit(model, data, epochs=epochs, validation_data=data, callbacks=[crashes])
+    except Crashed:
         return {"status": _status(ctx)}
     return {
         "weights": _flat(model),
@@ -544,17 +524,7 @@ def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
     values = (np.arange(15).reshape(5, 3, 1) % 4).astype("float32")  # zeros are masked
     masked.fit(tf.data.Dataset.from_tensor_slices((values, 2 * values + 1)).batch(4), epochs=3, verbose=0)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-                labels=y, logits=stepped(x, training=True)
-            )
-            value = tf.nn.compute_average_loss(losses, global_batch_size=4)
-        gradients = tape.gradient(value, stepped.trainable_variables)
-        stepped.optimizer.apply_gradients(zip(gradients, stepped.trainable_variables, strict=True))
-        return {"loss": tf.reduce_mean(losses)}
-
+    step_fn = bare_step(stepped, global_batch_size=4)
     metrics = ctx.train_steps(step_fn, data, num_steps=6, steps_per_call=2)
     return {
         "fit": _flat(fitted),
@@ -575,34 +545,29 @@ def synchronized_batchnorm(ctx: Any) -> dict[str, Any]:
     return {"weights": _flat(model)}
 
 
-def two_fits(ctx: Any, *, crash: bool = False) -> dict[str, Any]:
+def two_fits(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
     """Two phases on one model, with a crash in the second."""
     import tensorflow as tf
-
-    class Crash(tf.keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if crash and epoch == 1:
-                raise RuntimeError("crashed")
 
     data = tf.data.Dataset.from_tensor_slices(examples(64)).shuffle(64, seed=1).batch(16)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
     ctx.fit(model, data, epochs=2)
     try:
-        history = ctx.fit(model, data, epochs=3, callbacks=[Crash()])
-    except RuntimeError:
+        history = ctx.fit(model, data, epochs=3, callbacks=[crash(tf.keras, "on_epoch_begin", crash_in)])
+    except Crashed:
         return {"status": _status(ctx)}
     return {"weights": _flat(model), "status": _status(ctx), "epochs": history.epoch}
 
 
-def shared_shuffles(ctx: Any, *, crash: bool = False) -> dict[str, Any]:
+def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
     """Trainings that shuffle on from where earlier ones have ended, with a crash in the fourth."""
     import tensorflow as tf
 
     class StopsOrCrashes(tf.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if crash and epoch == 2:
-                raise RuntimeError("crashed")
+            if crashes and epoch == 2:
+                raise Crashed
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.stop_training = self.params["epochs"] == 9
@@ -634,7 +599,7 @@ def shared_shuffles(ctx: Any, *, crash: bool = False) -> dict[str, Any]:
     loop(6)  # ends where a pass does
     try:
         ctx.fit(model, parts.skip(16).batch(16), epochs=4, **validation, callbacks=[StopsOrCrashes()])
-    except RuntimeError:
+    except Crashed:
         return {"status": _status(ctx)}
     weights = {"parts": _flat(model)}
     for name, data, steps in ("repeated", repeated, 2), ("whole", whole, None), ("twice", twice, None):
@@ -651,14 +616,6 @@ def users_fit_with_callbacks(
 ) -> dict[str, Any]:
     import tensorflow as tf
 
-    class Crash(tf.keras.callbacks.Callback):
-        num_batches = 0
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.num_batches += 1
-            if self.num_batches == crash_after:
-                raise RuntimeError("crashed")
-
     class Sequence(tf.keras.utils.Sequence):
         def __len__(self) -> int:
             return 4
@@ -669,7 +626,7 @@ def users_fit_with_callbacks(
     data = tf.data.Dataset.from_tensor_slices(examples(64)).shuffle(64, seed=1).batch(16)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
-        callbacks = [Crash()] if crash_after else []
+        callbacks = [crash(tf.keras, "on_train_batch_end", crash_after - 1)] if crash_after else []
         try:
             model.fit(
                 data if form == "dataset" else Sequence(),
@@ -677,7 +634,7 @@ def users_fit_with_callbacks(
                 verbose=0,
                 callbacks=[*callbacks, *ctx.callbacks()],
             )
-        except RuntimeError:
+        except Crashed:
             return {"status": _status(ctx)}
     status, weights = _status(ctx), _flat(model)
     epochs_of_next = model.fit(data, epochs=2, verbose=0).epoch

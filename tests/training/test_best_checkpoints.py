@@ -123,6 +123,7 @@ def test_damaged_values_of_the_evaluator_count_as_none(tmp_path: Path) -> None:
     assert values.read() == {}
 
 
+@pytest.mark.exhaustive("mae", covered_by="test_export.py: best_model_of_the_last_fit")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep_best", "told"),
@@ -134,7 +135,7 @@ def test_damaged_values_of_the_evaluator_count_as_none(tmp_path: Path) -> None:
     ],
 )
 def test_metric_to_keep_that_no_epoch_has_is_told_at_once(keep_best: str, told: list[str | None]) -> None:
-    options = {"keep_best": keep_best, "export": False}
+    options = {"keep_best": keep_best}
     [task] = run_function("tests.support.checkpoint_functions:keeps_best", Cluster(), job_options=options)
     for sentence, notes in zip(told, task.values["notes"], strict=True):
         assert len(notes) == (sentence is not None)

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 FUNCTIONS = "tests.support.checkpoint_functions"
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+TWO_DEVICES = Cluster(strategy="mirrored", devices=2)
 ON_PS = Cluster(strategy="parameter_server", workers=2, ps=1)
-SLOW = pytest.mark.slow  # the same again in another way
 
 Undisturbed = Callable[..., TaskProcess]
 
@@ -40,11 +40,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_training_goes_on_while_a_checkpoint_is_stored(keras: str) -> None:
     [task] = run_function(
         f"{FUNCTIONS}:upload_waits_for_training",
-        Cluster(strategy="mirrored", devices=2, keras=keras),
+        replace(TWO_DEVICES, keras=keras),
         job_options={"checkpoint_every": "5"},
     )
     assert task.values["committed"] == [5, 10, 14]
@@ -58,14 +58,14 @@ def test_chief_killed_during_an_upload_resumes_from_the_commit_before(
 ) -> None:
     target, options = f"{FUNCTIONS}:hangs_before_the_marker_of", {"checkpoint_every": "5"}
     arguments = {"epochs": 3, "job_options": options}
-    expected = undisturbed(TWO_WORKERS)
-    with started(target, TWO_WORKERS, step=10, storage=tmp_path, **arguments) as tasks:
+    expected = undisturbed(TWO_DEVICES)
+    with started(target, TWO_DEVICES, step=10, storage=tmp_path, **arguments) as tasks:
         torn = tmp_path / "test/checkpoints/step-10-a0/variables.npz"
         wait_until(torn.exists, timeout_s=300)
         tasks[0].kill()
-    for task in run_function(target, TWO_WORKERS, step=-1, storage=tmp_path, attempt=1, **arguments):
-        assert task.values["restored_step"] == 5
-        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
+    [task] = run_function(target, TWO_DEVICES, step=-1, storage=tmp_path, attempt=1, **arguments)
+    assert task.values["restored_step"] == 5
+    np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
     assert not torn.exists()
 
 
@@ -95,7 +95,7 @@ def test_checkpoint_that_is_gone_at_the_end_of_the_run_is_an_error(tmp_path: Pat
 
 @pytest.mark.exhaustive("save", "train_steps", covered_by="[fit]")
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["fit", pytest.param("train_steps", marks=SLOW), "save"])
+@pytest.mark.parametrize("way", ["fit", "train_steps", "save"])
 def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) -> None:
     [task] = run_function(
         f"{FUNCTIONS}:checkpoints_cannot_be_stored", Cluster(), way=way, job_options={"checkpoint_every": "5"}
@@ -120,17 +120,17 @@ def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) ->
         ("watched by the chief", "3"),
         ("own fit", "legacy"),
         ("train_steps", "3"),
-        pytest.param("fit", "3", marks=SLOW),
-        pytest.param("fit", "legacy", marks=SLOW),
-        pytest.param("own fit", "3", marks=SLOW),
-        pytest.param("steps per execution", "3", marks=SLOW),
-        pytest.param("data of unknown length", "3", marks=SLOW),
+        ("fit", "3"),
+        ("fit", "legacy"),
+        ("own fit", "3"),
+        ("steps per execution", "3"),
+        ("data of unknown length", "3"),
     ],
 )
 def test_command_to_one_worker_makes_all_save_inside_an_epoch(
     way: str, keras: str, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    cluster = replace(TWO_WORKERS, keras=keras)
     with started(f"{FUNCTIONS}:train_long", cluster, storage=tmp_path, way=way) as tasks:
         wait_until(lambda: trains(tmp_path, tasks), timeout_s=300)
         for num_commands in (1, 2):
@@ -139,21 +139,13 @@ def test_command_to_one_worker_makes_all_save_inside_an_epoch(
     assert [name for name in tmp_path.rglob("state.json") if json.loads(name.read_text())["epoch"]] == []
 
 
-@pytest.mark.exhaustive(
-    "1", "2+1", "own fit after evaluate", "train_steps", covered_by="[fit-multi_worker_mirrored-2-keras3]"
-)
-@pytest.mark.slow
+@pytest.mark.exhaustive(covered_by="test_killed_run_that_saves_by_seconds_ends_as_the_undisturbed_one")
 @pytest.mark.parametrize(
     ("way", "cluster"),
     [
-        ("fit", TWO_WORKERS),
+        *((way, cluster) for way in ("fit", "train_steps") for cluster in (Cluster(), TWO_WORKERS, ON_PS)),
         ("own fit after evaluate", TWO_WORKERS),
-        pytest.param("own fit after evaluate", replace(TWO_WORKERS, keras="legacy"), marks=SLOW),
-        pytest.param("train_steps", ON_PS, marks=SLOW),
-        pytest.param("fit", Cluster(), marks=SLOW),
-        pytest.param("fit", ON_PS, marks=SLOW),
-        pytest.param("train_steps", Cluster(), marks=SLOW),
-        pytest.param("train_steps", TWO_WORKERS, marks=SLOW),
+        ("own fit after evaluate", replace(TWO_WORKERS, keras="legacy")),
     ],
     ids=str,
 )
@@ -166,7 +158,7 @@ def test_saves_every_second(
         wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) >= 3, timeout_s=300)
 
 
-@SLOW
+@pytest.mark.slow
 def test_killed_run_that_saves_by_seconds_ends_as_the_undisturbed_one(
     tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
@@ -201,9 +193,9 @@ def all_run(tasks: list[TaskProcess]) -> bool:
 @pytest.mark.parametrize(
     "cluster",
     [
-        Cluster(strategy="mirrored", devices=2, keras="3"),
-        pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=SLOW),
-        pytest.param(Cluster(strategy="parameter_server", workers=1, ps=1), marks=SLOW),
+        TWO_DEVICES,
+        replace(TWO_WORKERS, keras="legacy"),
+        Cluster(strategy="parameter_server", workers=1, ps=1),
     ],
     ids=str,
 )
@@ -221,17 +213,10 @@ def test_early_stopping_ends_a_resumed_run_at_the_same_epoch(cluster: Cluster, t
                 np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
-@pytest.mark.exhaustive("1", "keraslegacy", "mirrored", covered_by="the same with 2 workers")
+@pytest.mark.exhaustive("2", covered_by="[one_device-1-keras3]; tests/programs, whose runs are killed, too")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "cluster",
-    [
-        Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"),
-        pytest.param(Cluster(keras="3"), marks=SLOW),
-        pytest.param(Cluster(strategy="mirrored", devices=2, keras="3"), marks=SLOW),
-        pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=SLOW),
-    ],
-    ids=str,
+    "cluster", [Cluster(), TWO_DEVICES, TWO_WORKERS, replace(TWO_WORKERS, keras="legacy")], ids=str
 )
 def test_resumed_run_draws_the_random_numbers_of_the_undisturbed_one(
     cluster: Cluster, tmp_path: Path
@@ -246,15 +231,16 @@ def test_resumed_run_draws_the_random_numbers_of_the_undisturbed_one(
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
-@pytest.mark.exhaustive("1", covered_by="the same with 2 workers")
+@pytest.mark.exhaustive("1", "multi_worker_mirrored", covered_by="the same on 2 devices")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster", "is_size_known", "every"),
     [
-        (Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"), True, 7),
-        (Cluster(keras="3"), False, 7),
-        pytest.param(Cluster(keras="3"), False, 3, marks=SLOW),
-        pytest.param(Cluster(keras="legacy"), True, 7, marks=SLOW),
+        (TWO_DEVICES, True, 7),
+        (TWO_WORKERS, True, 7),
+        (Cluster(), False, 7),
+        (Cluster(), False, 3),
+        (Cluster(keras="legacy"), True, 7),
     ],
     ids=str,
 )
@@ -273,7 +259,7 @@ def test_run_that_dies_between_the_last_step_and_the_end_of_an_epoch_loses_neith
 
 @pytest.mark.exhaustive("legacy", "second model", covered_by="[first model-3]")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("second", [False, True], ids=["first model", "second model"])
 def test_variables_that_only_a_step_uses_are_restored_each_to_its_own_place(
     second: bool, keras: str, tmp_path: Path

@@ -22,8 +22,6 @@ from tests.support.processes import Cluster, TaskProcess, run_function, run_in_t
 FUNCTIONS = "tests.support.train_functions"
 TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
 TWO_DEVICES = {"strategy": "mirrored", "devices": 2}
-SLOW = pytest.mark.slow  # the same again in another way
-
 
 Undisturbed = Callable[..., tuple[list[TaskProcess], Path]]
 
@@ -43,13 +41,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 @pytest.mark.exhaustive(
     "steps", "tf_keras epochs", "tf_keras steps", covered_by="[epochs]; test_checkpoints.py"
 )
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster", "keras", "every", "restored_step"),
     [
-        pytest.param(TWO_WORKERS, "3", "epoch", 7, marks=SLOW),
+        (TWO_WORKERS, "3", "epoch", 7),
         (TWO_WORKERS, "3", "3", 9),
         (TWO_DEVICES, "legacy", "epoch", 7),
-        pytest.param(TWO_WORKERS, "legacy", "3", 9, marks=SLOW),
+        (TWO_WORKERS, "legacy", "3", 9),
     ],
     ids=["epochs", "steps", "tf_keras epochs", "tf_keras steps"],
 )
@@ -81,6 +80,7 @@ def test_chief_alone_writes_and_keeps_three(undisturbed: Undisturbed) -> None:
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step-21-a0", "step-28-a0", "step-35-a0"]
     assert tasks[0].values["status"]["checkpoint"] == str(checkpoints / "step-35-a0")
     assert tasks[1].values["status"]["checkpoint"] is None
+    assert not (storage / "test" / "export").exists()  # which is turned off
     assert json.loads((checkpoints / "step-35-a0" / "state.json").read_text())["epoch"] == 5
 
 
@@ -123,16 +123,16 @@ def test_optimizers_that_the_first_step_builds_are_restored(keras: str, tmp_path
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
-@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
+@pytest.mark.exhaustive("1", "multi_worker_mirrored", "keraslegacy", covered_by="[mirrored-2-keras3]")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
     [
         Cluster(**TWO_DEVICES),
-        pytest.param(Cluster(), marks=SLOW),
-        pytest.param(Cluster(**TWO_DEVICES, keras="legacy"), marks=SLOW),
-        pytest.param(Cluster(**TWO_WORKERS), marks=SLOW),
-        pytest.param(Cluster(strategy="parameter_server", workers=1, ps=2), marks=SLOW),
+        Cluster(),
+        Cluster(**TWO_DEVICES, keras="legacy"),
+        Cluster(**TWO_WORKERS),
+        Cluster(strategy="parameter_server", workers=1, ps=2),
     ],
     ids=str,
 )
@@ -147,20 +147,20 @@ def test_loop_whose_checkpoints_lack_what_it_changes_is_noted(where: Cluster) ->
     assert found["all"] == []
 
 
+@pytest.mark.exhaustive("between", covered_by="[in train_steps]; [in the loop]")
 @pytest.mark.slow
-def test_train_steps_does_its_own_steps_after_a_loop_that_has_counted(tmp_path: Path) -> None:
-    target, where = f"{FUNCTIONS}:own_loop_before_train_steps", Cluster()
-    options = {"checkpoint_every": "2"}
-    [undisturbed] = run_function(target, where, storage=tmp_path / "a", job_options=options)
-    assert undisturbed.values == {"total": 810.0, "step": 18}
-    # Inside of ctx.train_steps, inside of the loop before it, and between the two.
-    for number, stops in enumerate(
-        ({"stop_after": 14}, {"saves_at": 5, "stop_after": 7}, {"saves_at": 10, "stop_after": 11})
-    ):
-        disturbed = {"storage": tmp_path / str(number), "job_options": options}
-        run_function(target, where, **stops, **disturbed)
-        [resumed] = run_function(target, where, attempt=1, **disturbed)
-        assert resumed.values == undisturbed.values, stops
+@pytest.mark.parametrize(
+    "stops",
+    [{"stop_after": 14}, {"saves_at": 5, "stop_after": 7}, {"saves_at": 10, "stop_after": 11}],
+    ids=["in train_steps", "in the loop", "between"],
+)
+def test_train_steps_does_its_own_steps_after_a_loop_that_has_counted(
+    stops: dict[str, int], tmp_path: Path
+) -> None:
+    target, given = f"{FUNCTIONS}:own_loop_before_train_steps", {"job_options": {"checkpoint_every": "2"}}
+    run_function(target, Cluster(), storage=tmp_path, **stops, **given)
+    [resumed] = run_function(target, Cluster(), storage=tmp_path, attempt=1, **given)
+    assert resumed.values == {"total": 10 * 1.0 + 8 * 100.0, "step": 18}
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
     [expected] = run_function(target, where, storage=tmp_path / "a")
     assert expected.values["status"]["step"] == 20
     assert expected.values["status"]["checkpoint"].endswith("step-20-a0")
-    run_function(target, where, storage=tmp_path / "b", crash=True)
+    run_function(target, where, storage=tmp_path / "b", crash_in=1)
     [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1)
     assert resumed.values["status"]["restored_step"] == 12
     assert resumed.values["epochs"] == [0, 1, 2]
@@ -180,11 +180,11 @@ def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_trainings_that_share_a_shuffle_go_on_with_it_after_a_resume(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:shared_shuffles", Cluster(**TWO_DEVICES, keras=keras)
     [expected] = run_function(target, where, storage=tmp_path / "a")
-    run_function(target, where, storage=tmp_path / "b", crash=True)
+    run_function(target, where, storage=tmp_path / "b", crashes=True)
     [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1)
     assert resumed.values["status"]["restored_step"] > 0
     for name in "parts", "repeated", "whole", "twice", "loop":
@@ -193,16 +193,23 @@ def test_trainings_that_share_a_shuffle_go_on_with_it_after_a_resume(tmp_path: P
         assert sum("depends on timing" in note for note in task.values["status"]["notes"]) == 1
 
 
+@functools.cache
+def users_fit(keras: str) -> np.ndarray:
+    """Returns the weights of 5 epochs of the user's own fit, with callbacks of the context."""
+    where = Cluster(**TWO_DEVICES, keras=keras)  # type: ignore[arg-type]
+    [task] = run_function(f"{FUNCTIONS}:users_fit_with_callbacks", where, epochs=5)
+    return task.arrays["weights"]
+
+
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
-    [undisturbed] = run_function(target, where, storage=tmp_path / "undisturbed", epochs=5)
     [first] = run_function(target, where, storage=tmp_path, epochs=2)
     assert first.values["status"]["checkpoint"].endswith("step-8-a0")
     [more] = run_function(target, where, storage=tmp_path, epochs=5, attempt=1)
-    np.testing.assert_allclose(more.arrays["weights"], undisturbed.arrays["weights"], atol=1e-6)
+    np.testing.assert_allclose(more.arrays["weights"], users_fit(keras), atol=1e-6)
     assert (more.values["status"]["restored_step"], more.values["status"]["step"]) == (8, 20)
     assert more.values["status"]["checkpoint"].endswith("step-20-a1")
     # Where the first one began belongs to that one alone.
@@ -215,14 +222,13 @@ def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: s
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_callbacks_resume_the_users_own_fit_inside_an_epoch(tmp_path: Path, form: str, keras: str) -> None:
     target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
-    options = {"epochs": 4, "form": form, "job_options": {"checkpoint_every": "3"}}
-    [undisturbed] = run_function(target, where, storage=tmp_path / "a", **options)
-    run_function(target, where, storage=tmp_path / "b", crash_after=11, **options)
-    [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1, **options)
+    given = {"storage": tmp_path, "form": form, "epochs": 5, "job_options": {"checkpoint_every": "3"}}
+    run_function(target, where, crash_after=11, **given)
+    [resumed] = run_function(target, where, attempt=1, **given)
     assert resumed.values["status"]["restored_step"] == 9
     if form == "dataset":
         assert resumed.values["status"]["notes"] == []
-        np.testing.assert_allclose(resumed.arrays["weights"], undisturbed.arrays["weights"], atol=1e-6)
+        np.testing.assert_allclose(resumed.arrays["weights"], users_fit(keras), atol=1e-6)
     else:
         [note] = resumed.values["status"]["notes"]
         assert note.startswith(
@@ -241,15 +247,6 @@ def test_function_of_an_input_context_shards_for_itself() -> None:
     for task in on_two_workers()["input_context"]:
         assert task.values["epochs"] == 2
         assert task.values["status"]["step"] == 9 + 8
-
-
-@pytest.mark.slow
-def test_layers_that_depend_on_the_replicas_are_named(tmp_path: Path) -> None:
-    [task] = run_function(
-        f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_DEVICES), epochs=1, storage=tmp_path, batchnorm=True
-    )
-    [note] = task.values["status"]["notes"]
-    assert note.startswith("layers batch_normalization normalise each replica's part")
 
 
 @pytest.mark.parametrize(
@@ -309,7 +306,7 @@ def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_pat
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_learning_rate_warms_up_and_travels_with_the_model(keras: str) -> None:
     if keras == "3":
         tasks = on_two_workers()["warmed_up"]

@@ -111,6 +111,9 @@ def values(*printed: str) -> list[float]:
     return found
 
 
+@pytest.mark.exhaustive(
+    "3", covered_by="[legacy]; test_plain_scripts.py: saving_and_loading and others, with Keras 3"
+)
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_job_reads_what_it_has_written_and_gets_the_values_of_plain_python(
     keras: str, tmp_path: Path
@@ -192,6 +195,9 @@ sums(tested=model.test_on_batch(x, y, return_dict=True)["mae"], predicted=model.
 """
 
 
+@pytest.mark.exhaustive(
+    "legacy", covered_by="[3]; test_plain_scripts.py: outside_of_fit and others, with tf_keras"
+)
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_what_else_a_program_calls_gives_the_values_of_plain_python(keras: str, tmp_path: Path) -> None:
     script = write_script(tmp_path, CALLS)
@@ -257,6 +263,7 @@ if not is_plain:
 """
 
 
+@pytest.mark.exhaustive("multi_worker_mirrored-legacy", "mirrored-3", covered_by="the other two cases")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "mirrored"])
 def test_generator_that_several_calls_read_gives_the_same_batches_to_all(
@@ -281,7 +288,8 @@ import time
 import numpy as np
 from joblib import Parallel, delayed
 from tensorflow import keras
-x = np.random.default_rng(0).normal(size=(96, 4))
+rng = np.random.default_rng()
+x = rng.normal(size=(96, 4))[rng.permutation(96)]
 def train(queue):
     model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
     model.compile("adam", "mse")
@@ -296,7 +304,10 @@ for _ in range(2):
     found += queue.get()
     process.join()
 assert len(set(found)) == 6
-print("VALUES", *found, *keras.models.load_model("child.keras").predict(x[:3], verbose=0).ravel())
+model = keras.models.load_model("child.keras")
+print("VALUES", *found, *model.predict(x[:3], verbose=0).ravel())
+history = model.fit(x, x.sum(axis=1), batch_size=16, validation_split=0.25, verbose=0).history
+print("VALUES", *history["loss"], *history["val_loss"])
 def late():
     time.sleep(1)
     print("late", flush=True)
@@ -305,31 +316,18 @@ Parallel(n_jobs=2)(delayed(abs)(one) for one in range(4))
 """
 
 
+@pytest.mark.exhaustive(
+    "legacy", covered_by="[3]; test_plain_scripts.py: processes_of_its_own, with tf_keras"
+)
 @pytest.mark.parametrize("keras", ["3", "legacy"])
-def test_processes_that_a_job_forks_train_alike_in_all_workers(keras: str, tmp_path: Path) -> None:
+def test_job_without_a_seed_draws_alike_in_all_workers_and_in_the_processes_that_it_forks(
+    keras: str, tmp_path: Path
+) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
     one, other = run_script(write_script(tmp_path, PROCESSES), cluster)
     assert values(one.printed) == values(other.printed)
     assert "late" in one.printed
     assert any("starts processes of its own: each of 2 workers" in note for note in one.values["notes"])
-
-
-UNSEEDED = """
-import keras
-import numpy as np
-rng = np.random.default_rng()
-x = rng.normal(size=(96, 4))
-order = rng.permutation(96)
-model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
-model.compile("adam", "mse")
-history = model.fit(x[order], x[order].sum(axis=1), batch_size=16, validation_split=0.25, verbose=0).history
-print("VALUES", *history["loss"], *history["val_loss"], *model.predict(x[:4], verbose=0).ravel())
-"""
-
-
-def test_program_without_a_seed_draws_alike_in_all_workers(tmp_path: Path) -> None:
-    one, other = run_script(write_script(tmp_path, UNSEEDED), TWO_WORKERS)
-    assert values(one.printed) == values(other.printed)
     assert not [note for note in one.values["notes"] if "begins with other values" in note]
 
 
@@ -374,22 +372,3 @@ def test_job_that_the_default_does_not_fit_is_told(name: str, tmp_path: Path) ->
     tasks: list[TaskProcess] = run_script(write_script(tmp_path, source), TWO_WORKERS, job_options=options)
     for task in tasks:
         assert any(sentence in one for one in task.values["notes"]), task.values["notes"]
-
-
-LOOP = f"""{MODEL}
-optimizer, mean = keras.optimizers.Adam(0.01), keras.metrics.Mean()
-for start in range(0, 96, 16):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((model(x[start : start + 16], training=True) - y[start : start + 16]) ** 2)
-    weights = model.trainable_variables
-    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-    mean.update_state(loss)
-print("VALUES", float(mean.result()), *[float(tf.reduce_sum(one)) for one in weights])
-"""
-
-
-def test_loop_of_a_jobs_own_trains_alike_in_each_worker(tmp_path: Path) -> None:
-    script = write_script(tmp_path, LOOP)
-    expected = values(*run_bare(script, workers=0, keras="3"))
-    for task in run_script(script, TWO_WORKERS):
-        assert values(task.printed) == pytest.approx(expected, rel=1e-6)

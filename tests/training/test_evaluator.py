@@ -18,7 +18,7 @@ FUNCTIONS = "tests.support.given_functions"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("keras", "devices"),
-    [("3", 2), pytest.param("legacy", None, marks=pytest.mark.slow)],
+    [("3", 2), ("legacy", None)],
     ids=["3", "legacy"],
 )
 def test_evaluator_evaluates_every_checkpoint_and_decides_which_is_best(
@@ -26,15 +26,13 @@ def test_evaluator_evaluates_every_checkpoint_and_decides_which_is_best(
 ) -> None:
     # The devices stand for the GPUs that an evaluator may have; a worker takes one CPU device in any case.
     where = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras, evaluator=True, devices=devices)
-    [expected] = run_function(
-        f"{FUNCTIONS}:through_ctx", Cluster(keras=keras), way="split", job_options={"export": False}
-    )
+    [expected] = run_function(f"{FUNCTIONS}:through_ctx", Cluster(keras=keras), way="split")
     with started(
         f"{FUNCTIONS}:through_ctx",
         where,
         storage=tmp_path,
         way="split",
-        job_options={"evaluator": "true", "export": False, "keep": "1", "keep_best": "val_loss:max"},
+        job_options={"evaluator": "true", "keep": "1", "keep_best": "val_loss:max"},
     ) as [*workers, evaluator]:
         for worker in workers:
             assert worker.process.wait(timeout=120) == 0, worker.text()

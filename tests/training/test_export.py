@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.processes import Cluster, run_function
+from tests.support.processes import Cluster, TaskProcess, run_function
 
 # Two runs each, where others may use the machine too.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -33,6 +33,17 @@ np.savez(folder + "/seen.npz", *model.get_weights(), **seen)
 """
 
 
+def exported(
+    storage: Path,
+    cluster: Cluster,
+    arguments: dict[str, Any] | None = None,
+    target: str = TARGET,
+    **options: Any,
+) -> list[TaskProcess]:
+    given = {"storage": storage, "job_options": {"export": True, **options}, **(arguments or {})}
+    return run_function(target, cluster, **given)
+
+
 def load(storage: Path, *, keras: str, program: str = LOAD) -> dict[str, np.ndarray[Any, Any]]:
     folder = storage / "test/export"
     package = "tf_keras" if keras == "legacy" else "keras"
@@ -48,12 +59,8 @@ def load(storage: Path, *, keras: str, program: str = LOAD) -> dict[str, np.ndar
     ("cluster", "options"),
     [
         (Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"), {}),
-        pytest.param(
-            Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), {}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            Cluster(strategy="parameter_server", workers=1, ps=2, keras="3"), {}, marks=pytest.mark.slow
-        ),
+        (Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), {}),
+        (Cluster(strategy="parameter_server", workers=1, ps=2, keras="3"), {}),
         (
             Cluster(strategy="parameter_server", workers=1, ps=2, keras="legacy"),
             {"partitioner": "fixed_shards:2"},
@@ -62,7 +69,7 @@ def load(storage: Path, *, keras: str, program: str = LOAD) -> dict[str, np.ndar
     ids=lambda value: str(value) if isinstance(value, Cluster) else "",
 )
 def test_export_has_the_final_weights(cluster: Cluster, options: dict[str, str], tmp_path: Path) -> None:
-    [chief, *_] = run_function(TARGET, cluster, storage=tmp_path, job_options=options)
+    [chief, *_] = exported(tmp_path, cluster, **options)
     assert [note for note in chief.values["notes"] if "export" in note] == []
     seen = load(tmp_path, keras=cluster.keras)
     np.testing.assert_allclose(seen["served"], seen["predicted"], atol=1e-6)
@@ -74,9 +81,8 @@ def test_export_has_the_final_weights(cluster: Cluster, options: dict[str, str],
 
 
 def test_best_model_of_the_last_fit_is_exported_with_keep_best(tmp_path: Path) -> None:
-    options = {"keep_best": "score:max", "keep": 1}  # falls with each epoch of both fits
-    where = Cluster(strategy="mirrored", devices=2)
-    [task] = run_function(TARGET, where, storage=tmp_path, job_options=options, num_fits=2)
+    options: dict[str, Any] = {"keep_best": "score:max", "keep": 1}  # falls with each epoch of both fits
+    [task] = exported(tmp_path, Cluster(strategy="mirrored", devices=2), {"num_fits": 2}, **options)
     assert [note for note in task.values["notes"] if "export" in note] == []
     seen = load(tmp_path, keras="3")
     checkpoints = {path.name for path in (tmp_path / "test/checkpoints").iterdir()}
@@ -128,15 +134,15 @@ LEGACY = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
         (WORKERS, "config"),
         (WORKERS, "no config"),
         (LEGACY, "no config"),
-        pytest.param(LEGACY, "config", marks=pytest.mark.slow),
-        pytest.param(Cluster(strategy="mirrored", devices=2), "no config", marks=pytest.mark.slow),
+        (LEGACY, "config"),
+        (Cluster(strategy="mirrored", devices=2), "no config"),
     ],
     ids=str,
 )
 def test_subclassed_model_predicts_the_same_outside_of_the_strategy(
     cluster: Cluster, kind: str, tmp_path: Path
 ) -> None:
-    chief, *_ = run_function(TARGET, cluster, storage=tmp_path, kind=kind)
+    chief, *_ = exported(tmp_path, cluster, {"kind": kind})
     notes = [note for note in chief.values["notes"] if "export" in note]
     seen = load(tmp_path, keras=cluster.keras, program=SUBCLASSED)
     assert np.abs(chief.arrays["predicted"]).max() > 0.1
@@ -151,20 +157,15 @@ def test_subclassed_model_predicts_the_same_outside_of_the_strategy(
 
 
 def test_best_subclassed_model_without_config_is_exported(tmp_path: Path) -> None:
-    options = {"keep_best": "score:max"}  # falls with each epoch, and among scores the highest is best
-    [chief] = run_function(TARGET, Cluster(), storage=tmp_path, kind="no config", job_options=options)
+    # Falls with each epoch, and among scores the highest is best.
+    [chief] = exported(tmp_path, Cluster(), {"kind": "no config"}, keep_best="score:max")
     seen = load(tmp_path, keras="3", program=SUBCLASSED)
     assert np.abs(seen["served"] - chief.arrays["predicted"]).max() > 1e-3
     np.testing.assert_array_equal(seen["served"], seen["by_name"])
 
 
-def test_nothing_is_exported_when_it_is_turned_off(tmp_path: Path) -> None:
-    run_function(TARGET, Cluster(), storage=tmp_path, job_options={"export": False})
-    assert not (tmp_path / "test/export").exists()
-
-
 def test_model_that_cannot_be_traced_is_noted_with_the_cause(tmp_path: Path) -> None:
-    [chief] = run_function(TARGET, Cluster(), storage=tmp_path, kind="untraceable")
+    [chief] = exported(tmp_path, Cluster(), {"kind": "untraceable"})
     [note] = [note for note in chief.values["notes"] if "export" in note]
     assert note.startswith("the model is not exported: NotImplementedError: no lookups; its checkpoints")
 
@@ -173,8 +174,7 @@ def test_model_that_cannot_be_traced_is_noted_with_the_cause(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_model_of_lists_whose_length_only_it_knows_is_exported_whole(keras: str, tmp_path: Path) -> None:
-    function = "tests.support.export_functions:of_lists"
-    [task] = run_function(function, Cluster(keras=keras), storage=tmp_path)
+    [task] = exported(tmp_path, Cluster(keras=keras), target="tests.support.export_functions:of_lists")
     assert [note for note in task.values["notes"] if "export" in note] == []
     assert sorted(os.listdir(tmp_path / "test/export")) == ["model.keras", "saved_model"]
 
@@ -206,7 +206,7 @@ ONE = {"price": ["float32", None, 2]}
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_export_keeps_names_types_and_structure_of_the_model(keras: str, tmp_path: Path) -> None:
     converted = ["keras", "saved_model", *(["litert"] if keras == "3" else [])]
     kinds = {
@@ -219,8 +219,7 @@ def test_export_keeps_names_types_and_structure_of_the_model(keras: str, tmp_pat
         "unnamed": converted,
     }
     where = Cluster(strategy="mirrored", devices=2, keras=keras)
-    arguments = {"kinds": [*kinds], "storage": tmp_path}
-    run_function("tests.support.export_functions:several_inputs", where, **arguments)
+    exported(tmp_path, where, {"kinds": [*kinds]}, target="tests.support.export_functions:several_inputs")
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": str(int(keras == "legacy"))}
     library = "tf_keras" if keras == "legacy" else "keras"
     command = [sys.executable, "-c", CONVERT, str(tmp_path / "test"), library, json.dumps(kinds)]

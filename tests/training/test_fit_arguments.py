@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,49 @@ import pytest
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FUNCTIONS = "tests.support.fit_functions"
-CALLS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{
-        f"{name}, {way}": (f"{FUNCTIONS}:{name}", {"way": way})
-        for name in ("weighted_classes", "later_epochs", "evaluated")
-        for way in ("function", "batches")
-    },
+Calls = dict[str, tuple[str, dict[str, Any]]]
+CALLS: Calls = {
+    "weighted function": (f"{FUNCTIONS}:weighted_classes", {"way": "function"}),
+    "weighted batches": (f"{FUNCTIONS}:weighted_classes", {"way": "batches"}),
+    "later epochs": (f"{FUNCTIONS}:later_epochs", {"way": "batches"}),
+    "evaluated": (f"{FUNCTIONS}:evaluated", {"way": "function"}),
     "validated": (f"{FUNCTIONS}:validated_beyond_the_end", {"way": "batches"}),
     "of python": (f"{FUNCTIONS}:evaluated_of_python", {}),
     "predicted": (f"{FUNCTIONS}:predicted", {}),
     "classes": (f"{FUNCTIONS}:metric_of_classes", {}),
 }
+ON_DEVICES: Calls = {"components": (f"{FUNCTIONS}:components_of_other_sizes", {})}
+ON_WORKERS: Calls = {
+    "divided": (f"{FUNCTIONS}:divided_classes", {}),
+    "in any order": (f"{FUNCTIONS}:without_a_fixed_order", {"is_fixed": False}),
+    "predicted": CALLS["predicted"],
+}
+OF_KERAS_3: Calls = {
+    "trained": (f"{FUNCTIONS}:classes_left_out", {}),
+    "labels": (f"{FUNCTIONS}:weights_of_labels", {}),
+}
+ON_ONE_DEVICE: Calls = {
+    "weighted by Keras": (f"{FUNCTIONS}:weighted_by_keras", {}),
+    "evaluated arrays": (f"{FUNCTIONS}:evaluated", {"way": "arrays"}),
+    "validated arrays": (f"{FUNCTIONS}:validated_beyond_the_end", {"way": "arrays"}),
+    "divided": ON_WORKERS["divided"],
+    "in order": (f"{FUNCTIONS}:without_a_fixed_order", {"is_fixed": True}),
+}
 REQUESTS = {"fit": "FitRequest", "train_steps": "LoopRequest"}
-NO_EXPORT = {"export": False}  # which costs more than these trainings
-SLOW = pytest.mark.slow  # the same again in another way
+DEVICES = Cluster(strategy="mirrored", devices=2)
+WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2, devices=2)
+ELSEWHERE = pytest.mark.exhaustive(covered_by="the same on 2 devices")
 CLUSTERS = [
-    Cluster(strategy="mirrored", devices=2),
-    Cluster(strategy="parameter_server", workers=1, ps=1),
-    pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2), marks=SLOW),
-    pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=SLOW),
-    pytest.param(Cluster(strategy="parameter_server", workers=1, ps=1, keras="legacy"), marks=SLOW),
+    DEVICES,
+    *(
+        pytest.param(one, marks=ELSEWHERE)
+        for one in (
+            Cluster(strategy="parameter_server", workers=1, ps=1),
+            Cluster(strategy="multi_worker_mirrored", workers=2),
+            Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
+            Cluster(strategy="parameter_server", workers=1, ps=1, keras="legacy"),
+        )
+    ),
 ]
 
 
@@ -56,7 +80,9 @@ def test_argument_that_fit_does_not_take_is_named() -> None:
 
 @functools.cache
 def run(cluster: Cluster) -> dict[str, list[TaskProcess]]:
-    return run_in_turn(CALLS, cluster)
+    calls = {Cluster(): ON_ONE_DEVICE | CALLS, WORKERS: ON_WORKERS, DEVICES: CALLS | ON_DEVICES}
+    own = OF_KERAS_3 if cluster == Cluster() else {}
+    return run_in_turn(own | calls.get(replace(cluster, keras="3"), CALLS), cluster)
 
 
 def both(name: str, cluster: Cluster) -> tuple[TaskProcess, list[TaskProcess]]:
@@ -65,44 +91,32 @@ def both(name: str, cluster: Cluster) -> tuple[TaskProcess, list[TaskProcess]]:
     return expected, run(cluster)[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 class TestAsOnOneDevice:
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     @pytest.mark.parametrize("way", ["function", "batches"])
     def test_classes_are_weighted(self, cluster: Cluster, way: str) -> None:
-        expected, tasks = both(f"weighted_classes, {way}", cluster)
+        expected, tasks = both(f"weighted {way}", cluster)
         for task in tasks:
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
-    @pytest.mark.parametrize("way", ["function", "batches"])
-    def test_epochs_and_validations_are_counted_as_keras_counts_them(
-        self, cluster: Cluster, way: str
-    ) -> None:
-        expected, tasks = both(f"later_epochs, {way}", cluster)
+    def test_epochs_and_validations_are_counted_as_keras_counts_them(self, cluster: Cluster) -> None:
+        expected, tasks = both("later epochs", cluster)
         assert tasks[0].values["seen"] == [2, 3, 4, 5]  # by a nested callback that the chief alone runs
         for task in tasks:
             assert task.values["epochs"] == [2, 3, 4, 5]
             assert len(task.arrays["validations"]) == 2
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
-    @pytest.mark.parametrize("way", ["function", "batches"])
-    def test_evaluation_counts_each_example_once(self, cluster: Cluster, way: str) -> None:
-        expected, tasks = both(f"evaluated, {way}", cluster)
+    def test_evaluation_counts_each_example_once(self, cluster: Cluster) -> None:
+        expected, tasks = both("evaluated", cluster)
         assert expected.values["whole"] != expected.values["part"]
         for task in tasks:
             for name in ("whole", "part"):
                 assert task.values[name] == pytest.approx(expected.values[name], abs=1e-5)
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
-    @pytest.mark.parametrize("way", ["function", "batches"])
-    def test_labels_and_sizes_are_taken_beside_arrays_alone(self, cluster: Cluster, way: str) -> None:
-        expected, tasks = both(f"evaluated, {way}", cluster)
+    def test_labels_and_sizes_are_taken_beside_arrays_alone(self, cluster: Cluster) -> None:
+        expected, tasks = both("evaluated", cluster)
         for task in tasks:
             assert task.values["labels beside"] == pytest.approx(expected.values["by_keras"], abs=1e-5)
             np.testing.assert_allclose(
@@ -113,18 +127,11 @@ class TestAsOnOneDevice:
             assert "ctx.predict got batch_size beside data of " in size
             assert "batch_size is 0; give at least 1" in empty
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
-    @pytest.mark.parametrize("way", ["function", "batches"])
-    def test_evaluation_of_more_steps_than_there_are_is_that_of_keras(
-        self, cluster: Cluster, way: str
-    ) -> None:
-        expected, tasks = both(f"evaluated, {way}", cluster)
+    def test_evaluation_of_more_steps_than_there_are_is_that_of_keras(self, cluster: Cluster) -> None:
+        expected, tasks = both("evaluated", cluster)
         for task in tasks:
             assert task.values["beyond"] == pytest.approx(expected.values["by_keras"], abs=1e-5)
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_validation_of_more_steps_than_there_are_counts_each_example_once(self, cluster: Cluster) -> None:
         _, tasks = both("validated", cluster)
         for task in tasks:
@@ -134,8 +141,6 @@ class TestAsOnOneDevice:
                 "is 9, and validation_data has 4 batches of 16: 4 steps evaluate each example once"
             )
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_evaluation_takes_what_yields_batches_in_python(self, cluster: Cluster) -> None:
         [expected], tasks = run(Cluster(keras=cluster.keras))["of python"], run(cluster)["of python"]
         for values in (task.values for task in tasks):
@@ -151,8 +156,6 @@ class TestAsOnOneDevice:
             assert values["number"].startswith("UnsupportedError: data of ctx.evaluate is int; give")
             assert values["empty"].startswith("UnsupportedError: data of ctx.evaluate is a generator that")
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_metric_of_several_values_is_returned_and_reported_by_element(self, cluster: Cluster) -> None:
         expected, tasks = both("classes", cluster)
         assert expected.arrays["evaluated"].shape == (3,)
@@ -169,16 +172,12 @@ class TestAsOnOneDevice:
             [note] = [note for note in task.values["notes"] if note.startswith("large has 101 values")]
             assert note.endswith("take those of at most 100, and leave it out")
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_prediction_has_each_row_once_and_in_order(self, cluster: Cluster) -> None:
         expected, tasks = both("predicted", cluster)
         assert expected.arrays["outputs"].shape == (50, 3)
         for task in tasks:
             np.testing.assert_allclose(task.arrays["outputs"], expected.arrays["outputs"], atol=1e-5)
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("mistake", "sentence"),
         [
@@ -194,8 +193,6 @@ class TestAsOnOneDevice:
         for task in run(cluster)["predicted"]:
             assert task.values[mistake].startswith(f"UnsupportedError: {sentence}")
 
-    @pytest.mark.exhaustive("1+1", "multi_worker_mirrored", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_keras_itself_refuses_batches_with_what_to_do_instead(self, cluster: Cluster) -> None:
         sentence = (
             "UnsupportedError: Keras's own fit, evaluate and predict do not take batches of raydist.data"
@@ -209,44 +206,36 @@ class TestAsOnOneDevice:
                 assert values["model.predict"].startswith(sentence)
 
 
-@pytest.mark.exhaustive("batches", "legacy", covered_by="[function-3]")
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
-@pytest.mark.parametrize("way", ["function", pytest.param("batches", marks=SLOW)])
-def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> None:
-    """The function is weighted by raydist, the dataset of one device by Keras's documentation."""
-    [found] = run(Cluster(keras=keras))[f"weighted_classes, {way}"]
-    [plain] = run_function(f"{FUNCTIONS}:weighted_by_keras", Cluster(keras=keras))
-    np.testing.assert_allclose(found.arrays["weights"], plain.arrays["weights"], atol=1e-6)
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize(
+    ("on_workers", "alone"),
+    [("divided", "divided"), ("in any order", "in order"), ("predicted", "predicted")],
+)
+def test_workers_of_2_devices_find_what_one_device_finds(on_workers: str, alone: str, keras: str) -> None:
+    [expected] = run(Cluster(keras=keras))[alone]
+    for task in run(replace(WORKERS, keras=keras))[on_workers]:
+        assert task.arrays.keys() == expected.arrays.keys() != set()
+        for name, array in expected.arrays.items():
+            np.testing.assert_allclose(task.arrays[name], array, atol=1e-5, err_msg=name)
+        assert not any("each worker maps all examples" in note for note in task.values.get("notes", ()))
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
-def test_workers_divide_data_that_are_weighted_by_class(keras: str) -> None:
-    target, options = f"{FUNCTIONS}:divided_classes", {"job_options": NO_EXPORT}
-    [plain] = run_function(target, Cluster(keras=keras), **options)
-    workers = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
-    for task in run_function(target, workers, **options):
-        assert [note for note in task.values["notes"] if "each worker maps all examples" in note] == []
-        for form in ("numbers", "column", "one-hot"):
-            np.testing.assert_allclose(task.arrays[form], plain.arrays[form], atol=1e-5, err_msg=form)
-
-
-@functools.cache
-def on_one_device() -> dict[str, TaskProcess]:
-    calls: dict[str, tuple[str, dict[str, Any]]] = {
-        "trained": (f"{FUNCTIONS}:classes_left_out", {}),
-        "labels": (f"{FUNCTIONS}:weights_of_labels", {}),
-        "evaluated": (f"{FUNCTIONS}:evaluated", {"way": "arrays"}),
-        "validated": (f"{FUNCTIONS}:validated_beyond_the_end", {"way": "arrays"}),
-    }
-    return {name: task for name, [task] in run_in_turn(calls, Cluster(), job_options=NO_EXPORT).items()}
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize("way", ["function", "batches"])
+def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> None:
+    """The function is weighted by raydist, the dataset of one device by Keras's documentation."""
+    found = run(Cluster(keras=keras))
+    [weighted], [plain] = found[f"weighted {way}"], found["weighted by Keras"]
+    np.testing.assert_allclose(weighted.arrays["weights"], plain.arrays["weights"], atol=1e-6)
 
 
 @pytest.mark.slow
 def test_steps_beyond_the_end_of_arrays_evaluate_each_example_once() -> None:
-    evaluated, validated = (on_one_device()[name].values for name in ("evaluated", "validated"))
+    evaluated, validated = (run(Cluster())[f"{name} arrays"][0].values for name in ("evaluated", "validated"))
     assert evaluated["beyond"] == pytest.approx(evaluated["by_keras"], abs=1e-6)  # of 2 batches of 32
     assert validated["validated"] == pytest.approx(validated["whole"], abs=1e-6)
     notes = [note for note in validated["notes"] if note.startswith("validation_steps is 9")]
@@ -255,7 +244,7 @@ def test_steps_beyond_the_end_of_arrays_evaluate_each_example_once() -> None:
 
 @pytest.mark.slow
 def test_class_without_a_weight_weighs_1_as_in_keras_3() -> None:
-    trained, labels = on_one_device()["trained"], on_one_device()["labels"]
+    [trained], [labels] = run(Cluster())["trained"], run(Cluster())["labels"]
     for name in ("first", "one"):
         expected = trained.arrays[f"{name} by Keras"]
         for way in ("dataset", "batches"):
@@ -268,14 +257,14 @@ def test_class_without_a_weight_weighs_1_as_in_keras_3() -> None:
             np.testing.assert_array_equal(weights, expected, err_msg=key)
 
 
-@pytest.mark.exhaustive("legacy-ctx.fit", covered_by="the same with Keras 3")
+@pytest.mark.exhaustive("legacy-ctx.fit", "3-ctx.callbacks", covered_by="[3-ctx.fit]; [legacy-ctx.callbacks]")
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["ctx.fit", "ctx.callbacks"])
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_fit_from_a_later_epoch_on_takes_the_examples_that_keras_takes(
     keras: str, call: str, tmp_path: Path
 ) -> None:
-    target, where = f"{FUNCTIONS}:later_epochs", Cluster(strategy="mirrored", devices=2, keras=keras)
+    target, where = f"{FUNCTIONS}:later_epochs", replace(DEVICES, keras=keras)
     [expected] = run_function(target, where, way="shuffled", call="model.fit")
     given: dict[str, Any] = {"way": "shuffled", "call": call, "storage": tmp_path}
     run_function(target, where, epochs=4, **given)
@@ -286,28 +275,8 @@ def test_fit_from_a_later_epoch_on_takes_the_examples_that_keras_takes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_known", [True, False], ids=["known sizes", "unknown sizes"])
-def test_batch_whose_components_have_other_numbers_of_rows_is_refused(is_known: bool) -> None:
-    where = Cluster(strategy="mirrored", devices=2)
-    [task] = run_function(f"{FUNCTIONS}:components_of_other_sizes", where, is_known=is_known)
-    assert task.values["error"].startswith(
-        "UnsupportedError: the components of a batch have different numbers"
-    )
-
-
-@pytest.mark.slow
-def test_workers_take_their_own_examples_where_elements_come_as_they_are_done() -> None:
-    target = f"{FUNCTIONS}:without_a_fixed_order"
-    [expected] = run_function(target, Cluster(), is_fixed=True)
-    for task in run_function(target, Cluster(strategy="multi_worker_mirrored", workers=2), is_fixed=False):
-        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
-
-
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
-def test_prediction_is_in_order_on_2_workers_with_2_devices_each(keras: str) -> None:
-    [expected] = run_function(f"{FUNCTIONS}:predicted", Cluster(keras=keras))
-    where = Cluster(strategy="multi_worker_mirrored", workers=2, devices=2, keras=keras)
-    for task in run_function(f"{FUNCTIONS}:predicted", where):
-        np.testing.assert_allclose(task.arrays["outputs"], expected.arrays["outputs"], atol=1e-5)
+def test_batch_whose_components_have_other_numbers_of_rows_is_refused() -> None:
+    [task] = run(DEVICES)["components"]
+    for sizes in ("known", "unknown"):
+        refusal = "UnsupportedError: the components of a batch have different numbers"
+        assert task.values[sizes].startswith(refusal)

@@ -43,9 +43,12 @@ FORMS = {
 }
 
 
+TARGET = "tests.support.state_functions:assigned"
+
+
 @functools.cache
 def assigned(cluster: Cluster) -> list[TaskProcess]:
-    return run_function("tests.support.state_functions:assigned", cluster, forms=list(FORMS))
+    return run_function(TARGET, cluster, forms=list(FORMS), job_options={"export": True})
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ WAYS = ("ctx.fit", "model.fit", "train_steps", "report")
 @functools.cache
 def run(*, stops: bool) -> dict[str, list[TaskProcess]]:
     calls = {how: (TARGET, {"how": how}) for how in WAYS}
-    options = {"export": False, "stop_on_nan": stops}
+    options = {"stop_on_nan": stops}
     return run_in_turn(calls, Cluster(strategy="multi_worker_mirrored", workers=2), job_options=options)
 
 
@@ -45,7 +45,7 @@ def test_stop_on_nan_ends_the_training_at_that_step(how: str) -> None:
 
 @pytest.mark.slow
 def test_checkpoint_and_export_of_such_weights_are_noted_and_never_the_best(tmp_path: Path) -> None:
-    options = {"keep_best": "loss"}
+    options = {"keep_best": "loss", "export": True}
     where = Cluster(strategy="mirrored", devices=2)
     [task] = run_function(TARGET, where, storage=tmp_path, job_options=options, how="ctx.fit")
     notes = "\n".join(task.values["notes"])

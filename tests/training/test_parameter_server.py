@@ -18,11 +18,7 @@ from tests.support.processes import Cluster, TaskProcess, run_function, run_in_t
 
 FUNCTIONS = "tests.support.parameter_server_functions"
 SHARDED = {"partitioner": "fixed_shards:2"}
-SLOW = pytest.mark.slow  # the same again in another way
-KERAS_3_OR_SHARDED = [
-    pytest.param("3", {}, id="keras 3"),
-    pytest.param("legacy", SHARDED, id="sharded", marks=SLOW),
-]
+KERAS_3_OR_SHARDED = [pytest.param("3", {}, id="keras 3"), pytest.param("legacy", SHARDED, id="sharded")]
 EPOCHS, STEPS = 2, 60
 TOO_SHORT = ("no steps", "too short", "too short, as it turns out")
 WEIGHTS = ("sample_weight", "class_weight")
@@ -35,7 +31,7 @@ def cluster(keras: str = "3", *, workers: int = 2, ps: int = 2, evaluator: bool 
 @pytest.mark.exhaustive("tf_keras", "tf_keras sharded", covered_by="the same with Keras 3")
 @pytest.mark.parametrize(
     ("keras", "options"),
-    [("3", {}), pytest.param("legacy", {}, marks=SLOW), ("legacy", SHARDED)],
+    [("3", {}), ("legacy", {}), ("legacy", SHARDED)],
     ids=["keras 3", "tf_keras", "tf_keras sharded"],
 )
 def test_fit_counts_each_step_and_evaluates_each_example_once(keras: str, options: dict[str, str]) -> None:
@@ -56,11 +52,14 @@ def test_fit_counts_each_step_and_evaluates_each_example_once(keras: str, option
     assert history["val_rmse"][-1] != history["val_rmse"][0]
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.exhaustive("legacy", "2", covered_by="[3-1]; test_recipes.py: what 2 workers share")
 @pytest.mark.slow
-@pytest.mark.parametrize(("keras", "workers"), [("3", 1), ("3", 2), pytest.param("legacy", 1, marks=SLOW)])
+@pytest.mark.parametrize(("keras", "workers"), [("3", 1), ("3", 2), ("legacy", 1)])
 def test_losses_that_own_steps_return_are_reported(keras: str, workers: int) -> None:
-    [chief] = run_function(f"{FUNCTIONS}:returned_losses", cluster(keras, workers=workers, ps=1))
+    if (keras, workers) == ("3", 1):
+        chief = chiefs()["returned_losses"]
+    else:
+        [chief] = run_function(f"{FUNCTIONS}:returned_losses", cluster(keras, workers=workers, ps=1))
     for found in chief.values.values():
         expected = found["expected"]
         if workers == 1:  # of several, any may train the last batch
@@ -81,8 +80,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TaskPro
     calls = {
         "weights": (f"{FUNCTIONS}:weights", {"epochs": 2}),
         "one name": (f"{FUNCTIONS}:shards_of_one_name", {}),
-        "keras 3": (f"{FUNCTIONS}:sharded_keras_3", {}),
-        "accumulate": (f"{FUNCTIONS}:accumulating", {}),
+        "refused": (f"{FUNCTIONS}:refused_where_sharded", {}),
     }
     where = cluster("legacy", workers=1, ps=2)
     found = run_in_turn(calls, where, storage=storage, job_options=SHARDED)
@@ -95,8 +93,8 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TaskPro
     ("ps", "options", "num_parts"),
     [
         (1, {"partitioner": "fixed_shards:3"}, 13),
-        pytest.param(3, {"partitioner": "fixed_shards:3"}, 13, marks=SLOW),
-        pytest.param(1, {}, 5, marks=SLOW),
+        (3, {"partitioner": "fixed_shards:3"}, 13),
+        (1, {}, 5),
     ],
     ids=["other shards", "more ps", "whole"],
 )
@@ -135,14 +133,12 @@ def test_shards_of_layers_of_one_name_are_kept_apart(
 
 
 @pytest.mark.slow
-def test_keras_3_with_a_partitioner_is_refused(sharded: tuple[dict[str, TaskProcess], Path]) -> None:
-    assert "of Keras 3, which has no sharded variables" in sharded[0]["keras 3"].values["error"]
-
-
-@pytest.mark.slow
-def test_updates_of_several_batches_are_refused(sharded: tuple[dict[str, TaskProcess], Path]) -> None:
-    error = sharded[0]["accumulate"].values["error"]
-    assert error.startswith("ctx.fit got accumulate=2, and under parameter_server each worker updates")
+def test_keras_3_and_updates_of_several_batches_are_refused(
+    sharded: tuple[dict[str, TaskProcess], Path],
+) -> None:
+    told = sharded[0]["refused"].values
+    assert "of Keras 3, which has no sharded variables" in told["keras 3"]
+    assert "ctx.fit got accumulate=2, and under parameter_server each worker updates" in told["accumulate"]
 
 
 def shapes(task: Any) -> list[tuple[str, list[int]]]:
@@ -235,7 +231,7 @@ def test_killed_worker_costs_no_step(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("keras", "options"), KERAS_3_OR_SHARDED)
 def test_resumes_inside_an_epoch(keras: str, options: dict[str, str], tmp_path: Path) -> None:
-    where, every = cluster(keras, ps=1), {**options, "checkpoint_every": "25"}
+    where, every = cluster(keras, workers=1, ps=1), {**options, "checkpoint_every": "25"}
     with started(f"{FUNCTIONS}:fit", where, storage=tmp_path, job_options=every, fail_at=85) as [first, *_]:
         assert first.process.wait(timeout=120) == 1, first.text()
     [chief] = run_function(f"{FUNCTIONS}:fit", where, storage=tmp_path, attempt=1, job_options=every)
@@ -247,20 +243,14 @@ def test_resumes_inside_an_epoch(keras: str, options: dict[str, str], tmp_path: 
     assert values["history"]["val_rmse"][-1] == pytest.approx(values["val_rmse_by_hand"], rel=1e-5)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.exhaustive("legacy", "raise", "kill", covered_by="[3-kill ps]; test_resumes_inside_an_epoch")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keras", "how"),
-    [
-        ("3", "raise"),
-        pytest.param("legacy", "raise", marks=SLOW),
-        *(pytest.param(keras, how, marks=SLOW) for keras in ("3", "legacy") for how in ("kill", "kill ps")),
-    ],
-)
+@pytest.mark.parametrize("how", ["raise", "kill", "kill ps"])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_metrics_of_an_epoch_that_was_cut_are_of_the_whole_epoch(
     keras: str, how: str, tmp_path: Path
 ) -> None:
-    where, every = cluster(keras, workers=1, ps=1), {"checkpoint_every": "25", "export": False}
+    where, every = cluster(keras, workers=1, ps=1), {"checkpoint_every": "25"}
     killed, target = tmp_path / "killed", f"{FUNCTIONS}:cut_epoch"
     given: dict[str, Any] = {"how": how, "storage": tmp_path / "run", "job_options": every}
     if how == "kill ps":
@@ -302,7 +292,7 @@ def test_command_to_save_commits_inside_an_epoch(tmp_path: Path) -> None:
 @functools.cache
 def chiefs() -> dict[str, TaskProcess]:
     """What one chief finds in calls that need no other cluster; the last one breaks it."""
-    names = ("mistakes", "batch_hooks", "failing_step")
+    names = ("mistakes", "batch_hooks", "returned_losses", "keras_calls", "failing_step")
     found = run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, cluster(workers=1, ps=1))
     return {name: chief for name, [chief] in found.items()}
 
@@ -357,7 +347,10 @@ def test_mistakes_are_answered_before_tensorflow_fails() -> None:
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_kerass_own_calls_evaluate_on_the_chief(keras: str) -> None:
     """Each example counts once, and what cannot be is a sentence, after which the model works as before."""
-    [chief] = run_function(f"{FUNCTIONS}:keras_calls", cluster(keras))
+    if keras == "3":
+        chief = chiefs()["keras_calls"]
+    else:
+        [chief] = run_function(f"{FUNCTIONS}:keras_calls", cluster(keras, workers=1, ps=1))
     answers = chief.values
     refused = {name: answer for name, answer in answers.items() if isinstance(answer, str)}
     for name in answers.keys() - refused.keys():

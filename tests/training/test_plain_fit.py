@@ -24,18 +24,15 @@ CALLS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-@pytest.mark.exhaustive(
-    "2", "keras3", covered_by="[one_device-1-keraslegacy]; [one_device-1-keraslegacy]; test_scripts.py"
-)
+@pytest.mark.exhaustive("2", "keras3", covered_by="[one_device-1-keraslegacy]; test_scripts.py")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [
         Cluster(keras="legacy"),
         Cluster(strategy="multi_worker_mirrored", workers=2),
-        # The same again in another way.
-        pytest.param(Cluster(), marks=pytest.mark.slow),
-        pytest.param(Cluster(strategy="mirrored", devices=2, keras="legacy"), marks=pytest.mark.slow),
+        Cluster(),
+        Cluster(strategy="mirrored", devices=2, keras="legacy"),
     ],
     ids=str,
 )
@@ -66,25 +63,22 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
     np.testing.assert_allclose(losses[:4], found["fits_in_a_row"][0].arrays["losses"], rtol=1e-6)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
-def test_a_job_is_told_that_plain_fit_stores_no_checkpoints(keras: str) -> None:
-    [task] = run_function(
-        f"{FUNCTIONS}:fit_of_the_users_own", Cluster(strategy="mirrored", devices=2, keras=keras)
-    )
-    assert task.values["before"] == []
-    [note] = task.values["notes"]
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_a_job_is_told_that_plain_fit_stores_no_checkpoints_and_goes_on_with_a_shuffle(keras: str) -> None:
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        name: (f"{FUNCTIONS}:{name}", {}) for name in ("fit_of_the_users_own", "shuffled_on")
+    }
+    found = run_in_turn(calls, Cluster(strategy="mirrored", devices=2, keras=keras))
+    values = found["fit_of_the_users_own"][0].values
+    assert values["before"] == []
+    [note] = values["notes"]
     assert note.startswith("model.fit without ctx.callbacks() stores no checkpoints, so a new attempt trains")
-    assert task.values["steps"] == 4  # the model outside of the scope is the run's, too
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
-def test_data_that_an_earlier_fit_has_shuffled_on_are_noted(keras: str) -> None:
-    cluster = Cluster(strategy="mirrored", devices=2, keras=keras)
-    [task] = run_function(f"{FUNCTIONS}:shuffled_on", cluster)
-    assert task.values["their own"] == []
-    assert len(task.values["the same"]) == 1
+    assert values["steps"] == 4  # the model outside of the scope is the run's, too
+    values = found["shuffled_on"][0].values
+    assert values["their own"] == []
+    assert len(values["the same"]) == 1
 
 
 @pytest.mark.slow

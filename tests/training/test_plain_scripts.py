@@ -5,7 +5,8 @@ Each file of tests/scripts/plain says, in one of its first lines, how it is comp
     # check: workers=2,3,mirrored keras=3,legacy rtol=1e-4 plain=no
 
 The values of `workers` and `keras` go by pairs, the shorter list over again; `mirrored` is one worker of two
-devices. The other pairs of 1, 2 and 3 workers are exhaustive. `rtol` is 1e-5 where it is left out. With
+devices. The first pair is run, most often 2 workers; the others, and those of 1, 2 and 3 workers, are
+exhaustive. `rtol` is 1e-5 where it is left out. With
 `plain=no` only the workers are compared with each other, as chance, or sums in another order, make it another
 training than that of plain Python; with `plain=one` one worker is compared with it, too. With
 `virtual_replicas=K` several workers then have the bits of one. One worker is killed after the steps of
@@ -86,20 +87,13 @@ def scripts() -> Iterator[Script]:
 
 SCRIPTS = [one for one in scripts() if not one.has_libraries]
 WITH_LIBRARIES = [Check(one, *pair) for one in scripts() if one.has_libraries for pair in one.pairs]
-OTHER_PAIR = pytest.mark.exhaustive(covered_by="the pairs of its line, and those of the other scripts")
-
-
-def pairs_of(script: Script) -> Iterator[tuple[str, str, Any]]:
-    """Yields those of its line; then the others, with their mark."""
-    yield from ((*pair, ()) for pair in script.pairs)
-    others = dict.fromkeys(itertools.product("123", script.flavours))
-    yield from ((*pair, OTHER_PAIR) for pair in others if pair not in script.pairs)
-
-
+OTHER_PAIR = pytest.mark.exhaustive(covered_by="the first pair of its line, and those of the other scripts")
 CHECKS = [
-    pytest.param(check := Check(script, workers, keras), id=str(check), marks=marks)
+    pytest.param(
+        check := Check(script, *pair), id=str(check), marks=() if pair == script.pairs[0] else OTHER_PAIR
+    )
     for script in SCRIPTS
-    for workers, keras, marks in pairs_of(script)
+    for pair in dict.fromkeys([*script.pairs, *itertools.product("123", script.flavours)])
 ]
 
 
@@ -151,35 +145,41 @@ def same_as_plain(check: Check, printed: str, left: Path, bare_folder: Path) -> 
     same_files(left, place, rtol=check.script.rtol)
 
 
-@pytest.mark.exhaustive("4", covered_by="2 workers")
-@pytest.mark.parametrize("workers", ["2", "4"])
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize(
-    "script", [one for one in SCRIPTS if one.virtual_replicas is not None], ids=lambda one: one.name
+    "check",
+    [
+        pytest.param(
+            check := Check(script, workers, keras),
+            id=str(check),
+            marks=() if (workers, keras) == ("2", script.pairs[0][1]) else OTHER_PAIR,
+        )
+        for script in SCRIPTS
+        if script.virtual_replicas is not None
+        for workers, keras in itertools.product("24", script.flavours)
+    ],
 )
-def test_virtual_replicas_give_several_workers_the_bits_of_one(
-    script: Script, keras: str, workers: str, tmp_path: Path
-) -> None:
-    options = {"virtual_replicas": script.virtual_replicas}
-    [alone] = run(Check(script, "1", keras), tmp_path / "alone", options)
-    for task in run(Check(script, workers, keras), tmp_path / "several", options):
+def test_virtual_replicas_give_several_workers_the_bits_of_one(check: Check, tmp_path: Path) -> None:
+    options = {"virtual_replicas": check.script.virtual_replicas}
+    [alone] = run(check._replace(workers="1"), tmp_path / "alone", options)
+    for task in run(check, tmp_path / "several", options):
         same_lines(lines_of(task.printed), lines_of(alone.printed), rtol=0)
         same_files(task.folder / "code", alone.folder / "code", rtol=0)
 
 
-KILLED = ("callbacks_of_all_kinds", "main_with_arguments", "saving_and_loading", "train_on_batch", "unseeded")
-OTHER_KILL = pytest.mark.exhaustive(covered_by="a kill of five other scripts")
+KILLED = ("saving_and_loading", "train_on_batch", "unseeded")
+OTHER_KILL = pytest.mark.exhaustive(covered_by="a kill of three other scripts; tests/e2e/test_scripts.py")
 
 
 @pytest.mark.parametrize(
     "check",
     [
         pytest.param(
-            check := Check(script, "2", script.flavours[index % len(script.flavours)]),
+            # Of the same Keras as above, whose plain Python is run then.
+            check := Check(script, "2", script.pairs[0][1]),
             id=str(check),
             marks=() if script.name in KILLED else OTHER_KILL,
         )
-        for index, script in enumerate(SCRIPTS)
+        for script in SCRIPTS
     ],
 )
 def test_script_of_a_killed_worker_prints_and_leaves_what_plain_python_does(
@@ -228,6 +228,7 @@ model.fit(np.zeros((90, 4)), np.zeros(90), batch_size=30, epochs=2, verbose=0)
 """
 
 
+@pytest.mark.exhaustive("3-keraslegacy", covered_by="the same with 2 workers")
 @pytest.mark.parametrize(
     "cluster",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 
 from raydist.entry.definition import read_job
-from tests.support.processes import Cluster, run_function, run_in_turn
+from tests.support.processes import Cluster, run_function
 from tests.support.scripts import FOLDER, results, run_bare, run_script, started_script, write_script
 from tests.training.test_plain_fit import global_losses
 
 pytestmark = pytest.mark.slow
 
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+MIRRORED = Cluster(strategy="mirrored", devices=2)
 MODEL = """
 import numpy as np
 import tensorflow as tf
@@ -36,11 +38,11 @@ def ended(folder: Path, source: str, cluster: Cluster, *args: object, **options:
     return [task.values for task in run_script(write_script(folder, source), cluster, *args, **options)]
 
 
-@pytest.fixture(scope="module")
-def one_device() -> dict[str, list[float]]:
-    """The losses of the guides' training on one device, by Keras alone and by a loop."""
-    calls = {name: (f"tests.support.script_functions:{name}", {}) for name in ("keras_losses", "loop_losses")}
-    return {name: tasks[0].arrays["losses"].tolist() for name, tasks in run_in_turn(calls, Cluster()).items()}
+@functools.cache
+def on_one_device(name: str) -> list[float]:
+    """The losses of the guides' training on one device, by Keras alone or by a loop."""
+    [task] = run_function(f"tests.support.script_functions:{name}", Cluster())
+    return task.arrays["losses"].tolist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.exhaustive("None", "loop_losses", covered_by="[multi_worker_keras.py]")
@@ -48,12 +50,12 @@ def one_device() -> dict[str, list[float]]:
     ("script", "reference"),
     [
         ("multi_worker_keras.py", "keras_losses"),
-        pytest.param("multi_worker_custom_loop.py", None, marks=pytest.mark.slow),
-        pytest.param("custom_training.py", "loop_losses", marks=pytest.mark.slow),
+        ("multi_worker_custom_loop.py", None),
+        ("custom_training.py", "loop_losses"),
     ],
 )
 def test_guides_script_with_keras_3_on_two_workers_gives_the_losses_of_one_device(
-    script: str, reference: str | None, one_device: dict[str, list[float]], tmp_path: Path
+    script: str, reference: str | None, tmp_path: Path
 ) -> None:
     storage, out = tmp_path / "storage", tmp_path / "out"
     out.mkdir()
@@ -63,7 +65,7 @@ def test_guides_script_with_keras_3_on_two_workers_gives_the_losses_of_one_devic
     assert [task.values["state"] for task in tasks] == ["FINISHED"] * 2
     np.testing.assert_allclose(found["worker-0"]["loss"], found["worker-1"]["loss"], rtol=1e-5)
     if reference is not None:
-        np.testing.assert_allclose(found["worker-0"]["loss"], one_device[reference], atol=1e-5)
+        np.testing.assert_allclose(found["worker-0"]["loss"], on_one_device(reference), atol=1e-5)
     if script == "multi_worker_keras.py":
         # What a script gets without a line for raydist.
         assert [task.values["step"] for task in tasks] == [42, 42]
@@ -88,7 +90,6 @@ class Guide:
     batch_size: str | None = None
 
 
-MIRRORED = Cluster(strategy="mirrored", devices=2)
 SERVERS = Cluster(strategy="parameter_server", workers=2, ps=2)
 GUIDES = {
     "distributed_training": Guide(
@@ -178,11 +179,11 @@ for step in range(first, first + 2):
 ctx.save(step=first + 2, weights=weights)
 """
     for attempt in (0, 1):
-        statuses = ended(tmp_path, source, TWO_WORKERS, storage=tmp_path / "storage", attempt=attempt)
-        assert [status["failure"] for status in statuses] == [None, None], statuses[0]["traceback"]
-        assert [status["step"] for status in statuses] == [2 + 2 * attempt] * 2
-    assert "attempt 1 ran main.py from its beginning" in statuses[0]["notes"][0]
-    assert statuses[0]["metrics"] == {"value": 5.0}
+        [status] = ended(tmp_path, source, MIRRORED, storage=tmp_path / "storage", attempt=attempt)
+        assert status["failure"] is None, status["traceback"]
+        assert status["step"] == 2 + 2 * attempt
+    assert "attempt 1 ran main.py from its beginning" in status["notes"][0]
+    assert status["metrics"] == {"value": 5.0}
 
 
 def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
@@ -262,8 +263,7 @@ def test_strategy_that_does_not_fit_the_run_is_told(name: str, tmp_path: Path) -
 
 def test_options_of_raydists_own_strategies_are_told(tmp_path: Path) -> None:
     source = "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n"
-    cluster = Cluster(strategy="mirrored", devices=2)
-    [status] = ended(tmp_path, source, cluster, job_options={"cross_device_ops": "one_device"})
+    [status] = ended(tmp_path, source, MIRRORED, job_options={"cross_device_ops": "one_device"})
     assert [note for note in status["notes"] if "cross_device_ops one_device has no effect" in note]
 
 
@@ -305,19 +305,12 @@ def test_notebook_runs_cell_by_cell_and_absl_gets_the_arguments(tmp_path: Path) 
     ]
 
 
-@pytest.mark.exhaustive("all", covered_by="[chief-2]")
-@pytest.mark.parametrize(
-    ("run_on", "workers"),
-    [
-        ("chief", 2),
-        # The same again in another way.
-        pytest.param("all", 2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.exhaustive("all", covered_by="[chief]")
+@pytest.mark.parametrize("run_on", ["chief", "all"])
 def test_guides_parameter_server_script_reaches_the_accuracy_of_one_device(
-    run_on: str, workers: int, tmp_path: Path
+    run_on: str, tmp_path: Path
 ) -> None:
-    cluster = Cluster(strategy="parameter_server", workers=workers, ps=1)
+    cluster = Cluster(strategy="parameter_server", workers=2, ps=1)
     [chief] = run_script(FOLDER / "parameter_server.py", cluster, tmp_path, run_on=run_on)
     assert chief.values["failure"] is None, chief.values["traceback"]
     [(name, found)] = results(tmp_path).items()

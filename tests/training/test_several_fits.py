@@ -23,7 +23,6 @@ Seen = list[dict[str, Any]]
 
 
 def run(where: Cluster, storage: Path | None = None, *, attempt: int = 0, **given: Any) -> Seen:
-    given = {"job_options": {"export": False}, **given}
     [task, *_] = run_function(FUNCTION, where, storage=storage, attempt=attempt, **given)
     assert not [note for note in task.values["notes"] if "ended" in note]
     return list(task.values["seen"])
@@ -49,7 +48,7 @@ def test_fits_that_had_ended_give_what_they_have_given_before(tmp_path: Path) ->
     assert run(ONE, tmp_path, attempt=1) == before
 
 
-@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
+@pytest.mark.exhaustive("1000", "keraslegacy", covered_by="[one_device-1-keras3-3]; the test of a script")
 @pytest.mark.parametrize(
     ("where", "every"),
     [(ONE, "3"), (ONE, "1000"), (Cluster(keras="legacy"), "epoch"), (SERVERS, "epoch")],
@@ -58,7 +57,7 @@ def test_fits_that_had_ended_give_what_they_have_given_before(tmp_path: Path) ->
 def test_run_that_is_killed_in_its_last_fit_sees_what_the_undisturbed_one_sees(
     where: Cluster, every: str, tmp_path: Path
 ) -> None:
-    options = {"export": False, "checkpoint_every": every}
+    options = {"checkpoint_every": every}
     assert killed([where, where], tmp_path, dies=[3], job_options=options) == undisturbed(where)
 
 
@@ -74,10 +73,10 @@ print(json.dumps(several_fits(raydist.context(), dies=[3])["seen"]))
 def test_script_with_several_fits_sees_what_the_undisturbed_one_sees(tmp_path: Path) -> None:
     file = tmp_path / "several_fits.py"
     file.write_text(SCRIPT)
-    given: dict[str, Any] = {"file": str(file), "job_options": {"export": False}}
-    [task] = run_function("script", ONE, storage=tmp_path / "runs", **given)
+    given: dict[str, Any] = {"file": str(file), "storage": tmp_path / "runs"}
+    [task] = run_function("script", ONE, **given)
     assert "as asked" in task.values["traceback"]
-    [task] = run_function("script", ONE, storage=tmp_path / "runs", attempt=1, **given)
+    [task] = run_function("script", ONE, attempt=1, **given)
     [line] = [one for one in task.printed.splitlines() if one.startswith("[{")]
     assert json.loads(line) == undisturbed(ONE)
 
@@ -90,7 +89,7 @@ def test_kill_in_each_fit_and_resume_on_other_numbers_of_workers(keras: str, tmp
         for one in (ONE, DEVICES, WORKERS, ONE, WORKERS)
     ]
     # Dropout draws other numbers on other numbers of replicas.
-    options = {"export": False, "keep": "1"}
+    options = {"keep": "1"}
     found = killed(clusters, tmp_path, dies=[0, 1, 2, 3], rate=0.0, job_options=options)
     for one, expected in zip(found, undisturbed(clusters[0], rate=0.0), strict=True):
         for name in ("epochs", "params", "stopped", "iterations", "step"):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.support.awkward_data import write_files
-from tests.support.processes import Cluster, TaskProcess, run_function
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FIT = "tests.support.awkward_data:fit_each"
-KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
+KERASES = ["3", "legacy"]
 NOT_AS_MANY = "UnsupportedError: the dataset has not as many batches on each worker: "
 
 
@@ -94,44 +94,44 @@ def test_epoch_lasts_until_the_last_worker_has_no_batch(keras: str) -> None:
         np.testing.assert_array_equal(first.arrays[case], second.arrays[case])
 
 
+@pytest.fixture(scope="module")
+def sharded_by_file(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[TaskProcess]]:
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("two", "one")}
+    write_files(folders["two"], 40, 24)
+    write_files(folders["one"], 64)
+    cases = {"two": ["even", "generator", "files"], "one": ["files"]}  # the last one fails
+    calls = {name: (FIT, {"cases": cases[name], "folder": str(folder)}) for name, folder in folders.items()}
+    return run_in_turn(calls, two_workers("3"), job_options={"auto_shard": "file"})
+
+
 @pytest.mark.exhaustive("auto", covered_by="[file]")
 @pytest.mark.slow
-@pytest.mark.parametrize("auto_shard", ["file", pytest.param("auto", marks=pytest.mark.slow)])
-def test_fewer_files_than_workers_are_named(tmp_path: Path, auto_shard: str) -> None:
-    write_files(tmp_path, 64)
-    tasks = run_function(
-        FIT, two_workers("3"), cases=["files"], folder=str(tmp_path), job_options={"auto_shard": auto_shard}
-    )
+@pytest.mark.parametrize("auto_shard", ["file", "auto"])
+def test_fewer_files_than_workers_are_named(
+    sharded_by_file: dict[str, list[TaskProcess]], tmp_path: Path, auto_shard: str
+) -> None:
+    tasks = sharded_by_file["one"]
+    if auto_shard == "auto":
+        write_files(tmp_path, 64)
+        options = {"folder": str(tmp_path), "job_options": {"auto_shard": "auto"}}
+        tasks = run_function(FIT, two_workers("3"), cases=["files"], **options)
     told = [result(task, "files")["error"] for task in tasks]
     # One of them finds out; the others are told by TensorFlow that it is gone.
     [named] = [error for error in told if error.startswith("UnsupportedError")]
     assert "reads 1 file, too few for 2 workers under its auto-shard policy; use --auto-shard data" in named
 
 
-@pytest.fixture(scope="module")
-def sharded_by_file(tmp_path_factory: pytest.TempPathFactory) -> list[TaskProcess]:
-    folder = tmp_path_factory.mktemp("files")
-    write_files(folder, 40, 24)
-    return run_function(
-        FIT,
-        two_workers("3"),
-        cases=["even", "generator", "files"],
-        folder=str(folder),
-        job_options={"auto_shard": "file"},
-    )
-
-
 @pytest.mark.slow
-def test_files_of_different_sizes_are_all_read(sharded_by_file: list[TaskProcess]) -> None:
-    for task in sharded_by_file:
+def test_files_of_different_sizes_are_all_read(sharded_by_file: dict[str, list[TaskProcess]]) -> None:
+    for task in sharded_by_file["two"]:
         assert result(task, "files") == {"error": "", "steps": [10, 10]}
 
 
 @pytest.mark.slow
 def test_data_without_files_are_refused_under_the_policy_for_files(
-    sharded_by_file: list[TaskProcess],
+    sharded_by_file: dict[str, list[TaskProcess]],
 ) -> None:
-    for task in sharded_by_file:
+    for task in sharded_by_file["two"]:
         for case in ("even", "generator"):
             assert "reads no files that TensorFlow could divide" in result(task, case)["error"]
 

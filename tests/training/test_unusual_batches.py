@@ -19,6 +19,7 @@ CLUSTERS = {
     "mirrored": {"strategy": "mirrored", "devices": 2},
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
 }
+ELSEWHERE = pytest.mark.exhaustive(covered_by="the same with 2 workers")
 CALLS: dict[str, tuple[str, dict[str, object]]] = {
     "by hand": (f"{FUNCTIONS}:by_hand", {}),
     "statistics": (f"{FUNCTIONS}:by_hand_with_statistics", {}),
@@ -46,24 +47,21 @@ def assert_as_on_one_device(call: str, name: str, keras: str) -> None:
     ("name", "keras"),
     [
         ("2 workers", "3"),
-        ("2 workers", "legacy"),
-        # The same again in another way.
-        pytest.param("mirrored", "3", marks=pytest.mark.slow),
-        pytest.param("mirrored", "legacy", marks=pytest.mark.slow),
+        *(
+            pytest.param(*one, marks=ELSEWHERE)
+            for one in (("2 workers", "legacy"), ("mirrored", "3"), ("mirrored", "legacy"))
+        ),
     ],
 )
 class TestAsOnOneDevice:
-    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_batches_passed_by_hand(self, name: str, keras: str) -> None:
         assert_as_on_one_device("by hand", name, keras)
 
-    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_each_row_is_predicted_once(self, name: str, keras: str) -> None:
         for task in run(name, keras)["by hand"]:
             found = [task.arrays[f"predict-{index}"].shape for index in range(len(SIZES))]
             assert found == [(size, 3) for size in SIZES]
 
-    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_replicas_predict_by_hand_with_the_same_statistics(self, name: str, keras: str) -> None:
         if keras == "legacy":
             pytest.skip("there each replica reads its own statistics")
@@ -74,7 +72,6 @@ class TestAsOnOneDevice:
             np.testing.assert_array_equal(task.arrays["predicted"], predicted)
             np.testing.assert_array_equal(task.arrays["tested"], first.arrays["tested"])
 
-    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     @pytest.mark.parametrize(("call", "steps"), [("unknown", 30), ("unknown, even", 24)])
     def test_several_steps_in_a_call_of_data_of_unknown_length(
         self, name: str, keras: str, call: str, steps: int
@@ -85,12 +82,10 @@ class TestAsOnOneDevice:
         )
         assert run("one device", keras)[call][0].values["steps"] == steps
 
-    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_distributed_data_without_a_number_of_steps(self, name: str, keras: str) -> None:
         assert_as_on_one_device("distributed", name, keras)
         assert {task.values["steps"] for task in run(name, keras)["distributed"]} == {8}
 
-    @pytest.mark.exhaustive("legacy", "mirrored", covered_by="the same with 2 workers")
     def test_jit_compile_gives_the_same_and_is_noted_where_it_is_not_done(
         self, name: str, keras: str
     ) -> None:

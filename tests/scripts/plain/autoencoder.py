@@ -1,4 +1,4 @@
-# check: workers=2,1 keras=3 kill=25
+# check: workers=1,2 keras=3 kill=25
 """Compresses digits with an autoencoder, keeps its codes and pictures of what it makes of them."""
 
 import keras

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-4 kill=70
+# check: workers=2 keras=legacy,3 rtol=1e-4 kill=70
 """Continues from a backup on an absolute path, as a training that was killed before does."""
 
 import os

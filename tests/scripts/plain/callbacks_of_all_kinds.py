@@ -1,4 +1,4 @@
-# check: workers=2,3,mirrored keras=3,legacy,3 kill=60
+# check: workers=mirrored,2,3 keras=3,3,legacy kill=60
 """All of Keras's callbacks that people use, at once."""
 
 import datetime

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy rtol=1e-4 kill=32
+# check: workers=2,3 keras=legacy,3 rtol=1e-4 kill=32
 """Checkpoints in temporary folders, of another name in each process, and in folders named by time."""
 
 import os

@@ -1,4 +1,4 @@
-# check: workers=2,mirrored keras=3,legacy rtol=1e-4 kill=60
+# check: workers=2,2,mirrored keras=legacy,3,legacy rtol=1e-4 kill=60
 """Evaluates before it trains, trains twice, predicts in between, and with other settings of the compile."""
 
 import os

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy plain=one kill=20
+# check: workers=1,2 keras=legacy,3 plain=one kill=20
 """A GAN as a model with a train_step of its own: how keras.io shows it."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy rtol=1e-3
+# check: workers=2 keras=legacy,3 rtol=1e-3
 """Grad-CAM and a saliency map after fit: a GradientTape that only looks."""
 
 import numpy as np

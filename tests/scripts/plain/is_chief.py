@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy rtol=1e-4 kill=8
+# check: workers=3,2 keras=3,legacy rtol=1e-4 kill=8
 """Uses raydist for one thing: only the chief shows and writes."""
 
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-# check: workers=2,3 keras=3,legacy
+# check: workers=3,2 keras=legacy,3
 """A program as people lay one out: main, argparse, modules of its own, folders of output, an exit code."""
 
 import argparse

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy rtol=1e-4 kill=15
+# check: workers=2,3 keras=legacy,3 rtol=1e-4 kill=15
 """Two inputs and two outputs, with losses of one's own and weights for them."""
 
 import numpy as np

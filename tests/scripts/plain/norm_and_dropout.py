@@ -1,5 +1,5 @@
-# check: workers=2,mirrored keras=3,legacy plain=no virtual_replicas=4 kill=20
-"""A convnet with BatchNormalization and Dropout, which take each replica's own rows."""
+# check: workers=2,2,mirrored keras=3,legacy,legacy plain=no virtual_replicas=4 kill=20
+"""A convnet with BatchNormalization, Dropout and noise, which take each replica's own rows."""
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -19,6 +19,7 @@ model = keras.Sequential(
         layers.Activation("relu"),
         layers.MaxPooling2D(pool_size=(2, 2)),
         layers.Flatten(),
+        layers.GaussianNoise(0.1),
         layers.Dropout(0.5),
         layers.Dense(10, activation="softmax"),
     ]

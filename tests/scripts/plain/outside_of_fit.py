@@ -1,4 +1,4 @@
-# check: workers=2,mirrored,3 keras=3,legacy,3 kill=5
+# check: workers=mirrored,2,3 keras=legacy,3,3 kill=5
 """Sets TensorFlow up, and looks at losses, metrics and gradients by hand, outside of fit."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy kill=30
+# check: workers=2,3 keras=legacy,3 kill=30
 """A model with a train_step of its own, as the guide to customizing fit has it."""
 
 import tensorflow as tf

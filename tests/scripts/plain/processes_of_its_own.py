@@ -1,4 +1,4 @@
-# check: workers=2 keras=3,legacy
+# check: workers=2 keras=legacy,3
 """Trains models in processes of its own, as people do to free memory or to try settings in parallel."""
 
 import multiprocessing

@@ -1,4 +1,4 @@
-# check: workers=2,mirrored,3 keras=3,legacy,3 kill=30
+# check: workers=mirrored,2,3 keras=legacy,3,3 kill=30
 """Routes tickets: several inputs and outputs, weights of losses, of samples and of classes."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy kill=25
+# check: workers=2,3 keras=legacy,3 kill=25
 """Predicts the progress of diabetes from a table, with pandas and scikit-learn."""
 
 import pandas as pd

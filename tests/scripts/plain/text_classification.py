@@ -1,4 +1,4 @@
-# check: workers=2,mirrored keras=3,legacy kill=25
+# check: workers=mirrored,2 keras=3,legacy kill=25
 """Tells good reviews from bad ones: TextVectorization and an Embedding."""
 
 import random

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy rtol=1e-3 kill=10
+# check: workers=2,3 keras=legacy,3 rtol=1e-3 kill=10
 """A transformer block for text, with TextVectorization and positions, as keras.io has it."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=3,2 keras=3,legacy rtol=1e-4 kill=30
+# check: workers=2,3 keras=3,legacy rtol=1e-4 kill=30
 """Forecasts a series from windows of it, with an LSTM, and compares with a naive forecast."""
 
 import numpy as np

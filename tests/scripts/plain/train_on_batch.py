@@ -1,4 +1,4 @@
-# check: workers=2,3,mirrored keras=3,legacy,legacy kill=3lines
+# check: workers=mirrored,2,3 keras=legacy,3,legacy kill=3lines
 """Loops over batches by hand: train_on_batch, test_on_batch, predict_on_batch."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# check: workers=2,3 keras=3,legacy plain=no virtual_replicas=4 kill=15
+# check: workers=3,2 keras=legacy,3 plain=no virtual_replicas=4 kill=15
 """Seeds nothing: initial weights, the order of the rows and a split are left to chance."""
 
 import numpy as np
