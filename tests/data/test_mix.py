@@ -78,9 +78,10 @@ def epoch_of(batches: Batches, epoch: int) -> list[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MIXES)
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("seed", [5, None])
+@pytest.mark.parametrize(
+    ("name", "stop", "seed"),
+    [*((name, stop, 5) for name in MIXES for stop in STOPS), ("both", "longest", None)],
+)
 def test_parts_of_any_number_of_workers_make_up_the_batch(name: str, stop: str, seed: int | None) -> None:
     options = {"shuffle": False} if seed is None else {"seed": seed}
     batches = batches_of(name, stop, **options)

@@ -60,6 +60,15 @@ def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRay
         yield ray
 
 
+@pytest.fixture(scope="session")
+def gpu_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRay]:
+    """A Ray that believes that there are two GPUs: it only counts them."""
+    with started_ray(
+        Path(tmp_path_factory.mktemp("g", numbered=True)), environ=os.environ, num_gpus=2
+    ) as ray:
+        yield ray
+
+
 @contextlib.contextmanager
 def started_ray(
     folder: Path, *, environ: Mapping[str, str], job_server_port: int | None = None, num_gpus: int = 0

@@ -63,42 +63,6 @@ def attach(running_ray: RunningRay, folder: Path, name: str) -> dict[str, Any]:
     return json.loads(ended.stdout)
 
 
-@pytest.mark.exhaustive(covered_by="runs/test_detached.py without training, training/test_checkpoints.py")
-def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
-    raydist: Raydist,
-    running_ray: RunningRay,
-    undisturbed: dict[str, Any],
-    slow_job: str,
-    tmp_path: Path,
-    wait_until: WaitUntil,
-) -> None:
-    submitted = raydist(
-        *("submit", slow_job, "--detach", "--json", "--name", "far", "--max-failures", "0"),
-        *("-p", "pause_s=0.2"),
-    )
-    assert submitted.code == 0, submitted.err
-    assert (submitted.json["state"], submitted.json["run"]) == ("STARTING", "far")
-    assert submitted.json["error"] is None
-    assert submitted.json.keys() >= undisturbed.keys()
-    # The shell has ended, and takes its code away.
-    Path(slow_job).unlink()
-    wait_until(lambda: status_of(tmp_path, "far")["steps"] >= 14, timeout_s=240)
-    pids = [task["pid"] for task in status_of(tmp_path, "far")["tasks"]]
-    os.kill(status_of(tmp_path, "far")["driver"]["pid"], signal.SIGKILL)
-
-    told = attach(running_ray, tmp_path, "far")
-
-    result = told["result"]
-    assert (told["state"], result["attempts"], result["steps"]) == ("SUCCEEDED", 2, 40)
-    assert result["checkpoint"].endswith("step-40-a1")
-    assert result["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert told["log"]
-    kept = ["checkpoints", "claims", "code", "events", "export", "logs", "metrics", "run.json", "tensorboard"]
-    folder = tmp_path / "raydist_runs" / "far"  # with the code that travelled until the end is recorded
-    wait_until(lambda: sorted(path.name for path in folder.iterdir()) == [*kept, "token"])
-
-
 def test_function_of_a_script_goes_on_without_it(running_ray: RunningRay, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = subprocess.run(
@@ -112,32 +76,6 @@ def test_function_of_a_script_goes_on_without_it(running_ray: RunningRay, tmp_pa
     result = attach(running_ray, tmp_path, "scripted")["result"]
     assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2)
     assert result["metrics"] == {"total": 499500.0, "attempt": 1.0}
-
-
-def test_stop_of_a_detached_run_leaves_nothing_and_it_can_be_resumed(
-    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
-) -> None:
-    asked = ("--name", "halted", "--detach", "--json")
-    assert raydist("submit", slow_job, *asked, "-p", "epochs=500").code == 0
-    wait_until(lambda: status_of(tmp_path, "halted")["steps"] >= 12, timeout_s=240)
-    again = raydist("resume", "halted", "--json")
-    assert again.code == 2
-    assert "is still running" in again.json["error"]["message"]
-    driver = status_of(tmp_path, "halted")["driver"]
-    pids = [driver["pid"], *(task["pid"] for task in status_of(tmp_path, "halted")["tasks"])]
-
-    stopped = raydist("stop", "halted", "--json")
-
-    assert stopped.code == 0, stopped.err
-    assert stopped.json["state"] == "CANCELLED"
-    newest = raydist("status", "--checkpoints", "halted", "--json").json["checkpoints"][0]
-    assert stopped.json["checkpoint"] == newest["uri"]
-    assert stopped.json["steps"] >= newest["step"]
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
-    resumed = raydist("resume", "halted", "--json", "-p", "epochs=4", "-p", "pause_s=0")
-    assert resumed.code == 0, resumed.err
-    assert (resumed.json["state"], resumed.json["attempts"]) == ("SUCCEEDED", 2)
-    assert resumed.json["steps"] >= 40
 
 
 def test_what_the_cluster_cannot_give_is_told_before_the_shell_returns(

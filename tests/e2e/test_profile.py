@@ -1,10 +1,10 @@
-"""`raydist profile` on runs that continue, and after their end."""
+"""`raydist profile` on an attached script, and on the coordinator of parameter servers."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,13 +15,10 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, status_of
-from tests.support.profiles import events_of, steps_of
-from tests.support.slow_job import write_slow_job
+from tests.support.profiles import check_profile, steps_of
 
 pytestmark = pytest.mark.slow
 
-LONG = ("-p", "epochs=100", "-p", "pause_s=0.2")
 # Keras's own loop, and no word of raydist.
 SCRIPT = """
 import time
@@ -42,48 +39,6 @@ model.fit(data, epochs=1, callbacks=[Pace()], verbose=2)
 """
 
 
-def test_profile_of_a_live_run_is_kept(
-    raydist: Callable[..., Ended], tmp_path: Path, wait_until: WaitUntil
-) -> None:
-    detached = raydist("submit", write_slow_job(tmp_path), "--name", "slow-1", "--detach", *LONG)
-    assert detached.code == 0, detached.err
-    wait_until(lambda: status_of(tmp_path, "slow-1")["steps"] >= 2, timeout_s=300)
-    storage = open_run(str(tmp_path / "raydist_runs"), run="slow-1")
-    try:
-        chief = raydist("profile", "slow-1", "--steps", "5", "--json")
-        assert chief.code == 0, chief.err
-        found = chief.json
-        assert (found["run"], found["task"], found["steps"]) == ("slow-1", "worker/0", 5)
-        check_profile(storage, "worker/0", first_step=found["first_step"], steps=5)
-        other = raydist("profile", "@latest", "--task", "worker/1", "--steps", "3")
-        assert other.code == 0, other.err
-        assert other.out.startswith("worker/1: 3 steps (")
-        assert f"The profile is in {tmp_path}/raydist_runs/slow-1/tensorboard/worker-1/" in other.out
-        check_profile(storage, "worker/1", steps=3)
-        assert not storage.exists(storage.profile_mail)
-        unknown = raydist("profile", "slow-1", "--task", "worker/7")
-        assert (unknown.code, "has no task worker/7; it has worker/0, worker/1" in unknown.err) == (2, True)
-        late = raydist("profile", "slow-1", "--steps", "1000", "--timeout", "2s")
-        assert (late.code, "did not complete 1000 steps within 2 s" in late.err) == (3, True)
-        assert not storage.exists(storage.profile_mail)
-        steps = status_of(tmp_path, "slow-1")["steps"]
-        wait_until(lambda: status_of(tmp_path, "slow-1")["steps"] > steps, timeout_s=30)
-        assert status_of(tmp_path, "slow-1")["attempts"] == 1
-    finally:
-        assert raydist("stop", "slow-1").code == 0
-    ended = raydist("profile", "slow-1")
-    assert (ended.code, "has ended: CANCELLED" in ended.err) == (2, True)
-    nowhere = raydist("profile", "slow-9")
-    assert nowhere.code == 2
-
-
-def check_profile(storage: RunStorage, task: str, *, steps: int, first_step: int | None = None) -> None:
-    marks = steps_of(storage, TaskId.parse(task))
-    assert marks == list(range(marks[0], marks[0] + steps))
-    assert first_step in (None, marks[0])
-    assert any("MatMul" in name for name in events_of(storage, TaskId.parse(task)))
-
-
 @contextmanager
 def attached(*arguments: str) -> Iterator[None]:
     """Runs a job in a shell of its own with an embedded Ray."""
@@ -101,16 +56,10 @@ def profile(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-@pytest.fixture(params=["folder", "s3"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "runs") if request.param == "folder" else str(request.getfixturevalue("s3_uri"))
-
-
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
-def test_attached_run_and_script_are_profiled(uri: str, tmp_path: Path, wait_until: WaitUntil) -> None:
+def test_attached_script_is_profiled(tmp_path: Path, wait_until: WaitUntil) -> None:
     (tmp_path / "main.py").write_text(SCRIPT)
-    file = str(tmp_path / "main.py")
-    with attached(file, "--workers", "2", "--name", "script-1", "--storage", uri):
+    uri = str(tmp_path / "runs")
+    with attached(str(tmp_path / "main.py"), "--workers", "2", "--name", "script-1", "--storage", uri):
         storage = open_run(uri, run="script-1")
         wait_until(lambda: storage.exists(storage.record) and steps_in(storage) > 2, timeout_s=300)
         ended = profile("script-1", "--steps", "4", "--storage", uri)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -10,18 +11,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.filesystem import Storage
 from raydist.storage.inheritance import inherit
+from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import open_run
-from tests.e2e.conftest import BIN, ROOT, RunningRay, start_command
+from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_command, status_of
 from tests.support.disks import mounted_disk
-from tests.support.object_store import new_bucket, s3_environ
 from tests.support.processes import PATIENCE
 from tests.support.records import record_of
 
@@ -92,10 +95,10 @@ class Shell:
     def raydist(self, *arguments: str) -> subprocess.Popen[str]:
         return self.start(str(BIN / "raydist"), *arguments)
 
-    def finish(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    def finish(self, process: subprocess.Popen[str], *, timeout_s: float = 300) -> tuple[int, str, str]:
         """Returns the exit code, and what was written to stdout and stderr."""
         try:
-            out, err = process.communicate(timeout=300 * PATIENCE)
+            out, err = process.communicate(timeout=timeout_s * PATIENCE)
         finally:
             process.kill()
         return process.returncode, out, err
@@ -121,13 +124,21 @@ class Shell:
         return {run: record_of(self.storage, run)["state"] for run in sorted(runs)}
 
 
+@contextlib.contextmanager
+def opened_shell(folder: Path, **environ: str) -> Iterator[Shell]:
+    (folder / "paced.py").write_text(PACED)
+    (folder / "digits.py").write_text(DIGITS)
+    shell = Shell(folder, **environ)
+    try:
+        yield shell
+    finally:
+        shell.end()
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    (tmp_path / "paced.py").write_text(PACED)
-    (tmp_path / "digits.py").write_text(DIGITS)
-    shell = Shell(tmp_path)
-    yield shell
-    shell.end()
+    with opened_shell(tmp_path) as shell:
+        yield shell
 
 
 def nothing_is_left(shell: Shell, wait_until: WaitUntil) -> None:
@@ -138,7 +149,7 @@ def nothing_is_left(shell: Shell, wait_until: WaitUntil) -> None:
     assert left == {}
 
 
-# The same runs without a search, one after another in one Ray.
+# Trains a run alone, or all of them one after another in one Ray.
 ALONE = """
 import json
 import sys
@@ -147,21 +158,29 @@ import ray
 import raydist
 
 ray.init(address="local", num_cpus=2, log_to_driver=False, logging_level="ERROR")
-for run, rate in json.loads(sys.argv[1]).items():
+for name, rate in json.loads(sys.argv[1]).items():
     params = {"learning_rate": rate, "pause_s": 0.0}
-    raydist.run("digits.py", name=f"{run}-alone", params=params, seed=3)
+    raydist.run("digits.py", name=name, params=params, seed=3, resume="auto")
 ray.shutdown()
 """
 
 
-def check_equal_to_runs_alone(shell: Shell, rates: Mapping[str, float]) -> None:
-    """Trains each run's learning rate without a search, and compares metrics and weights bit for bit."""
-    code, _, err = shell.finish(shell.start(sys.executable, "-c", ALONE, json.dumps(rates)))
-    assert code == 0, err
-    for run in rates:
-        trial, alone = (record_of(shell.storage, name) for name in (run, f"{run}-alone"))
-        assert alone["metrics"] == pytest.approx(trial["metrics"], abs=0)
-        assert digest_of_weights(shell.storage, run) == digest_of_weights(shell.storage, f"{run}-alone")
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Runs without a search, each named by its learning rate."""
+    with opened_shell(tmp_path_factory.mktemp("alone")) as shell:
+        code, _, err = shell.finish(
+            shell.start(sys.executable, "-c", ALONE, json.dumps({"0.01": 0.01, "0.1": 0.1}))
+        )
+        assert code == 0, err
+        yield shell
+
+
+def check_equal_to_run_alone(alone: Shell, rate: float, shell: Shell, run: str) -> None:
+    """Compares metrics and weights bit for bit."""
+    found, expected = record_of(shell.storage, run), record_of(alone.storage, str(rate))
+    assert found["metrics"] == pytest.approx(expected["metrics"], abs=0)
+    assert digest_of_weights(shell.storage, run) == digest_of_weights(alone.storage, str(rate))
 
 
 def digest_of_weights(storage: Path, run: str) -> str:
@@ -172,102 +191,81 @@ def digest_of_weights(storage: Path, run: str) -> str:
     return digest
 
 
-def test_search_of_12_trials_is_interrupted_resumed_and_leaves_nothing(
-    shell: Shell, wait_until: WaitUntil
+def test_search_is_interrupted_resumed_and_leaves_nothing(
+    shell: Shell, alone: Shell, wait_until: WaitUntil
 ) -> None:
     command = [
         *("search", "digits.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
-        *("-p", "learning_rate=log:1e-4..1.0", "-p", "pause_s=0.2", "--num", "12", "--seed", "3"),
+        *("-p", "learning_rate=0.1,0.01,1e-5,1e-6", "-p", "pause_s=1", "--seed", "3"),
         *("--metric", "val_accuracy", "--scheduler", "asha", "--parallel", "2"),
     ]
     process = shell.raydist(*command)
+    checkpoints = shell.storage / "s-00000" / "checkpoints"
 
     def num_ended() -> int:
         return sum(state in ("SUCCEEDED", "CANCELLED") for state in shell.states().values())
 
-    wait_until(lambda: num_ended() >= 3, timeout_s=400)
+    wait_until(lambda: num_ended() and len(list(checkpoints.glob("step-*"))) >= 2, timeout_s=400)
     process.send_signal(signal.SIGINT)
     code, out, err = shell.finish(process)
     assert code == 130, err
     assert "the same command with --study s --resume continues" in out
     nothing_is_left(shell, wait_until)
-    before = shell.states()
-    assert 3 <= len(before) < 12
-    ended = {run: record_of(shell.storage, run) for run in before if before[run] == "SUCCEEDED"}
+    interrupted = record_of(shell.storage, "s-00000")
+    assert interrupted["state"] == "CANCELLED"
+    assert 0 < interrupted["steps"] < 96
 
     code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
     assert code == 0, err
     nothing_is_left(shell, wait_until)
     study = json.loads(out)
-    assert [study["study"], study["num_trials"], study["interrupted"]] == ["s", 12, False]
+    assert [study["study"], study["num_trials"], study["interrupted"]] == ["s", 4, False]
     trials = study["trials"]
-    assert sorted(trial["run"] for trial in trials) == [f"s-{number:05}" for number in range(12)]
+    assert sorted(trial["run"] for trial in trials) == [f"s-{number:05}" for number in range(4)]
     assert {trial["state"] for trial in trials} == {"SUCCEEDED", "CANCELLED"}
     early = [trial for trial in trials if trial["state"] == "CANCELLED"]
     assert early, "asha has stopped none"
     assert all(trial["epochs"] < 8 for trial in early)
-    # What had succeeded before was not trained again.
-    assert {run: record_of(shell.storage, run) for run in ended} == ended
-    assert study["best"] == trials[0]["run"]
+    assert study["best"] == trials[0]["run"] == "s-00000"
     values = [trial["value"] for trial in trials]
     assert values == sorted(values, reverse=True)
+    resumed = record_of(shell.storage, "s-00000")
+    assert resumed["steps"] == 96
+    assert resumed["attempts"] > interrupted["attempts"]
+    check_equal_to_run_alone(alone, 0.1, shell, "s-00000")
 
-    whole = [trial for trial in trials if trial["state"] == "SUCCEEDED"]
-    check_equal_to_runs_alone(shell, {trial["run"]: trial["params"]["learning_rate"] for trial in whole})
-
+    code, table, err = shell.finish(shell.raydist(*command, "--resume", "--csv"))  # nothing is left to do
+    assert code == 0, err
+    rows = {row["run"]: row for row in csv.DictReader(io.StringIO(table))}
+    assert {run: (row["state"], float(row["learning_rate"])) for run, row in rows.items()} == {
+        trial["run"]: (
+            "stopped early" if trial["stopped_early"] else trial["state"],
+            trial["params"]["learning_rate"],
+        )
+        for trial in trials
+    }
+    assert float(rows["s-00000"]["val_accuracy"]) == pytest.approx(trials[0]["value"])
+    assert record_of(shell.storage, "s-00000") == resumed
     code, out, _ = shell.finish(shell.raydist("list", "--study", "s", "--json", "--limit", "0"))
     assert {run["run"] for run in json.loads(out)["runs"]} == {trial["run"] for trial in trials}
 
 
-def test_trial_that_is_interrupted_in_the_middle_equals_the_same_run_alone(
-    shell: Shell, wait_until: WaitUntil
-) -> None:
-    command = [
-        *("search", "digits.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
-        *("-p", "learning_rate=0.01,0.1", "-p", "pause_s=1", "--seed", "3", "--parallel", "1"),
-        *("--metric", "val_accuracy"),
-    ]
-    process = shell.raydist(*command)
-    checkpoints = shell.storage / "s-00000" / "checkpoints"
-    wait_until(lambda: len(list(checkpoints.glob("step-*"))) >= 2, timeout_s=300)
-    process.send_signal(signal.SIGINT)
-    code, _, err = shell.finish(process)
-    assert code == 130, err
-    interrupted = record_of(shell.storage, "s-00000")
-    assert interrupted["state"] == "CANCELLED"
-    assert 0 < interrupted["steps"] < 96
-    nothing_is_left(shell, wait_until)
-
-    code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
-    assert code == 0, err
-    assert {trial["state"] for trial in json.loads(out)["trials"]} == {"SUCCEEDED"}
-    code, table, err = shell.finish(shell.raydist(*command, "--resume", "--csv"))  # nothing is left to do
-    assert code == 0, err
-    rows = list(csv.DictReader(io.StringIO(table)))
-    assert {
-        row["run"]: (row["state"], float(row["learning_rate"]), float(row["val_accuracy"])) for row in rows
-    } == {
-        trial["run"]: (trial["state"], trial["params"]["learning_rate"], pytest.approx(trial["value"]))
-        for trial in json.loads(out)["trials"]
-    }
-    resumed = record_of(shell.storage, "s-00000")
-    assert resumed["steps"] == 96
-    assert resumed["attempts"] > interrupted["attempts"]
-    check_equal_to_runs_alone(shell, {"s-00000": 0.01, "s-00001": 0.1})
-
-
-PAUSING = """
+# Tuners, one after another in one Ray; prints what each of them has told.
+TUNERS = """
+import json
 import sys
 
 import ray
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
 import raydist
 
 
 class Pausing(FIFOScheduler):
     def on_trial_result(self, controller, trial, result):
+        seen = self.__dict__.setdefault("seen", {})
+        seen.setdefault(trial.trial_id, []).append(result["training_iteration"])
         if result["training_iteration"] in (2, 5) and not self.has_paused(trial, result):
             return TrialScheduler.PAUSE
         return TrialScheduler.CONTINUE
@@ -280,39 +278,44 @@ class Pausing(FIFOScheduler):
         return is_known
 
 
-ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-scheduler = Pausing()
-tuner = tune.Tuner(
-    raydist.tune.trainable("digits.py", study="s", storage=sys.argv[1], seed=3, params={"pause_s": 0.5}),
-    param_space={"learning_rate": tune.grid_search([0.01, 0.1])},
-    tune_config=tune.TuneConfig(metric="val_accuracy", mode="max", scheduler=scheduler),
-    run_config=tune.RunConfig(storage_path=sys.argv[1] + "/tune", verbose=0),
+def failing(ctx):
+    if ctx.params["rate"] > 1:
+        raise ValueError("no such rate")
+    ctx.report({"value": 1.0}, step=1)
+
+
+def fit(job, study, space, *, scheduler=None, metric="val_accuracy", reuse=False, **options):
+    tuner = tune.Tuner(
+        raydist.tune.trainable(job, study=study, storage=sys.argv[1], seed=3, **options),
+        param_space={name: tune.grid_search(values) for name, values in space.items()},
+        tune_config=tune.TuneConfig(metric=metric, mode="max", scheduler=scheduler, reuse_actors=reuse),
+        run_config=tune.RunConfig(name=study, storage_path=sys.argv[1] + "/tune", verbose=0),
+    )
+    grid = tuner.fit()
+    rows = [json.loads(one.metrics_dataframe.to_json(orient="records")) for one in grid if not one.error]
+    errors = [str(one.error).strip() for one in grid if one.error]
+    return {"errors": errors, "configs": [one.config for one in grid], "rows": rows}
+
+
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+told, rates = {}, {"learning_rate": [0.01, 0.1]}
+for study, job in (("paused", "digits.py"), ("counted", "counted.py")):
+    scheduler = Pausing()
+    told[study] = fit(job, study, rates, scheduler=scheduler, params={"pause_s": 0.5})
+    told[study] |= {"num_paused": len(scheduler.paused), "seen": list(scheduler.seen.values())}
+pbt = PopulationBasedTraining(
+    time_attr="training_iteration",
+    perturbation_interval=2,
+    quantile_fraction=0.5,
+    hyperparam_mutations={"learning_rate": [0.3, 0.4]},
 )
-grid = tuner.fit()
-assert not grid.errors, grid.errors
+poor_and_good = {"learning_rate": [1e-6, 0.5]}
+options = {"params": {"pause_s": 1.0}, "keep": "all", "reuse": True}
+told["pbt"] = fit("digits.py", "pbt", poor_and_good, scheduler=pbt, **options)
+told["failing"] = fit(failing, "failing", {"rate": [1.0, 2.0]}, metric="value", workers=1, max_failures=0)
 ray.shutdown()
-print("paused", len(scheduler.paused))
+print("told" + json.dumps(told))
 """
-
-
-def runs_of_tuner(shell: Shell, study: str) -> list[str]:
-    """Returns the names of the runs of a Tuner's trials, in their order; they have the experiment's id."""
-    return sorted(path.name for path in shell.storage.glob(f"{study}-*_0000?"))
-
-
-def test_trial_that_is_paused_equals_the_same_run_alone(shell: Shell, wait_until: WaitUntil) -> None:
-    (shell.folder / "pausing.py").write_text(PAUSING)
-    code, out, err = shell.finish(shell.start(sys.executable, "pausing.py", str(shell.storage)))
-    assert code == 0, err
-    assert "paused 4" in out
-    nothing_is_left(shell, wait_until)
-    slow, quick = runs_of_tuner(shell, "s")
-    for run in (slow, quick):
-        record = record_of(shell.storage, run)
-        assert [record["state"], record["steps"]] == ["SUCCEEDED", 96]
-        assert record["attempts"] >= 3
-    check_equal_to_runs_alone(shell, {slow: 0.01, quick: 0.1})
-
 
 COUNTED = """
 import time
@@ -334,19 +337,92 @@ def train(ctx):
 """
 
 
-def test_trial_without_epochs_that_is_paused_goes_on_counting_its_reports(
-    shell: Shell, wait_until: WaitUntil
-) -> None:
-    (shell.folder / "digits.py").write_text(COUNTED)
-    rows = '[list(one.metrics_dataframe["training_iteration"]) for one in grid]'
-    (shell.folder / "pausing.py").write_text(f"{PAUSING}\nimport json\nprint('told' + json.dumps({rows}))\n")
-    code, out, err = shell.finish(shell.start(sys.executable, "pausing.py", str(shell.storage)))
-    assert code == 0, err
-    for iterations in json.loads(out.partition("told")[2]):
+class Tuned(NamedTuple):
+    """What the Tuners have told by their studies, and where their runs are."""
+
+    told: dict[str, dict[str, Any]]
+    shell: Shell
+
+    def runs(self, study: str) -> list[str]:
+        """Returns the names of the trials' runs, in their order; they have the experiment's id."""
+        return sorted(path.name for path in self.shell.storage.glob(f"{study}-*_0000?"))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuned]:
+    with opened_shell(tmp_path_factory.mktemp("tuned")) as shell:
+        (shell.folder / "tuners.py").write_text(TUNERS)
+        (shell.folder / "counted.py").write_text(COUNTED)
+        process = shell.start(sys.executable, "tuners.py", str(shell.storage))
+        code, out, err = shell.finish(process, timeout_s=900)
+        assert code == 0, err
+        yield Tuned(json.loads(out.partition("told")[2]), shell)
+
+
+def test_tuners_leave_nothing(tuned: Tuned, wait_until: WaitUntil) -> None:
+    nothing_is_left(tuned.shell, wait_until)
+
+
+def test_trial_that_is_paused_equals_the_same_run_alone(tuned: Tuned, alone: Shell) -> None:
+    told = tuned.told["paused"]
+    assert (told["errors"], told["num_paused"]) == ([], 4)
+    for run, rate in zip(tuned.runs("paused"), (0.01, 0.1), strict=True):
+        record = record_of(tuned.shell.storage, run)
+        assert [record["state"], record["steps"]] == ["SUCCEEDED", 96]
+        assert record["attempts"] >= 3
+        check_equal_to_run_alone(alone, rate, tuned.shell, run)
+
+
+def test_trial_without_epochs_that_is_paused_goes_on_counting_its_reports(tuned: Tuned) -> None:
+    told = tuned.told["counted"]
+    assert (told["errors"], told["num_paused"], len(told["seen"])) == ([], 4, 2)
+    for iterations in told["seen"]:
         assert sorted(set(iterations)) == list(range(1, len(set(iterations)) + 1))
         assert iterations == sorted(iterations)
         assert max(iterations) >= 5  # the last step may come with the end
-    nothing_is_left(shell, wait_until)
+
+
+def test_trial_that_exploits_another_continues_from_its_checkpoint_with_params_of_its_own(
+    tuned: Tuned,
+) -> None:
+    told, shell = tuned.told["pbt"], tuned.shell
+    assert told["errors"] == []
+    rate, good = (config["learning_rate"] for config in told["configs"])
+    assert good == 0.5
+    assert rate in (0.3, 0.4)
+    # With the other one's weights it is at once where that one is, and its own rate holds.
+    exploited = next(row for row in told["rows"][0] if row["config/learning_rate"] > 0.2)
+    assert exploited["epoch"] >= 3
+    assert exploited["val_accuracy"] > 0.7
+    run, _ = tuned.runs("pbt")
+    folders = sorted((shell.storage / run / "checkpoints").glob("step-96-*"))
+    index = json.loads((folders[-1] / "variables.json").read_text())
+    (key,) = [entry["key"] for entry in index if "learning_rate" in entry["name"]]
+    with np.load(folders[-1] / "variables.npz") as arrays:
+        assert arrays[key] == pytest.approx(rate)
+    record = record_of(shell.storage, run)
+    assert [record["state"], record["steps"], record["spec"]["study"]] == ["SUCCEEDED", 96, "pbt"]
+    assert record["attempts"] >= 2
+    # The weights were copied bit by bit, and what was trained since is what a run of its own makes of them.
+    store = CheckpointStore(open_run(str(shell.storage), run=run))
+    copied = next(one for one in store.committed() if "inherited_from" in one.info)
+    arrays_of = [Path(uri) / "variables.npz" for uri in (copied.uri, copied.info["inherited_from"])]
+    assert arrays_of[0].read_bytes() == arrays_of[1].read_bytes()
+    inherit(copied.info["inherited_from"], run=open_run(str(shell.storage), run="alone"))
+    code, _, err = shell.finish(shell.start(sys.executable, "-c", ALONE, json.dumps({"alone": rate})))
+    assert code == 0, err
+    assert record_of(shell.storage, "alone")["steps"] == 96
+    assert digest_of_weights(shell.storage, "alone") == digest_of_weights(shell.storage, run)
+
+
+def test_trial_that_fails_ends_with_the_root_cause(tuned: Tuned) -> None:
+    told = tuned.told["failing"]
+    ((row,),) = told["rows"]
+    assert row["value"] == 1.0
+    (error,) = told["errors"]
+    lines = error.splitlines()
+    assert lines[-1].endswith("errors.TaskFailedError: worker/0 failed (attempt 0): ValueError: no such rate")
+    assert sum(line.startswith("  File ") for line in lines) <= 3  # of Tune's call of the trial alone
 
 
 MENDED = """
@@ -404,74 +480,45 @@ def test_trials_that_fail_are_told_and_resume_runs_them_again(shell: Shell, wait
     nothing_is_left(shell, wait_until)
 
 
-def test_search_whose_state_is_lost_has_the_same_trials_with_the_best_of_all_values(
-    shell: Shell, wait_until: WaitUntil
+def test_search_on_s3_is_interrupted_and_resumed_also_when_its_state_is_lost(
+    tmp_path: Path, s3_endpoint: str, s3_uri: str, wait_until: WaitUntil
 ) -> None:
     command = [
-        *("search", "paced.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
-        *(
-            "-p",
-            "rate=1.0..2.0",
-            "-p",
-            "steps=4",
-            "--num",
-            "2",
-            "--metric",
-            "value",
-            "--mode",
-            "min",
-            "--json",
-        ),
-    ]
-    found = []
-    for more in ([], ["--resume"]):
-        code, out, err = shell.finish(shell.raydist(*command, *more))
-        assert code == 0, err
-        trials = json.loads(out)["trials"]
-        found.append([(one["run"], one["state"], one["params"], one["value"]) for one in trials])
-        for path in (shell.storage / ".studies" / "s").glob("experiment_state-*"):
-            path.write_text(path.read_text()[:100])
-    assert found[0] == found[1]
-    # The values only grow, so that the best is the first and not the last.
-    assert {value / params["rate"] for _, _, params, value in found[0]} == {1.0}
-    nothing_is_left(shell, wait_until)
-
-
-def test_search_on_s3_is_interrupted_and_resumed(
-    tmp_path: Path, s3_endpoint: str, wait_until: WaitUntil
-) -> None:
-    (tmp_path / "paced.py").write_text(PACED)
-    shell = Shell(tmp_path, **s3_environ(s3_endpoint))
-    uri = f"s3://{new_bucket(s3_endpoint)}/some folder"
-    command = [
-        *("search", "paced.py", "--address", "local", "--study", "s", "--storage", uri),
-        *("-p", "rate=1,2", "-p", "steps=8", "--metric", "value", "--mode", "max", "--parallel", "1"),
+        *("search", "paced.py", "--address", "local", "--study", "s", "--storage", s3_uri),
+        *("-p", "rate=1.0..2.0", "--num", "2", "-p", "steps=8", "--metric", "value", "--mode", "min"),
+        *("--parallel", "1"),
     ]
 
-    def states() -> dict[str, str]:
-        code, out, err = shell.finish(shell.raydist("list", "--study", "s", "--json", "--storage", uri))
-        assert code == 0, err
-        return {run["run"]: run["state"] for run in json.loads(out)["runs"]}
+    def state(run: str) -> str | None:
+        storage = open_run(s3_uri, run=run)
+        return read_record(storage).state.name if storage.exists(storage.record) else None
 
-    try:
+    with opened_shell(tmp_path) as shell:
         process = shell.raydist(*command)
-        wait_until(lambda: states().get("s-00001") == "RUNNING", timeout_s=300)
+        wait_until(lambda: state("s-00001") == "RUNNING", timeout_s=300)
         process.send_signal(signal.SIGINT)
         code, _, err = shell.finish(process)
         assert code == 130, err
-        assert states()["s-00000"] == "SUCCEEDED"
-        code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
-        assert code == 0, err
-        study = json.loads(out)
-        assert [(trial["run"], trial["value"]) for trial in study["trials"]] == [
-            ("s-00001", 16.0),
-            ("s-00000", 8.0),
-        ]
-        assert study["best"] == "s-00001"
-        assert states() == {"s-00000": "SUCCEEDED", "s-00001": "SUCCEEDED"}
+        assert state("s-00000") == "SUCCEEDED"
+        found = []
+        for _ in range(2):
+            code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
+            assert code == 0, err
+            trials = json.loads(out)["trials"]
+            found.append([(one["run"], one["state"], one["params"], one["value"]) for one in trials])
+            storage = Storage.open(s3_uri)
+            for name in storage.list_names(".studies/s"):
+                if name.startswith("experiment_state-"):
+                    key = f".studies/s/{name}"
+                    storage.write_bytes(key, storage.read_bytes(key)[:100])
+        assert found[0] == found[1]
+        assert {(run, state) for run, state, _, _ in found[0]} == {
+            ("s-00000", "SUCCEEDED"),
+            ("s-00001", "SUCCEEDED"),
+        }
+        # The values only grow, so that the best is the first and not the last.
+        assert {value / params["rate"] for _, _, params, value in found[0]} == {1.0}
         wait_until(lambda: not shell.living(), timeout_s=60)
-    finally:
-        shell.end()
 
 
 LEFT_IN_RAY = """
@@ -491,46 +538,37 @@ print("left" + json.dumps([groups, taken]))
 def test_search_on_a_ray_that_stays_gives_back_all_that_it_had(
     running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
-    (tmp_path / "paced.py").write_text(PACED)
-    shell = Shell(tmp_path, **running_ray.environ)
     command = [
         *("search", "paced.py", "--address", running_ray.address, "--study", "s"),
-        *("-p", "rate=1,2,3,4", "--metric", "value", "--mode", "max", "--scheduler", "asha"),
-        *("--parallel", "2", "--storage", str(shell.storage)),
+        *("-p", "rate=nan,2,3", "--metric", "value", "--mode", "max", "--scheduler", "asha", "--grace", "2"),
+        *("--parallel", "2"),
     ]
 
-    def is_free() -> bool:
+    def is_free(shell: Shell) -> bool:
         code, out, err = shell.finish(shell.start(sys.executable, "-c", LEFT_IN_RAY, running_ray.address))
         assert code == 0, err
         return bool(json.loads(out.partition("left")[2]) == [[], 0])
 
-    def is_running() -> bool:
-        return list(shell.states().values()).count("RUNNING") == 2
-
-    try:
+    with opened_shell(tmp_path, **running_ray.environ) as shell:
         process = shell.raydist(*command)
-        wait_until(is_running, timeout_s=300)
+        wait_until(lambda: list(shell.states().values()).count("RUNNING") == 2, timeout_s=300)
         refused, _, err = shell.finish(shell.raydist(*command, "--resume"))
         assert refused == 2
         assert "study 's' is searched by process " in err
-        process.send_signal(signal.SIGINT)
-        assert shell.finish(process)[0] == 130
-        wait_until(is_free, timeout_s=60)
-
-        process = shell.raydist(*command, "--resume")
-        wait_until(is_running, timeout_s=300)
         (driver,) = drivers_of(process.pid)
         os.kill(driver, signal.SIGKILL)
         assert shell.finish(process)[0] == 3
-        wait_until(is_free, timeout_s=60)
+        wait_until(lambda: is_free(shell), timeout_s=60)
 
         code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
         assert code == 0, err
-        assert {one["state"] for one in json.loads(out)["trials"]} <= {"SUCCEEDED", "CANCELLED"}
-        wait_until(is_free, timeout_s=60)
+        trials = {trial["run"]: trial for trial in json.loads(out)["trials"]}
+        assert {one["state"] for one in trials.values()} <= {"SUCCEEDED", "CANCELLED"}
+        diverged = trials["s-00000"]
+        assert [diverged["state"], diverged["stopped_early"]] == ["CANCELLED", True]
+        assert 2 <= diverged["steps"] < 12
+        wait_until(lambda: is_free(shell), timeout_s=60)
         nothing_is_left(shell, wait_until)
-    finally:
-        shell.end()
 
 
 def drivers_of(supervisor: int) -> list[int]:
@@ -564,89 +602,6 @@ def test_search_whose_driver_is_killed_leaves_nothing_and_can_be_resumed(
         (rate, 12 * rate, "SUCCEEDED") for rate in (4.0, 3.0, 2.0, 1.0)
     ]
     nothing_is_left(shell, wait_until)
-
-
-PBT = """
-import json
-import sys
-
-import ray
-from ray import tune
-from ray.tune.schedulers import PopulationBasedTraining
-
-import raydist
-
-ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-scheduler = PopulationBasedTraining(
-    time_attr="training_iteration",
-    perturbation_interval=2,
-    quantile_fraction=0.5,
-    hyperparam_mutations={"learning_rate": [0.3, 0.4]},
-)
-tuner = tune.Tuner(
-    raydist.tune.trainable(
-        "digits.py", study="pbt", storage=sys.argv[1], params={"pause_s": 1.0}, keep="all"
-    ),
-    param_space={"learning_rate": tune.grid_search([1e-6, 0.5])},
-    tune_config=tune.TuneConfig(metric="val_accuracy", mode="max", scheduler=scheduler, reuse_actors=True),
-    run_config=tune.RunConfig(storage_path=sys.argv[1] + "/tune", verbose=0),
-)
-grid = tuner.fit()
-assert not grid.errors, grid.errors
-rows = [json.loads(one.metrics_dataframe.to_json(orient="records")) for one in grid]
-told = [{"config": one.config, "rows": found} for one, found in zip(grid, rows)]
-ray.shutdown()
-print("told" + json.dumps(told))
-"""
-
-
-def test_trial_that_exploits_another_continues_from_its_checkpoint_with_params_of_its_own(
-    shell: Shell, wait_until: WaitUntil
-) -> None:
-    (shell.folder / "pbt.py").write_text(PBT)
-    code, out, err = shell.finish(shell.start(sys.executable, "pbt.py", str(shell.storage)))
-    assert code == 0, err
-    poor, good = json.loads(out.partition("told")[2])
-    nothing_is_left(shell, wait_until)
-    assert good["config"]["learning_rate"] == 0.5
-    assert poor["config"]["learning_rate"] in (0.3, 0.4)
-    # With the other one's weights it is at once where that one is, and its own rate holds.
-    exploited = next(row for row in poor["rows"] if row["config/learning_rate"] > 0.2)
-    assert exploited["epoch"] >= 3
-    assert exploited["val_accuracy"] > 0.7
-    run, _ = runs_of_tuner(shell, "pbt")
-    folders = sorted((shell.storage / run / "checkpoints").glob("step-96-*"))
-    index = json.loads((folders[-1] / "variables.json").read_text())
-    (rate,) = [entry["key"] for entry in index if "learning_rate" in entry["name"]]
-    with np.load(folders[-1] / "variables.npz") as arrays:
-        assert arrays[rate] == pytest.approx(poor["config"]["learning_rate"])
-    record = record_of(shell.storage, run)
-    assert [record["state"], record["steps"], record["spec"]["study"]] == ["SUCCEEDED", 96, "pbt"]
-    assert record["attempts"] >= 2
-    # The weights were copied bit by bit, and what was trained since is what a run of its own makes of them.
-    store = CheckpointStore(open_run(str(shell.storage), run=run))
-    copied = next(one for one in store.committed() if "inherited_from" in one.info)
-    arrays_of = [Path(uri) / "variables.npz" for uri in (copied.uri, copied.info["inherited_from"])]
-    assert arrays_of[0].read_bytes() == arrays_of[1].read_bytes()
-    inherit(copied.info["inherited_from"], run=open_run(str(shell.storage), run="alone"))
-    rate = poor["config"]["learning_rate"]
-    code, _, err = shell.finish(shell.start(sys.executable, "-c", CONTINUED_ALONE, str(rate)))
-    assert code == 0, err
-    assert record_of(shell.storage, "alone")["steps"] == 96
-    assert digest_of_weights(shell.storage, "alone") == digest_of_weights(shell.storage, run)
-
-
-CONTINUED_ALONE = """
-import sys
-
-import ray
-import raydist
-
-ray.init(address="local", num_cpus=2, log_to_driver=False, logging_level="ERROR")
-params = {"learning_rate": float(sys.argv[1]), "pause_s": 0.0}
-raydist.run("digits.py", name="alone", params=params, resume=True)
-ray.shutdown()
-"""
 
 
 KILLED = """
@@ -686,86 +641,28 @@ def test_tuner_that_is_killed_leaves_no_task_and_no_run_that_seems_to_run(
     assert f"`raydist resume {name}" in record_of(shell.storage, name)["error"]["message"]
 
 
-FAILING = """
-import sys
-
-import ray
-from ray import tune
-
-import raydist
-
-ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-
-
-def train(ctx):
-    if ctx.params["rate"] > 1:
-        raise ValueError("no such rate")
-    ctx.report({"value": 1.0}, step=1)
-
-
-tuner = tune.Tuner(
-    raydist.tune.trainable(train, storage=sys.argv[1], workers=1, max_failures=0),
-    param_space={"rate": tune.grid_search([1.0, 2.0])},
-    run_config=tune.RunConfig(storage_path=sys.argv[1] + "/tune", verbose=0),
-)
-good, bad = tuner.fit()
-assert good.error is None, good.error
-assert good.metrics["value"] == 1.0
-print("told" + str(bad.error).strip())
-ray.shutdown()
-"""
-
-
-def test_trial_that_fails_ends_with_the_root_cause(shell: Shell, wait_until: WaitUntil) -> None:
-    (shell.folder / "failing.py").write_text(FAILING)
-    code, out, err = shell.finish(shell.start(sys.executable, "failing.py", str(shell.storage)))
-    assert code == 0, err
-    told = out.partition("told")[2].strip().splitlines()
-    assert told[-1] == "raydist.errors.TaskFailedError: worker/0 failed (attempt 0): ValueError: no such rate"
-    assert sum(line.startswith("  File ") for line in told) <= 3  # of Tune's call of the trial alone
-    nothing_is_left(shell, wait_until)
-
-
-def test_seeds_of_one_job_have_a_mean_and_a_spread(shell: Shell, wait_until: WaitUntil) -> None:
-    command = ("search", "digits.py", "--address", "local", "--storage", str(shell.storage), "--seeds", "3")
-    code, out, err = shell.finish(shell.raydist(*command, "-p", "epochs=2", "--seed", "7", "--json"))
-    assert code == 0, err
-    study = json.loads(out)
+def test_seeds_of_one_job_have_a_mean_and_a_spread(raydist: Callable[..., Ended], tmp_path: Path) -> None:
+    (tmp_path / "digits.py").write_text(DIGITS)
+    found = raydist("search", "digits.py", "--seeds", "3", "-p", "epochs=2", "--seed", "7", "--json")
+    assert found.code == 0, found.err
+    study = found.json
     assert [trial["seed"] for trial in study["trials"]] == [7, 8, 9]
     losses = [trial["metrics"]["loss"] for trial in study["trials"]]
     assert len(set(losses)) == 3
     spread = next(one for one in study["spreads"] if one["metric"] == "loss")
     assert [spread["num_trials"], spread["mean"]] == [3, pytest.approx(sum(losses) / 3)]
     assert [spread["lowest"], spread["highest"]] == [min(losses), max(losses)]
-    assert record_of(shell.storage, study["trials"][1]["run"])["spec"]["seed"] == 8
-    nothing_is_left(shell, wait_until)
+    assert status_of(tmp_path, study["trials"][1]["run"])["spec"]["seed"] == 8
 
 
-def test_trial_that_diverges_is_stopped_by_asha(shell: Shell, wait_until: WaitUntil) -> None:
-    command = [
-        *("search", "paced.py", "--address", "local", "--study", "s", "--storage", str(shell.storage)),
-        *("-p", "rate=nan,1.0", "--metric", "value", "--mode", "max", "--scheduler", "asha"),
-        *("--grace", "2", "--json"),
-    ]
-    code, out, err = shell.finish(shell.raydist(*command))
-    assert code == 0, err
-    whole, diverged = json.loads(out)["trials"]
-    assert [whole["run"], whole["state"], whole["value"]] == ["s-00001", "SUCCEEDED", 12.0]
-    assert [diverged["run"], diverged["state"]] == ["s-00000", "CANCELLED"]
-    assert [diverged["stopped_early"], whole["stopped_early"]] == [True, False]
-    assert 2 <= diverged["steps"] < 12
-    nothing_is_left(shell, wait_until)
-
-
-def test_metric_that_no_trial_reports_ends_the_search(shell: Shell, wait_until: WaitUntil) -> None:
-    command = ("search", "paced.py", "--address", "local", "--storage", str(shell.storage), "--mode", "max")
-    asked = ("-p", "rate=1,2,3,4", "-p", "steps=3", "--metric", "valeu", "--parallel", "1")
-    code, _, err = shell.finish(shell.raydist(*command, *asked))
-    assert code == 2, err
-    assert "raydist: metric is 'valeu', which the job does not report; did you mean value?" in err
-    assert "Traceback" not in err
-    nothing_is_left(shell, wait_until)
-    assert len(shell.states()) <= 2
+def test_metric_that_no_trial_reports_ends_the_search(raydist: Callable[..., Ended], tmp_path: Path) -> None:
+    (tmp_path / "paced.py").write_text(PACED)
+    command = ("search", "paced.py", "-p", "rate=1,2,3,4", "-p", "steps=3", "--parallel", "1")
+    found = raydist(*command, "--metric", "valeu", "--mode", "max")
+    assert found.code == 2, found.err
+    assert "raydist: metric is 'valeu', which the job does not report; did you mean value?" in found.err
+    assert "Traceback" not in found.err
+    assert len(list((tmp_path / "raydist_runs").glob("*/run.json"))) <= 2
 
 
 def test_search_whose_storage_is_full_says_so_and_goes_on_once_there_is_room(

@@ -145,12 +145,29 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.slow("first_byte_flipped", "last_byte_flipped", "cut_to_nothing", "cut_in_half", "one_byte_more")
-@pytest.mark.parametrize("name", sorted(FILES))
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES)
+def test_damage_of_each_kind_is_told(
+    local_storage: RunStorage, tmp_path: Path, damage: Damage, reason: str
+) -> None:
+    check_damage(local_storage, tmp_path, "weights.npz", damage, reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "reason"),
+    [
+        ("optimizer.npz", _flip_a_byte, CHECKSUM),
+        (STATE_FILE, _truncate, SIZE),
+        ("weights.npz", _remove, "is missing"),
+    ],
+    ids=["flipped", "truncated", "missing"],
+)
 def test_damaged_file_is_named_and_the_one_before_is_restored(
     storage: RunStorage, tmp_path: Path, name: str, damage: Damage, reason: str
 ) -> None:
+    check_damage(storage, tmp_path, name, damage, reason)
+
+
+def check_damage(storage: RunStorage, tmp_path: Path, name: str, damage: Damage, reason: str) -> None:
     store = CheckpointStore(storage)
     for step in (10, 20):
         store.commit(step=step, attempt=0, files=FILES, info={"step": step})

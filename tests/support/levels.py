@@ -22,7 +22,7 @@ NEEDS = {
     "browser": ("tests.support.browser", "browser"),
     "hosts": ("tests.support.netns", "tests.support.hosts"),
     "processes": ("tests.support.processes",),
-    "ray": ("tests.support.ray_heads", "running_ray", "shared_ray", "ray_cluster"),
+    "ray": ("tests.support.ray_heads", "running_ray", "gpu_ray", "shared_ray", "ray_cluster"),
     "s3": ("tests.support.object_store", "s3_endpoint"),
     "slurm": ("tests.support.slurm",),
 }

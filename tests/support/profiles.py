@@ -39,6 +39,13 @@ def steps_of(storage: RunStorage, task: TaskId) -> list[int]:
     return sorted(stats["step_num"] for stats in events_of(storage, task).get("train", []))
 
 
+def check_profile(storage: RunStorage, task: str, *, steps: int, first_step: int | None = None) -> None:
+    marks = steps_of(storage, TaskId.parse(task))
+    assert marks == list(range(marks[0], marks[0] + steps))
+    assert first_step in (None, marks[0])
+    assert any("MatMul" in name for name in events_of(storage, TaskId.parse(task)))
+
+
 def fit(ctx: Any, *, keras: str, profiled_steps: int) -> dict[str, Any]:
     """Trains for 24 steps, and has some of them profiled in each task that trains, unless it is 0."""
     import tensorflow as tf

@@ -35,20 +35,28 @@ main.main()
 MAIN = "from raydist.cli import main; main.main()"
 
 
-def name_of(arguments: list[str]) -> str:
-    return "-".join(word.strip("-") for word in arguments[:1] + arguments[2:])
+def case(arguments: list[str], *, is_slow: bool = True) -> Any:
+    name = "-".join(word.strip("-") for word in arguments[:1] + arguments[2:])
+    return pytest.param(arguments, id=name, marks=pytest.mark.slow if is_slow else ())
 
 
-COMMANDS = [
-    ["status", "digits-1"],
+# Each of them writes in another way.
+QUICK = [
+    case(one, is_slow=False)
+    for one in (
+        ["status", "digits-1"],
+        ["logs", "digits-1", "--json"],
+        ["metrics", "digits-1", "--format", "csv"],
+        ["--help"],
+    )
+]
+OTHERS = [
     ["status", "digits-1", "--json"],
     ["list"],
     ["list", "--json"],
     ["logs", "digits-1"],
     ["logs", "digits-1", "--task", "worker/0", "-f"],
-    ["logs", "digits-1", "--json"],
     ["metrics", "digits-1"],
-    ["metrics", "digits-1", "--format", "csv"],
     ["metrics", "digits-1", "--json"],
     ["metrics", "digits-1", "--plot"],
     ["status", "digits-1", "--checkpoints"],
@@ -56,19 +64,8 @@ COMMANDS = [
     ["stop", "digits-1"],
     ["plan", "job.py:train", "--address", "local"],
     ["plan", "job.py:train", "--address", "local", "--json"],
-    ["--help"],
     ["--version"],
     ["submit", "--help"],
-]
-# Each of them writes in another way; the others are left to the slow tests.
-QUICK = (
-    ["status", "digits-1"],
-    ["logs", "digits-1", "--json"],
-    ["metrics", "digits-1", "--format", "csv"],
-    ["--help"],
-)
-CASES = [
-    pytest.param(one, id=name_of(one), marks=() if one in QUICK else pytest.mark.slow) for one in COMMANDS
 ]
 FULL = "stdout cannot be written: No space left on device"
 
@@ -90,23 +87,20 @@ def shell(redirection: str, arguments: list[str], *, code: str = MAIN) -> subpro
     )
 
 
-@pytest.mark.slow("closed")
-@pytest.mark.parametrize("arguments", CASES)
-@pytest.mark.parametrize(
-    ("redirection", "sentence"),
-    [pytest.param("> /dev/full", FULL, id="full"), pytest.param(">&-", "stdout is closed", id="closed")],
-)
-def test_stdout_that_takes_nothing_is_one_sentence(
-    arguments: list[str], redirection: str, sentence: str
-) -> None:
-    done = shell(redirection, arguments)
+@pytest.mark.parametrize("arguments", [*QUICK, *map(case, OTHERS)])
+def test_stdout_that_is_full_is_one_sentence(arguments: list[str]) -> None:
+    done = shell("> /dev/full", arguments)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"raydist: {sentence}")
+    assert done.stderr.startswith(f"raydist: {FULL}")
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", CASES)
-def test_pipe_that_is_read_no_further_is_no_error(arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", QUICK)
+def test_stdout_that_is_closed_is_one_sentence_and_read_no_further_no_error(arguments: list[str]) -> None:
+    done = shell(">&-", arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("raydist: stdout is closed")
+    assert done.stderr.count("\n") == 1
     done = shell("| head -c 0", arguments)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -122,9 +116,16 @@ def test_first_line_of_a_long_table_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("redirection", ["2>&-", "2> /dev/full", "<&-", "<&- 2>&-"])
-@pytest.mark.parametrize("arguments", CASES[:3])
-def test_other_streams_do_not_matter(arguments: list[str], redirection: str) -> None:
+@pytest.mark.parametrize(
+    ("redirection", "arguments"),
+    [
+        ("2>&-", ["status", "digits-1"]),
+        ("2> /dev/full", ["status", "digits-1", "--json"]),
+        ("<&-", ["list"]),
+        ("<&- 2>&-", ["list", "--json"]),
+    ],
+)
+def test_other_streams_do_not_matter(redirection: str, arguments: list[str]) -> None:
     done = shell(redirection, arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == shell("", arguments).stdout != ""
