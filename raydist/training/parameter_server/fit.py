@@ -31,7 +31,7 @@ from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import Feed
 from raydist.training.replicas import step_logs
 from raydist.training.reporting.logs import floats
-from raydist.training.stepping.callbacks import CallbackCalls
+from raydist.training.stepping.callbacks import CallbackCalls, prepared
 from raydist.training.stepping.packing import hooks_of_test_batches, watches_batches
 from raydist.training.trainers import fit_data
 from raydist.training.trainers.base import FitRequest, TaskRun
@@ -60,7 +60,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     adapter.build(model, feed.element_spec)
     calls = CallbackCalls(
         model,
-        [before, *callbacks, after],
+        prepared([before, *callbacks, after], base, run.strategy),
         history=adapter.library.callbacks.History(),
         params={"epochs": epochs, "steps": steps_per_epoch, "verbose": 2},
     )
