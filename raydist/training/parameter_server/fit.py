@@ -1,9 +1,9 @@
 """ctx.fit under ParameterServerStrategy, for both Kerases: the chief schedules, the workers train.
 
-Keras 3 has no `fit` for it (tensorflow-notes.md#keras-3-under-parameterserverstrategy), and
-tf_keras's takes one closure per `steps_per_execution` and keeps metrics on the ps. Here closures hold
-as many steps as fill half a second, and metrics travel with their results, so that each step of the
-budget is counted once (closures.py, returned_values.py).
+Keras 3 has no `fit` for it (tensorflow-notes.md#keras-3-under-parameterserverstrategy), so that of its models
+comes here, and tf_keras's takes one closure per `steps_per_execution` and keeps metrics on the ps. Here
+closures hold as many steps as fill half a second, and metrics travel with their results, so that each step of
+the budget is counted once (closures.py, returned_values.py).
 """
 
 from __future__ import annotations
