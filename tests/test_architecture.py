@@ -253,6 +253,7 @@ PUBLIC = [
     "RaydistError",
     "RetryableError",
     "RunCancelledError",
+    "RunTimeoutError",
     "RunHandle",
     "RunResult",
     "RunState",
