@@ -26,7 +26,7 @@ def train(ctx: raydist.TrainContext):
     params, batch_size = ctx.params, ctx.params["batch_size"]
     (train_x, train_y), (test_x, test_y) = load_images(ctx)
 
-    def make_dataset():  # a function, because under parameter_server each worker makes its own
+    def make_dataset():  # under parameter_server each worker makes its own
         data = tf.data.Dataset.from_tensor_slices((train_x, train_y)).shuffle(len(train_y), seed=1)
         return data.batch(batch_size, drop_remainder=True)
 

@@ -14,6 +14,7 @@ RaydistError
 └── TrainingError          exit code 1: the run failed while training
     ├── TaskFailedError    a task raised or died; names the first, lists the collateral
     ├── NonFiniteError     a reported value became NaN or infinite, with stop_on_nan; no other attempt follows
+    ├── RunTimeoutError    exit code 124: the run did not end within its time limit
     ├── RunCancelledError  exit code 130: the run was stopped
     ├── FinalError         raised by your code: no other attempt follows
     └── RetryableError     raised by your code: another attempt follows, within max_failures
@@ -37,6 +38,7 @@ __all__ = [
     "RaydistError",
     "RetryableError",
     "RunCancelledError",
+    "RunTimeoutError",
     "SpecError",
     "StartTimeoutError",
     "StorageError",
@@ -142,8 +144,7 @@ class UnsupportedError(MistakeError):
 
     Example:
         ctx.fit(model, dataset, epochs=3)
-        # UnsupportedError under parameter_server, which needs batches of raydist.data or a function that
-        # returns a dataset
+        # UnsupportedError under parameter_server if the dataset runs Python, which is in the chief alone
     """
 
 
@@ -247,6 +248,19 @@ class RunCancelledError(TrainingError):
     """
 
     exit_code = 130
+
+
+class RunTimeoutError(TrainingError):
+    """The run did not end within `timeout`. What was trained is saved first.
+
+    Example:
+        try:
+            raydist.run("jobs/cifar.py", name="cifar", timeout="8h")
+        except raydist.RunTimeoutError as error:
+            raydist.run("jobs/cifar.py", name="cifar", resume=True)
+    """
+
+    exit_code = 124
 
 
 class FinalError(TrainingError):

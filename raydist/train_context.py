@@ -159,7 +159,7 @@ class TrainContext(Protocol):
         Every task calls it. `data` are as `train_data` of `fit`; arrays are `(x, y)` or
         `(x, y, sample_weight)`, or `x` with `y` and `sample_weight` beside it, as Keras takes them. A
         `PyDataset` is read in order, and a generator until it ends. Under parameter_server `data` are arrays,
-        batches of raydist.data, or a function that returns a `tf.data.Dataset`.
+        batches of raydist.data, a `tf.data.Dataset`, or a function that returns one.
 
         Args:
           batch_size: Of arrays: examples of a global batch, 32 by default.

@@ -81,7 +81,7 @@ ROOMS: dict[str, set[str]] = {
     "training.keras_patches.keras3": {
         *("errors", "known_versions", "training.tf_private", "training.cluster", "training.user_code"),
         *("training.replicas", "training.checks", "training.input", "training.stepping"),
-        *("training.checkpointing", "training.keras_patches.replacement"),
+        *("training.checkpointing", "training.keras_patches.replacement", "train_context"),
     },
     "training.keras_patches.tf_keras": {
         *("errors", "training.tf_private", "training.cluster", "training.user_code", "training.replicas"),
@@ -253,6 +253,7 @@ PUBLIC = [
     "RaydistError",
     "RetryableError",
     "RunCancelledError",
+    "RunTimeoutError",
     "RunHandle",
     "RunResult",
     "RunState",

@@ -10,7 +10,7 @@ from typing import Any
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import BEFORE_SERVICE, FailureKind, TaskFailure, TaskState, TaskStatus
-from raydist.spec.job import Strategy
+from raydist.spec.job import Strategy, Success
 from raydist.spec.tasks import TaskId, TaskType
 
 # How many tasks of a type are in a state.
@@ -301,7 +301,9 @@ def has_succeeded(strategy: Strategy, counts: Counts) -> bool:
     )
 
 
-def servers(strategy: Strategy, tasks: Iterable[TaskId], *, is_script: bool = False) -> tuple[TaskId, ...]:
+def servers(
+    strategy: Strategy, tasks: Iterable[TaskId], *, is_script: bool = False, success: Success = Success.ALL
+) -> tuple[TaskId, ...]:
     """Returns those of `tasks` that are not needed once the chief has returned, however they end.
 
     A data worker is none of them: other workers may still read from it. The evaluator of a script is one:
@@ -310,7 +312,11 @@ def servers(strategy: Strategy, tasks: Iterable[TaskId], *, is_script: bool = Fa
     serving = _serving(strategy)
     if serving and is_script:
         serving = (*serving, TaskType.EVALUATOR)
-    return tuple(task for task in tasks if task.task_type in serving)
+    tasks = tuple(tasks)
+    found = [task for task in tasks if task.task_type in serving]
+    if success is Success.CHIEF and not serving:
+        found = [task for task in tasks if task.task_type is TaskType.WORKER and task.index > 0]
+    return tuple(found)
 
 
 def _serving(strategy: Strategy) -> tuple[TaskType, ...]:

@@ -33,6 +33,7 @@ from raydist.controller.revival import Reached, Revival
 from raydist.controller.root_cause import (
     RootCause,
     find_root_cause,
+    in_order,
     is_decisive,
     kind_of,
     standstill_cause,
@@ -40,8 +41,8 @@ from raydist.controller.root_cause import (
 from raydist.controller.task_group import GroupUpdate
 from raydist.controller.unequal_calls import unequal_calls
 from raydist.controller.watchdog import Watchdog
-from raydist.errors import ClusterError, RaydistError, TaskFailedError, TrainingError
-from raydist.outcome.result import RunError
+from raydist.errors import ClusterError, RaydistError, RunTimeoutError, TaskFailedError
+from raydist.outcome.result import RankFailure, RunError
 from raydist.outcome.status import (
     AttemptEnd,
     Command,
@@ -99,7 +100,10 @@ class RunMachine:
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
         self._memory = MemoryWatch()
         self._saving: Saving | None = None
+        self._last_saving: Saving | None = None  # once the run's time is over
         self._awaits_stacks = self._is_state_doubted = False
+        self._cause: RootCause | None = None  # of the end of the attempt that ended last
+        self._failures: list[TaskFailure] = []  # of that attempt
         self._room = 0  # for so many workers, as far as is known
         # The incarnation of the evaluator that has got FINISH, since training is done.
         self._finishing_incarnation: int | None = None
@@ -112,6 +116,14 @@ class RunMachine:
         machine.notes = revival.notes
         machine._lost = dataclasses.replace(machine._lost, ends=revival.history)
         return machine
+
+    @property
+    def failures(self) -> tuple[RankFailure, ...]:
+        """How the tasks failed in the attempt that has ended the run, the first cause first."""
+        if self.error is None or self.error.task is None or self._cause is None:
+            return ()
+        found = in_order(self._cause, self._failures)
+        return tuple(RankFailure(task=one.task, type=one.error_type, message=one.message) for one in found)
 
     @property
     def history(self) -> tuple[AttemptEnd, ...]:
@@ -159,7 +171,7 @@ class RunMachine:
             case RunState.STARTING, DeadlinePassed(Deadline.START):
                 return self._pass_start_deadline()
             case RunState.STARTING | RunState.RUNNING, DeadlinePassed(Deadline.RUN):
-                return self._fail(RunError.from_exception(self._timeout_error(), attempt=self.attempt.number))
+                return self._pass_run_deadline()
             case RunState.STARTING | RunState.RUNNING, DeadlinePassed(Deadline.SAVE):
                 return self._give_up_saving()
             case RunState.STARTING | RunState.RUNNING, DeadlinePassed(Deadline.STACKS):
@@ -224,6 +236,8 @@ class RunMachine:
         if self._watchdog.is_stalled and self.state is RunState.RUNNING:
             return self._look_into_stall()
         self._awaits_stacks = False
+        if self._last_saving is not None:
+            return self._stop(RunState.FAILED) if self._has_saved(self._last_saving) else []
         planned = self._plan_restart()
         return planned if self._next is not None else [*replacements, *self._finish_evaluator(), *planned]
 
@@ -250,7 +264,8 @@ class RunMachine:
         self.pace.take(news)
         if self._is_trained and not was_trained:
             is_script = self.plan.job.entry_point.is_script
-            self.attempt.dismiss(servers(self.plan.strategy, self.plan.tasks, is_script=is_script))
+            strategy, tasks, success = self.plan.strategy, self.plan.tasks, self.plan.job.success
+            self.attempt.dismiss(servers(strategy, tasks, is_script=is_script, success=success))
         return news
 
     def _look_at_memory(self, news: Sequence[TaskStatus], now_s: float) -> None:
@@ -314,11 +329,17 @@ class RunMachine:
             return [SendCommand(Command.SAVE, (self.chief,)), Await(Deadline.SAVE)]
         return self._restart(cause) if self._saving.is_done(chief) else []
 
+    def _has_saved(self, saving: Saving) -> bool:
+        chief = self.attempt.statuses.get(self.chief)
+        return chief is not None and saving.is_done(chief)
+
     def _restart_cause(self) -> Cause | None:
         plan = self.plan
         return wanted(self.attempt, strategy=plan.strategy, num_workers=plan.num_workers, room=self._room)
 
     def _give_up_saving(self) -> list[Action]:
+        if self._last_saving is not None:
+            return self._stop(RunState.FAILED)
         cause = self._restart_cause()
         if self._saving is None or cause is None:
             return []
@@ -360,9 +381,18 @@ class RunMachine:
             return self._lose_group(root_cause.unplaced_error(self.plan, self.attempt))
         return self._judge(root_cause.unready_cause(self.plan, self.attempt))
 
+    def _pass_run_deadline(self) -> list[Action]:
+        """Ends the run, once the chief has saved what it has trained."""
+        chief = self.attempt.statuses.get(self.chief)
+        if chief is None or chief.state is not TaskState.RUNNING or chief.first_step_at_s is None:
+            return self._fail(self._timeout_error())
+        self._last_saving = Saving(checkpoint_before=chief.checkpoint)
+        return [SendCommand(Command.SAVE_LAST, (self.chief,)), Await(Deadline.SAVE)]
+
     def _judge(self, cause: RootCause) -> list[Action]:
         # After an exception of the user's, a checkpoint is what has proved to be good for a while.
         self._is_state_doubted = cause.failure.kind is FailureKind.USER
+        self._cause, self._failures = cause, list(self.attempt.failures)
         self._lost, following = self._lost.with_cause(cause, self.attempt, at_s=self._news_at_s)
         return self._follow(following)
 
@@ -399,6 +429,8 @@ class RunMachine:
         return self._stop(RunState.CANCELLED)
 
     def _stop(self, following: RunState) -> list[Action]:
+        if self._last_saving is not None and following in (RunState.STARTING, RunState.FAILED):
+            self.error, following = self._timeout_error(), RunState.FAILED
         self.state = RunState.STOPPING
         self._next = following
         # What is on a host that is about to be taken away is of no use to another attempt.
@@ -410,6 +442,9 @@ class RunMachine:
     def _take_last_news(self, stopped: GroupStopped) -> None:
         # Why the attempt ended is known already: a task that fails as it is stopped changes nothing.
         statuses = tuple(status for status in stopped.statuses if status.failure is None)
+        # But one that has raised meanwhile is told; the others are ended by this stop.
+        late = (status.failure for status in stopped.statuses if status.failure is not None)
+        self._failures += [one for one in late if one.kind is not FailureKind.LOST]
         self.attempt.take(GroupUpdate(statuses=statuses))
         self._update_reached(stopped.statuses)
         if stopped.checkpoint is not None:
@@ -457,11 +492,13 @@ class RunMachine:
             self.error = RunError.from_exception(error, attempt=self.attempt.number)
         return []
 
-    def _timeout_error(self) -> TrainingError:
-        return TrainingError(
-            f"the run did not end within {self.plan.job.timeout:g} s (--timeout); "
-            f"it was at step {self.reached.steps}"
+    def _timeout_error(self) -> RunError:
+        saved = self._last_saving is not None and self._has_saved(self._last_saving)
+        error = RunTimeoutError(
+            f"the run did not end within {self.plan.job.timeout:g} s (--timeout); it was at step "
+            f"{self.reached.steps}{', which is saved: raydist resume continues there' if saved else ''}"
         )
+        return RunError.from_exception(error, attempt=self.attempt.number)
 
 
 def _is_death(failure: TaskFailure) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from raydist.controller.attempt import Attempt
 from raydist.controller.machine import RunMachine
-from raydist.outcome.result import RunProgress, RunResult, TaskRecord
+from raydist.outcome.result import RunError, RunProgress, RunResult, TaskRecord
 from raydist.outcome.status import RunState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.stragglers.step_times import StepTimes
@@ -51,10 +52,14 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
         storage=places.storage,
         tasks=tuple(_task_record(task, attempt, times.get(task), step) for task in attempt.tasks),
         stragglers=machine.pace.stragglers,
-        error=machine.error and machine.error.with_log(places.task_logs),
+        error=None if machine.error is None else _error(machine, machine.error, places),
         notes=_notes(machine),
         timings={name: timings.get(name) for name in TIMING_NAMES},
     )
+
+
+def _error(machine: RunMachine, error: RunError, places: RunPlaces) -> RunError:
+    return dataclasses.replace(error.with_log(places.task_logs), failures=machine.failures)
 
 
 def _value(machine: RunMachine) -> Any:

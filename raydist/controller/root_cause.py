@@ -107,6 +107,13 @@ def find_root_cause(attempt: Attempt) -> RootCause:
     return RootCause(failure=first, collateral=attempt.unfinished_besides(first.task))
 
 
+def in_order(cause: RootCause, failures: Iterable[TaskFailure]) -> tuple[TaskFailure, ...]:
+    """Returns the cause of an attempt's end, and how other tasks failed, those that explain more first."""
+    others = {one.task: one for one in failures if one.task != cause.failure.task}
+    ranked = sorted(others.values(), key=lambda one: (_RANKS[kind_of(one)], one.at_s))
+    return (cause.failure, *ranked)
+
+
 def is_decisive(failure: TaskFailure) -> bool:
     """Whether `failure` explains itself, so that further failures would add nothing."""
     return kind_of(failure) not in (FailureKind.COLLATERAL, FailureKind.START)

@@ -102,7 +102,8 @@ class _Windows:
             self._begin([stretches[0].window for stretches in lanes.values()])
             if list(lanes) == [(first, end)]:
                 [stretches] = lanes.values()
-                self._copy(stretches, [array.reshape(-1, *array.shape[2:]) for array in arrays])
+                rows = num_steps * (end - first)  # not -1, which arrays of no values do not say
+                self._copy(stretches, [array.reshape(rows, *array.shape[2:]) for array in arrays])
                 return arrays
             parts = []
             for (lane_first, lane_end), stretches in lanes.items():

@@ -34,7 +34,7 @@ def _check_pid(pid: int) -> None:
 
 
 def _check_exit_code(code: int) -> None:
-    if code not in (1, 2, 3, 4, errors.RunCancelledError.exit_code):
+    if code not in (1, 2, 3, 4, errors.RunTimeoutError.exit_code, errors.RunCancelledError.exit_code):
         raise ValueError("raydist ends with no such exit code")
 
 
@@ -133,6 +133,19 @@ class Straggler:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankFailure:
+    """How one task of the last attempt failed.
+
+    Attributes:
+      type: Class name of its exception, or of what ended its process.
+    """
+
+    task: TaskId
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunError:
     """Why a run failed.
 
@@ -145,6 +158,7 @@ class RunError:
       exit_code: What the command line ends with; found by `type` when it is omitted.
       traceback: The user's Python traceback, to be printed once; None where there is none.
       log_end: The last lines of a dead process's log; None where there is none.
+      failures: How each task failed that did, the first cause first; what raydist stopped is not among them.
     """
 
     type: str
@@ -155,6 +169,7 @@ class RunError:
     exit_code: Annotated[int, _check_exit_code] = 0
     traceback: str | None = field(default=None, metadata=NOT_KEPT)
     log_end: str | None = field(default=None, metadata=NOT_KEPT)
+    failures: tuple[RankFailure, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.exit_code:
@@ -197,6 +212,9 @@ class RunError:
         error = self.raised_as(self.message, task=task, attempt=self.attempt, log=self.log)
         if self.log_end:
             errors.add_note(error, f"The end of its log:\n{self.log_end}")
+        for one in self.failures[1:]:
+            what = one.message.partition("\n")[0]
+            errors.add_note(error, f"{one.task} failed too: {one.type}: {what}")
         return error
 
 
@@ -301,7 +319,7 @@ class RunResult:
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with: 0, 1, 2, 3, 4 or 130."""
+        """What the command line ends with: 0, 1, 2, 3, 4, 124 or 130."""
         if self.state is RunState.CANCELLED:
             return errors.RunCancelledError.exit_code
         return 0 if self.error is None else self.error.exit_code

@@ -14,7 +14,7 @@ from raydist.planning.plan import Plan
 from raydist.planning.roles import make_roles
 from raydist.planning.strategy import Origins, check_communication, choose_strategy, without_unused
 from raydist.planning.threads import threads_per_worker
-from raydist.spec.job import NO_FACTS, JobSpec, KerasFlavour, SourceFacts, Strategy
+from raydist.spec.job import NO_FACTS, JobSpec, KerasFlavour, SourceFacts, Strategy, Success
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole, TaskType
 from raydist.spec.text import counted
@@ -238,6 +238,12 @@ def _without_effect(job: JobSpec, strategy: Strategy) -> list[str]:
     has_servers = strategy is Strategy.PARAMETER_SERVER
     if job.partitioner is not None and not has_servers:
         notes.append(f"partitioner {job.partitioner} has no effect: only parameter_server shards variables")
+    if job.success is Success.CHIEF:
+        notes.append(
+            "success chief: the run has succeeded once worker/0 returns, which ends the other workers"
+            if strategy is Strategy.MULTI_WORKER_MIRRORED
+            else f"success chief has no effect: under {strategy.value} no other task has to return"
+        )
     if job.sync_batchnorm and has_servers:
         notes.append(
             "sync_batchnorm has no effect: under parameter_server each worker trains on batches of its own, "

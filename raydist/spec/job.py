@@ -53,6 +53,13 @@ class RunOn(enum.Enum):
     ALL = "all"
 
 
+class Success(enum.Enum):
+    """Which tasks have to return before a run has succeeded; under parameter_server the chief alone."""
+
+    ALL = "all"
+    CHIEF = "chief"
+
+
 class CheckpointUnit(enum.Enum):
     STEPS = "steps"
     EPOCHS = "epochs"
@@ -253,6 +260,7 @@ class JobSpec:
       seed: Seed of Python, NumPy, TensorFlow and Keras, the same in each task.
       storage: Where runs are kept: a path or a URI.
       max_failures: Attempts that may be lost to failures before the run fails.
+      success: Which tasks that train have to return.
       timeout: Limit for the whole run in seconds; None sets none.
       start_timeout: Limit for an attempt's start in seconds.
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
@@ -317,6 +325,7 @@ class JobSpec:
     seed: int = _at_least(0, default=0)
     storage: str = "./raydist_runs"
     max_failures: int = _at_least(0, default=3)
+    success: Success = Success.ALL
     timeout: float | None = _time_limit(None)
     start_timeout: float = _time_limit(300.0)
     stall_timeout: float = _time_limit(600.0)

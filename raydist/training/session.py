@@ -128,6 +128,8 @@ def open_script(
     note = _patch(assignment)
     compute_in_fixed_order(assignment.job)
     _seed(assignment)
+    if assignment.strategy is Strategy.PARAMETER_SERVER and not assignment.is_chief:
+        SharedSources(assignment.parcels).serve()  # before the script starts its server
     with ExitStack() as stack:
 
         def built(strategy: tf.distribute.Strategy) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from raydist import api
+from raydist.entry.tfjob import convert, main as tfjob_main
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.quantities import parse_bytes, parse_duration
@@ -24,8 +26,9 @@ TYPES = {"Chief": "chief", "Worker": "worker", "PS": "ps", "Evaluator": "evaluat
 _OF_DETERMINED, *_BLOCKS = blocks(PAGE, "yaml")
 EXPERIMENT = yaml.safe_load(_OF_DETERMINED)
 PAIRS = [
-    pytest.param(yaml.safe_load(before), after, id=yaml.safe_load(before)["metadata"]["name"])
-    for before, after in zip(_BLOCKS[::2], _BLOCKS[1::2], strict=True)
+    pytest.param(manifest, config, id=f"{manifest['metadata']['name']}-{kind}")
+    for manifest, after in zip(map(yaml.safe_load, _BLOCKS[::2]), _BLOCKS[1::2], strict=True)
+    for kind, config in (("guide", after), ("converted", convert(manifest).text("job.yaml")))
 ]
 
 
@@ -76,6 +79,38 @@ def test_config_has_the_limits_of_the_tfjob(manifest: dict[str, Any], config: st
     assert job.max_failures == policy.get("backoffLimit", 0 if never else 3)
     seconds = policy.get("activeDeadlineSeconds")
     assert job.timeout == (None if seconds is None else parse_duration("timeout", seconds))
+
+
+def test_fields_without_a_counterpart_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = yaml.safe_load(_BLOCKS[0])
+    manifest["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = 60
+    manifest["spec"]["successPolicy"] = ""
+    pod = manifest["spec"]["tfReplicaSpecs"]["Worker"]["template"] = copy.deepcopy(
+        manifest["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+    )
+    pod["spec"]["tolerations"] = []
+    container = pod["spec"]["containers"][0]
+    container["args"] = ["--worker"]
+    container["resources"]["limits"]["cpu"] = "500m"
+    container["env"].append({"name": "TOKEN", "valueFrom": {}})
+    converted = convert(manifest)
+    assert converted.command == ["raydist", "submit", "main.py", "--name", "digits"]
+    assert converted.config["success"] == "chief"
+    assert [one.partition(":")[0] for one in converted.missing] == [
+        "spec.runPolicy.ttlSecondsAfterFinished",
+        "template.spec.containers[0].image",
+        "template.spec.tolerations",
+        "args of Worker",
+        "env of Worker",
+        "resources of Worker",
+    ]
+    path = tmp_path / "tfjob.yaml"
+    path.write_text(_BLOCKS[0])
+    assert tfjob_main([str(path)]) == 0
+    assert capsys.readouterr().out == convert(yaml.safe_load(_BLOCKS[0])).text("digits.yaml")
+    path.write_text("kind: Job\n")
+    assert tfjob_main([str(path)]) == 2
+    assert capsys.readouterr().err == f"error: {path}: its kind is Job; give a manifest of the kind TFJob\n"
 
 
 @pytest.mark.usefixtures("roomy")

@@ -212,7 +212,7 @@ def test_news_that_came_in_time_count_although_they_are_read_late() -> None:
 def test_run_timeout_counts_from_the_call_and_over_all_attempts() -> None:
     run = Run([train, lose_worker_1], [train], plan=make_plan(timeout=30.0), ray_s=4.0)
     result = run.controller.run()
-    assert (result.state, result.exit_code, result.attempts) == (RunState.FAILED, 1, 2)
+    assert (result.state, result.exit_code, result.attempts) == (RunState.FAILED, 124, 2)
     assert run.clock.now() == pytest.approx(26.0)
     assert result.error is not None
     assert "within 30 s (--timeout)" in result.error.message

@@ -12,15 +12,16 @@ from raydist.controller.events import (
     GroupBroken,
     GroupStopped,
     GroupUpdated,
+    SendCommand,
     StartAttempt,
     StopGroup,
 )
 from raydist.controller.machine import InvalidTransitionError, RunMachine
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError, TaskFailedError
-from raydist.outcome.status import FailureKind, RunState, TaskState, TaskStatus
+from raydist.outcome.status import Command, FailureKind, RunState, TaskState, TaskStatus
 from raydist.spec.job import Strategy
-from tests.support.fakes import make_failure, make_plan, make_status
+from tests.support.fakes import make_failure, make_plan, make_status, task
 
 
 def updated(*statuses: TaskStatus, all_placed: bool = True) -> GroupUpdated:
@@ -216,6 +217,34 @@ def test_run_timeout_is_final(events: list[Event]) -> None:
     machine = machine_after(*events, DeadlinePassed(Deadline.RUN), GroupStopped())
     assert machine.state is RunState.FAILED
     assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 0"
+
+
+TIMED_OUT = DeadlinePassed(Deadline.RUN)
+TRAINED = updated(make_status("worker/0", step=7, first_step_at_s=1.0), make_status("worker/1"))
+SAVED = updated(make_status("worker/0", step=8, first_step_at_s=1.0, checkpoint="runs/step-8"))
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        pytest.param([SAVED], "it was at step 8, which is saved: raydist resume continues there", id="saved"),
+        pytest.param([DeadlinePassed(Deadline.SAVE)], "it was at step 7", id="cannot-save"),
+        pytest.param([LOST], "it was at step 7", id="died"),
+    ],
+)
+def test_run_timeout_saves_the_last_step_and_starts_no_other_attempt(
+    events: list[Event], message: str
+) -> None:
+    machine = machine_after(TRAINING, TRAINED)
+    wanted = [SendCommand(Command.SAVE_LAST, (task("worker/0"),)), Await(Deadline.SAVE)]
+    assert machine.handle(TIMED_OUT) == wanted
+    assert machine.handle(TRAINED) == []
+    for event in (*events, GroupStopped()):
+        machine.handle(event)
+    assert machine.state is RunState.FAILED
+    assert machine.error is not None
+    assert (machine.error.type, machine.error.exit_code) == ("RunTimeoutError", 124)
+    assert machine.error.message == f"the run did not end within 60 s (--timeout); {message}"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from raydist.controller.root_cause import RootCause
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.codec import from_plain
 from raydist.outcome.result import RunError, RunResult
-from raydist.outcome.status import FailureKind, RunState, TaskState
+from raydist.outcome.status import FailureKind, RunState, TaskState, TaskStatus
 from raydist.spec.job import Strategy
 from tests.support.fakes import PLACES, make_failure, make_plan, make_status
 
@@ -48,6 +48,30 @@ FINISHED = GroupUpdate(
         make_status("worker/1", TaskState.FINISHED, step=8, notes=("from the task",)),
     )
 )
+
+
+def test_failures_of_all_ranks_are_told_the_first_cause_first() -> None:
+    def failed(name: str, kind: FailureKind = FailureKind.USER, **fields: object) -> TaskStatus:
+        return make_status(name, TaskState.FAILED, failure=make_failure(name, kind, **fields))
+
+    machine = RunMachine(make_plan(workers=4))
+    early = (failed("worker/1", FailureKind.COLLATERAL, at_s=1.0), failed("worker/2", at_s=2.0))
+    machine.handle(GroupUpdated(GroupUpdate(statuses=early)))
+    # What the others say as they are stopped: one has raised by itself, one was killed.
+    late = (failed("worker/0", message="bad\nlabel", at_s=3.0), failed("worker/3", FailureKind.LOST))
+    machine.handle(GroupStopped(statuses=late))
+    error = result_of(machine, places=PLACES, timings={}).error
+    assert error is not None
+    assert [str(one.task) for one in error.failures] == ["worker/2", "worker/0", "worker/1"]
+    assert error.as_dict()["failures"][0] == {
+        "task": "worker/2",
+        "type": "ValueError",
+        "message": "bad batch",
+    }
+    assert error.as_exception().__notes__ == [  # type: ignore[attr-defined]
+        "worker/0 failed too: ValueError: bad",
+        "worker/1 failed too: UnavailableError: Collective ops is aborted by: peer",
+    ]
 
 
 def test_keys_are_those_that_submit_promises() -> None:
@@ -196,6 +220,7 @@ def test_error_names_task_attempt_and_log_and_keeps_the_traceback_out_of_the_dic
         "attempt": 0,
         "log": "/runs/r/logs/0/worker-1",
         "exit_code": 1,
+        "failures": [{"task": "worker/1", "type": "ValueError", "message": "bad batch"}],
     }
     assert result.traceback == "Traceback: line 7"
     assert "Traceback" not in json.dumps(result.as_dict())

@@ -5,9 +5,12 @@ from collections import Counter
 import pytest
 
 from raydist.controller.attempt import has_succeeded, servers
-from raydist.outcome.status import TaskState
-from raydist.spec.job import Strategy
-from tests.support.fakes import task
+from raydist.controller.events import GroupStopped, GroupUpdated
+from raydist.controller.machine import RunMachine
+from raydist.controller.task_group import GroupUpdate
+from raydist.outcome.status import RunState, TaskState
+from raydist.spec.job import Strategy, Success
+from tests.support.fakes import make_failure, make_plan, make_status, task
 
 FINISHED, RUNNING, FAILED = TaskState.FINISHED, TaskState.RUNNING, TaskState.FAILED
 SYNCHRONOUS, PARAMETER_SERVER = Strategy.MULTI_WORKER_MIRRORED, Strategy.PARAMETER_SERVER
@@ -59,6 +62,19 @@ def test_servers_are_those_whose_end_the_chief_decides() -> None:
     tasks = [task(name) for name in ("chief/0", "worker/0", "ps/0", "evaluator/0")]
     assert servers(PARAMETER_SERVER, tasks) == (task("worker/0"), task("ps/0"))
     assert servers(SYNCHRONOUS, [*tasks, task("data-worker/0")]) == ()
+
+
+def test_chief_alone_ends_a_run_where_that_is_asked() -> None:
+    plan = make_plan(success=Success.CHIEF, is_evaluated=True)
+    assert servers(SYNCHRONOUS, plan.tasks, success=Success.CHIEF) == (task("worker/1"),)
+    machine = RunMachine(plan)
+    for name, state in (("worker/0", FINISHED), ("worker/1", FAILED), ("evaluator/0", RUNNING)):
+        failure = make_failure(name) if state is FAILED else None
+        machine.handle(GroupUpdated(GroupUpdate(statuses=(make_status(name, state, failure=failure),))))
+    assert machine.state is RunState.RUNNING  # the evaluator is waited for
+    machine.handle(GroupUpdated(GroupUpdate(statuses=(make_status("evaluator/0", FINISHED),))))
+    machine.handle(GroupStopped())
+    assert machine.state is RunState.SUCCEEDED
 
 
 def test_evaluator_of_a_script_ends_with_the_chief() -> None:

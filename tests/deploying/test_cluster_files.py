@@ -24,10 +24,12 @@ from tests.support.guide import arguments_in
 ROOT = Path(__file__).parents[2] / "cluster_configs"
 RAY_UP = sorted((ROOT / "ray-up").glob("*.yaml"))
 KUBERAY = sorted((ROOT / "kuberay").glob("*.yaml"))
+SCHEDULERS = {"JobSet": ROOT / "jobset" / "jobset.yaml", "SkyPilot": ROOT / "skypilot" / "run.yaml"}
 SLURM = ROOT / "slurm" / "submit.sh"
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 RAY_SCHEMA = Path(ray.__file__).parent / "autoscaler" / "ray-schema.json"
 KUBERAY_SCHEMA = Path(__file__).with_name("kuberay_fields.json")
+SCHEDULER_SCHEMA = Path(__file__).with_name("scheduler_fields.json")
 
 
 def comment_of(path: Path) -> str:
@@ -43,14 +45,26 @@ def commands_of(text: str) -> list[str]:
     return [line.strip() for line in "\n".join(indented).replace("\\\n", " ").splitlines()]
 
 
-@pytest.mark.parametrize("path", [*RAY_UP, *KUBERAY, SLURM, DOCKERFILE], ids=lambda path: path.name)
+def scripts_of(path: Path) -> list[str]:
+    """Returns the scripts in a file for a scheduler."""
+    document = yaml.safe_load(path.read_text())
+    if "run" in document:
+        return [document["setup"], document["run"]]
+    pods = [one["template"]["spec"]["template"]["spec"] for one in document["spec"]["replicatedJobs"]]
+    return [container["args"][0] for pod in pods for container in pod["containers"]]
+
+
+ALL = [*RAY_UP, *KUBERAY, *SCHEDULERS.values(), SLURM, DOCKERFILE]
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
 def test_file_says_when_to_use_it_and_how(path: Path) -> None:
     comment = comment_of(path)
     assert "Use it " in comment or "use it " in comment
     assert commands_of(comment)
 
 
-@pytest.mark.parametrize("path", [*RAY_UP, *KUBERAY], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*RAY_UP, *KUBERAY, *SCHEDULERS.values()], ids=lambda path: path.name)
 def test_commands_of_raydist_in_a_file_can_be_parsed(path: Path) -> None:
     commands = [
         command[command.index("raydist ") :]
@@ -59,6 +73,9 @@ def test_commands_of_raydist_in_a_file_can_be_parsed(path: Path) -> None:
     ]
     if path.name == "ray-job.yaml":
         commands.append(yaml.safe_load(path.read_text())["spec"]["entrypoint"])
+    if path in SCHEDULERS.values():
+        lines = [line for one in scripts_of(path) for line in one.replace("\\\n", " ").splitlines()]
+        commands += [one.replace("$SKYPILOT_NUM_NODES", "2") for one in lines if one.startswith("raydist ")]
     found = list(arguments_in(commands))
     assert found
     for arguments in found:
@@ -103,6 +120,26 @@ def test_kuberay_takes_the_file(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
     assert document["apiVersion"] == "ray.io/v1"
     jsonschema.validate(document, schemas[document["kind"]])
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_scheduler_takes_the_file(scheduler: str) -> None:
+    schema, path = json.loads(SCHEDULER_SCHEMA.read_text())[scheduler], SCHEDULERS[scheduler]
+    document = yaml.safe_load(path.read_text())
+    jsonschema.validate(document, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**document, "replicas": 2}, schema)
+    for script in scripts_of(path):
+        subprocess.run(["bash", "-n", "-c", script], check=True, timeout=20)
+
+
+def test_workers_of_a_jobset_find_its_head() -> None:
+    path = SCHEDULERS["JobSet"]
+    document = yaml.safe_load(path.read_text())
+    head, worker = document["spec"]["replicatedJobs"]
+    name = document["metadata"]["name"]
+    assert f"--address={name}-{head['name']}-0-0.{name}:6379" in scripts_of(path)[1]
+    assert f"< 1 + {worker['template']['spec']['completions']}:" in scripts_of(path)[0]
 
 
 @pytest.mark.parametrize("broken", ["field", "type", "required"])

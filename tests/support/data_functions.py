@@ -19,15 +19,29 @@ from tests.support.train_functions import bare_step, dense_model, examples
 
 
 def batches(kind: str, folder: str | None, *, count: int, batch_size: int) -> data.Batches:
-    """Returns shuffled batches of `examples`, from memory or from the Parquet files in `folder`."""
+    """Returns shuffled batches of `examples`, from memory or from the Parquet files in `folder`.
+
+    Those of the kind "lists" are features that differ in number, ragged and padded; see `dense`.
+    """
     if kind == "arrays":
         source: data.Source = data.from_arrays(*examples(count))
-    else:
+    elif kind == "parquet":
         assert folder is not None
         source = data.from_parquet(folder, features=[f"f{number}" for number in range(6)], label="label")
-    # Less than 193 examples of 32 bytes, or there would be one lane.
-    recipe = source.batches(global_batch_size=batch_size, seed=5, window_mb=0.005)
-    return recipe.map(lambda x, y: (x * 1.5, y))
+    else:
+        assert folder is not None
+        columns, sizes = ["ragged", "padded"], {"padded": 6}
+        source = data.from_parquet(
+            folder, columns=columns, label="label", ragged=["ragged"], padded_shapes=sizes
+        )
+    # Less than 193 examples, or there would be one lane.
+    recipe = source.batches(global_batch_size=batch_size, seed=5, window_mb=source.num_bytes * 156 / 1e6)
+    return recipe if kind == "lists" else recipe.map(lambda x, y: (x * 1.5, y))
+
+
+def dense(x: Any) -> Any:
+    """Returns features of one number; of lists it makes them inside of a step too."""
+    return x["ragged"].to_tensor(shape=[None, 6]) * 0.5 + x["padded"] if isinstance(x, dict) else x
 
 
 def numbers(kind: str, folder: str | None, *, count: int, batch_size: int) -> data.Batches:
@@ -37,9 +51,11 @@ def numbers(kind: str, folder: str | None, *, count: int, batch_size: int) -> da
         source: data.Source = data.from_arrays(x, np.ones(count, "int64"))
     else:
         assert folder is not None
-        source = data.from_parquet(folder, features=["number"], label="label")
-    # Less than 100 examples of 12 bytes.
-    return source.batches(global_batch_size=batch_size, seed=5, window_mb=0.0009)
+        is_ragged = {"ragged": ["number"]} if kind == "lists" else {}
+        source = data.from_parquet(folder, features=["number"], label="label", **is_ragged)
+    # Less than 100 examples.
+    recipe = source.batches(global_batch_size=batch_size, seed=5, window_mb=source.num_bytes * 75 / 1e6)
+    return recipe.map(lambda x, y: (x[:, :1].to_tensor(), y)) if kind == "lists" else recipe
 
 
 def write_parquet(folder: Path, count: int, *, num_files: int = 3, rows_per_group: int = 16) -> None:
@@ -49,7 +65,9 @@ def write_parquet(folder: Path, count: int, *, num_files: int = 3, rows_per_grou
 
     x, y = examples(count)
     for number, rows in enumerate(np.array_split(np.arange(count), num_files)):
-        columns = {f"f{column}": x[rows, column] for column in range(6)}
+        columns: dict[str, Any] = {f"f{column}": x[rows, column] for column in range(6)}
+        lists = [x[row, : row % 7] for row in rows]
+        columns.update(ragged=lists, padded=lists)
         table = pa.table({**columns, "label": y[rows]})
         pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=rows_per_group)
 
@@ -63,11 +81,12 @@ def trained(
     recipe = batches(kind, folder, count=count, batch_size=batch_size)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam", metrics=("accuracy",))
-    history = ctx.fit(model, recipe, epochs=epochs, validation_data=recipe)
+    given = recipe.map(lambda x, y: (dense(x), y))
+    history = ctx.fit(model, given, epochs=epochs, validation_data=given)
     with ctx.strategy.scope():
         custom = dense_model(tf.keras, "sgd")
 
-    step_fn = bare_step(custom, global_batch_size=batch_size)
+    step_fn = bare_step(custom, global_batch_size=batch_size, prepared=dense)
     ctx.train_steps(step_fn, recipe, num_steps=epochs * recipe.steps_per_epoch, steps_per_call=4)
     return {
         "fit": flat(model),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.in_tasks import refusal
-from tests.support.inside import progress_of, run_of
+from tests.support.inside import notes_of, progress_of, run_of
 
 NUM_IDS = 40
 
@@ -240,22 +240,23 @@ def mistakes(ctx: Any) -> dict[str, Any]:
             self.model.stop_training = True
 
     made_outside = data()
+    of_python = tf.data.Dataset.from_generator(lambda: iter([1.0]), output_signature=tf.TensorSpec([]))
     attempts = {
-        "dataset": fit(given=data()),
+        "no data": fit(given=[1, 2]),
+        "dataset of Python": fit(given=of_python),
         "dataset made outside": fit(given=lambda: made_outside),
-        "no steps_per_epoch": fit(steps_per_epoch=None),
+        "no steps_per_epoch": fit(given=lambda: data().repeat(), steps_per_epoch=None),
         "no dataset": fit(given=lambda: [1, 2]),
         "outside the scope": fit(outside),
         "not compiled": fit(uncompiled),
         "averages that are written": fit(averaging),
         "endless validation": fit(validation_data=lambda: data().repeat()),
-        "validation dataset": fit(validation_data=data()),
+        "validation dataset": fit(validation_data=of_python),
         "hook at test batches": fit(validation_data=data, callbacks=[AtTestBatches()]),
         "variable outside": lambda: ctx.train_steps(
             lambda batch: {"loss": variable * tf.reduce_mean(batch[1])}, data, num_steps=2
         ),
         "no scalars": lambda: ctx.train_steps(lambda batch: batch[1], data, num_steps=2),
-        "plain fit": lambda: model.fit(data(), epochs=1),
     }
     return {name: refusal(attempt) for name, attempt in attempts.items()}
 
@@ -356,6 +357,48 @@ def batch_hooks(ctx: Any) -> dict[str, Any]:
     return {"expected": expected, "found": found, "steps": ctx.step - before}
 
 
+def ends_of_data(ctx: Any) -> dict[str, Any]:
+    """Trains on data in each form without steps_per_epoch; returns steps and weights, and plain Keras's."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
+    y = x @ np.array([[1.0], [-2.0]], "float32")
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    def of_unknown_length() -> Any:
+        return data().filter(lambda x, y: tf.size(x) > 0)
+
+    def of_context(context: Any) -> Any:
+        return of_unknown_length().shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    def trained(fit: Any) -> list[float]:
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        fit(model)
+        return [int(model.optimizer.iterations.numpy()), *map(float, model.layers[-1].kernel.numpy()[:, 0])]
+
+    expected = trained(lambda model: model.fit(data(), epochs=2, verbose=0))
+    given = {
+        "dataset": data(),
+        "dataset of unknown length": of_unknown_length(),
+        "function": data,
+        "function of unknown length": of_unknown_length,
+        "function of a context": of_context,
+    }
+    with ctx.strategy.scope():
+        found = {
+            name: trained(lambda model, one=one: ctx.fit(model, one, epochs=2)) for name, one in given.items()
+        }
+        found["model.fit"] = trained(lambda model: model.fit(of_unknown_length(), epochs=2, verbose=0))
+        found["model.fit of arrays"] = trained(
+            lambda model: model.fit(x, y, batch_size=8, shuffle=False, epochs=2, callbacks=ctx.callbacks())
+        )
+    return {"expected": expected, "found": found, "notes": notes_of(ctx)}
+
+
 def shards_of_one_name(ctx: Any) -> dict[str, Any]:
     """Two towers with layers of one name; returns the shapes of the whole variables."""
     import tensorflow as tf
@@ -449,15 +492,17 @@ def keras_calls(ctx: Any) -> dict[str, Any]:
 
         return fit(data().repeat(), validation_data=data(), callbacks=[Looks()])
 
-    def fit_of_weights() -> list[float]:
+    def fit_of_weights(*args: Any, **options: Any) -> list[float]:
         """Trains on examples that weigh nothing."""
         with ctx.strategy.scope():
             fresh = embedding_model(keras)
         before = [np.array(weight) for weight in fresh.get_weights()]
-        weighted = tf.data.Dataset.from_tensor_slices((x, y, np.zeros(333, "float32"))).batch(50).repeat()
-        fresh.fit(weighted, steps_per_epoch=7, verbose=0)
+        fresh.fit(*args, steps_per_epoch=7, verbose=0, **options)
         moved = [np.abs(new - old).max() for new, old in zip(fresh.get_weights(), before, strict=True)]
         return [float(max(moved)), 0.0]
+
+    weighted = tf.data.Dataset.from_tensor_slices((x, y, np.zeros(333, "float32"))).batch(50).repeat()
+    of_classes = tf.data.Dataset.from_tensor_slices((x, np.arange(333) % 2)).batch(50).repeat()
 
     def tested() -> list[float]:
         return [model.test_on_batch(x, y, return_dict=True)["loss"], loss_by_hand()]
@@ -481,14 +526,14 @@ def keras_calls(ctx: Any) -> dict[str, Any]:
         "fit": lambda: fit(data().repeat(), validation_data=data()),
         "fit arrays": lambda: fit(x, y, validation_data=(x, y)),
         "fit with callbacks": fit_with_callbacks,
-        "fit of weights": fit_of_weights,
+        "fit of weights": lambda: fit_of_weights(weighted),
         "evaluate after fit": lambda: evaluated(data()),
-        "sample_weight": lambda: fit(x, y, sample_weight=np.zeros(333)),
-        "class_weight": lambda: fit(data().repeat(), class_weight={0: 0.0, 1: 0.0}),
-        "no steps": lambda: fit(x, y, steps_per_epoch=None),
-        "too short": lambda: fit(data(), steps_per_epoch=8),
+        "sample_weight": lambda: fit_of_weights(x, y, sample_weight=np.zeros(333)),
+        "class_weight": lambda: fit_of_weights(of_classes, class_weight={0: 0.0, 1: 0.0}),
+        "no steps": lambda: fit(x, y, validation_data=(x, y), steps_per_epoch=None),
+        "too short": lambda: fit(data(), validation_data=data(), steps_per_epoch=8),
         "too short, as it turns out": lambda: fit(
-            data().filter(lambda x, y: tf.size(x) > 0), steps_per_epoch=15
+            data().filter(lambda x, y: tf.size(x) > 0), validation_data=data(), steps_per_epoch=15
         ),
         "train_on_batch": lambda: model.train_on_batch(x, y)[:1] * 2,
         "distributed": lambda: evaluated(ctx.strategy.experimental_distribute_dataset(data()), steps=7),

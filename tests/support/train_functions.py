@@ -321,14 +321,17 @@ def _status(ctx: Any) -> dict[str, Any]:
     }
 
 
-def bare_step(model: Any, *, global_batch_size: int) -> Callable[[Any], dict[str, Any]]:
+def bare_step(
+    model: Any, *, global_batch_size: int, prepared: Callable[[Any], Any] = lambda x: x
+) -> Callable[[Any], dict[str, Any]]:
     """Returns a step for `ctx.train_steps` as TensorFlow's guide of custom loops writes it."""
     import tensorflow as tf
 
     def step_fn(batch: Any) -> dict[str, Any]:
         x, y = batch
         with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
+            logits = model(prepared(x), training=True)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
             loss = tf.nn.compute_average_loss(losses, global_batch_size=global_batch_size)
         gradients = tape.gradient(loss, model.trainable_variables)
         model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))

@@ -292,7 +292,7 @@ def test_command_to_save_commits_inside_an_epoch(tmp_path: Path) -> None:
 @functools.cache
 def chiefs() -> dict[str, TaskProcess]:
     """What one chief finds in calls that need no other cluster; the last one breaks it."""
-    names = ("mistakes", "batch_hooks", "returned_losses", "keras_calls", "failing_step")
+    names = ("mistakes", "batch_hooks", "returned_losses", "keras_calls", "ends_of_data", "failing_step")
     found = run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, cluster(workers=1, ps=1))
     return {name: chief for name, [chief] in found.items()}
 
@@ -312,6 +312,15 @@ def test_batch_hooks_and_logs_of_an_own_train_step_are_those_of_plain_keras() ->
 
 
 @pytest.mark.slow
+def test_data_end_an_epoch_and_one_worker_trains_as_one_device() -> None:
+    values = chiefs()["ends_of_data"].values
+    assert values["expected"][0] == 16
+    for name, found in values["found"].items():
+        assert found == pytest.approx(values["expected"], rel=1e-5), name
+    assert sum("train_data has 8 batches, counted in a pass over it" in note for note in values["notes"]) == 1
+
+
+@pytest.mark.slow
 def test_error_of_a_step_is_raised_in_the_chief() -> None:
     assert "the user's own check" in chiefs()["failing_step"].values["error"]
 
@@ -325,19 +334,19 @@ def test_data_without_a_batch_are_named() -> None:
 def test_mistakes_are_answered_before_tensorflow_fails() -> None:
     values = chiefs()["mistakes"].values
     wanted = {
-        "dataset": "train_data is _BatchDataset; parameter_server needs a function",
+        "no data": "train_data is list; parameter_server needs a tf.data.Dataset, a function",
+        "dataset of Python": "train_data is a dataset that runs Python (from_generator, py_function",
         "dataset made outside": "uses a dataset that was made outside of it",
-        "no steps_per_epoch": "ctx.fit needs steps_per_epoch under parameter_server",
+        "no steps_per_epoch": "ctx.fit needs steps_per_epoch, as train_data never ends",
         "no dataset": "the train_data function returned list; return a tf.data.Dataset",
         "outside the scope": "was made outside the strategy",
         "not compiled": "is not compiled; call model.compile",
         "averages that are written": "ema_overwrite_frequency=2, which Keras 3 cannot do under",
         "endless validation": "validation_data never ends",
-        "validation dataset": "validation_data is _BatchDataset; parameter_server needs a function",
+        "validation dataset": "validation_data is a dataset that runs Python",
         "variable outside": "variable outside:0 was made outside of the strategy",
         "hook at test batches": "callback AtTestBatches has on_test_batch_end, and under parameter_server",
         "no scalars": "returned SymbolicTensor; return a dict of scalars",
-        "plain fit": "Keras 3's model.fit cannot train under parameter_server",
     }
     assert {name: message for name, message in values.items() if wanted[name] not in message} == {}
     assert values.keys() == wanted.keys()
@@ -357,12 +366,9 @@ def test_kerass_own_calls_evaluate_on_the_chief(keras: str) -> None:
         value, by_hand = answers[name]
         assert value == pytest.approx(by_hand, rel=1e-5, abs=1e-6), name
     assert "give the dataset that was distributed" in refused["distributed"]
-    if keras == "3":
-        is_fit = {name: text.startswith("Keras 3's model.fit cannot train") for name, text in refused.items()}
-        assert sorted(name for name, is_of_fit in is_fit.items() if not is_of_fit) == ["distributed"]
-        fits = {"fit", "fit after it", "fit arrays", "fit with callbacks", "fit of weights", *WEIGHTS}
-        fits |= {"distributed validation"}
-        assert is_fit.keys() == {"distributed", *fits, *TOO_SHORT}
+    if keras == "3":  # whose `fit` is that of ctx.fit
+        assert refused.keys() == {"distributed", "distributed validation"}
+        assert "validation_data is DistributedDataset" in refused["distributed validation"]
         return
     assert refused.keys() == {"distributed", "distributed validation", "train_on_batch", *WEIGHTS, *TOO_SHORT}
     assert refused["distributed validation"] == refused["distributed"]

@@ -24,6 +24,7 @@ TARGET = "tests.support.data_functions:trained"
 # The last batch has one example, fewer than replicas.
 DATA = {"count": 193, "batch_size": 32, "epochs": 3}
 NUM_STEPS = 3 * 7
+SLOW = pytest.mark.slow
 
 
 @functools.cache
@@ -52,11 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("arrays", Cluster(strategy="multi_worker_mirrored", workers=3, keras="legacy")),
         ("parquet", Cluster(strategy="multi_worker_mirrored", workers=3)),
         ("parquet", Cluster(strategy="mirrored", devices=4)),
+        pytest.param("lists", Cluster(strategy="multi_worker_mirrored", workers=2), marks=pytest.mark.slow),
+        ("lists", Cluster(strategy="mirrored", devices=2, keras="legacy")),
     ],
     ids=str,
 )
 def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster) -> None:
-    place = folder if kind == "parquet" else None
+    place = None if kind == "arrays" else folder
     expected = on_one_device(cluster.keras, kind, place)
     for task in run_function(TARGET, cluster, kind=kind, folder=place, **DATA):
         for way in ("fit", "train_steps", "losses"):
@@ -68,10 +71,11 @@ def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "keras"),
-    [("arrays", "3"), ("parquet", "legacy"), ("parquet", "3")],
+    [("arrays", "3"), ("parquet", "legacy"), ("parquet", "3"), ("lists", "legacy")],
 )
 def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str, keras: str) -> None:
-    table = pa.table({"number": np.arange(100.0, dtype="float32"), "label": np.ones(100, "int64")})
+    column = pa.array([[x] * (1 + x % 3) for x in range(100)] if kind == "lists" else range(100))
+    table = pa.table({"number": column, "label": np.ones(100, "int64")})
     pq.write_table(table, tmp_path / "numbers.parquet", row_group_size=8)
     assert num_lanes(numbers("parquet", str(tmp_path), count=100, batch_size=12)) > 1
     cluster = Cluster(strategy="parameter_server", workers=2, ps=1, keras=keras)

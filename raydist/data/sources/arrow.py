@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import math
+import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,6 +30,7 @@ class Selection:
       what: The function that was given it, as errors name it.
       dtype: Of the stacked features; anything that NumPy makes a type of.
       defaults: What stands in for nulls, by column.
+      ragged, padded_shapes, padding_values: Of columns whose lists differ in length.
     """
 
     what: str
@@ -36,12 +39,27 @@ class Selection:
     columns: Sequence[str] | None
     dtype: Any
     defaults: Mapping[str, Any]
+    ragged: Sequence[str] = ()
+    padded_shapes: Mapping[str, Any] = field(default_factory=dict)
+    padding_values: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.features is not None and self.columns is not None:
             raise DataError(
                 f"{self.what} got features and columns; give features for one tensor, or columns for a dict"
             )
+
+        if isinstance(self.ragged, str):
+            raise DataError(f"ragged is {self.ragged!r}; give a list of names")
+        for name in self.padded_shapes:
+            if name in self.ragged:
+                raise DataError(f"column {name} is named in ragged and in padded_shapes; name it in one")
+        for name in self.padding_values:
+            if name not in self.padded_shapes:
+                raise DataError(
+                    f"padding_values names column {name}, which padded_shapes does not; give "
+                    f"padded_shapes={{{name!r}: …}}, the length of its lists"
+                )
 
     @property
     def wanted(self) -> Sequence[str] | None:
@@ -74,15 +92,19 @@ class Column:
         column (Arrow's own, and Ray Data's of NumPy arrays) that of the lists that it is stored as.
       tensor_shape: Of a tensor column's rows; None for others.
       default: An Arrow scalar of this type that stands in for nulls; None where a null is an error.
+      ragged: Of the values of lists that differ in length; None for other columns.
+      padded: The length to which lists are padded, and with what; None for other columns.
     """
 
     name: str
     type: pa.DataType
     tensor_shape: tuple[int, ...] | None = None
     default: Any = None
+    ragged: np.dtype[Any] | None = None
+    padded: tuple[int, Any] | None = None
 
     @classmethod
-    def of(cls, name: str, kind: pa.DataType, default: Any, *, where: str) -> Column:
+    def of(cls, name: str, kind: pa.DataType, selection: Selection, *, where: str) -> Column:
         """Returns the column; raises DataError if its type is not a tensor type, or its default not of it."""
         column = cls(name=name, type=_plain(kind), tensor_shape=_tensor_shape(kind))
         inner = column.type.value_type if column.is_list else column.type
@@ -92,19 +114,31 @@ class Column:
                 f"column {name} of {where} is {kind}, which has no tensor type; name the other columns in "
                 "columns=[…], or write it as numbers, booleans, text, bytes, or lists of numbers"
             )
-        return column if default is None else dataclasses.replace(column, default=column._scalar(default))
+        default, changed = selection.defaults.get(name), dict[str, Any]()
+        if default is not None:
+            changed["default"] = column._scalar("defaults", default, column.type)
+        if name in selection.ragged or name in selection.padded_shapes:
+            option = "ragged" if name in selection.ragged else "padded_shapes"
+            if not column.is_list or len(column.tensor_shape or ()) > 1:
+                raise DataError(f"{option} names column {name} of {where}, which is {kind}; name lists there")
+            if option == "ragged":
+                changed["ragged"] = column.dtype
+            else:
+                value = column._scalar("padding_values", selection.padding_values.get(name, 0), inner)
+                changed["padded"] = _length(name, selection.padded_shapes[name]), value.as_py()
+            changed["tensor_shape"] = None
+        return dataclasses.replace(column, **changed)
 
-    def _scalar(self, default: Any) -> pa.Scalar:
+    def _scalar(self, option: str, value: Any, kind: pa.DataType) -> pa.Scalar:
         try:
-            scalar = pa.scalar(default, self.type)
+            scalar = pa.scalar(bool(value) if pa.types.is_boolean(kind) and value == 0 else value, kind)
+            if pa.types.is_integer(kind) and scalar.as_py() != value:
+                raise ValueError(value)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise DataError(self._refused(default)) from error
-        if pa.types.is_integer(self.type) and scalar.as_py() != default:
-            raise DataError(self._refused(default))
+            raise DataError(
+                f"{option} has {value!r} for column {self.name}, which is {self.type}; give one of that type"
+            ) from error
         return scalar
-
-    def _refused(self, default: Any) -> str:
-        return f"defaults has {default!r} for column {self.name}, which is {self.type}; give one of that type"
 
     @property
     def is_list(self) -> bool:
@@ -113,7 +147,12 @@ class Column:
     @property
     def needs_width(self) -> bool:
         """Whether the length of its lists shows only in the data."""
-        return self.is_list and not self._is_fixed_list and self.tensor_shape is None
+        is_fixed = self._is_fixed_list or self.tensor_shape is not None
+        return self.is_list and not is_fixed and not self._takes_any_length
+
+    @property
+    def _takes_any_length(self) -> bool:
+        return self.ragged is not None or self.padded is not None
 
     @property
     def _is_fixed_list(self) -> bool:
@@ -122,8 +161,10 @@ class Column:
     def shape(self, widths: Mapping[str, int]) -> tuple[int, ...]:
         if self.tensor_shape is not None:
             return self.tensor_shape
-        if not self.is_list:
+        if not self.is_list or self.ragged is not None:
             return ()
+        if self.padded is not None:
+            return (self.padded[0],)
         return (self.type.list_size if self._is_fixed_list else widths[self.name],)
 
     @property
@@ -137,7 +178,11 @@ class Column:
     def check(self, schema: pa.Schema, *, where: str) -> None:
         """Raises DataError unless a schema has the column, with a type that makes the same tensors."""
         kind = _type_of(self.name, schema, where)
-        if (_tensor_type(kind), _tensor_shape(kind)) != (_tensor_type(self.type), self.tensor_shape):
+        is_alike = (_tensor_type(kind), _tensor_shape(kind)) == (_tensor_type(self.type), self.tensor_shape)
+        if self._takes_any_length and len(_tensor_shape(kind) or ()) < 2:
+            # Ray Data has another type for a block whose arrays happen to be of one length.
+            is_alike = getattr(_plain(kind), "value_type", None) == self.type.value_type
+        if not is_alike:
             raise DataError(
                 f"column {self.name} is {kind} in {where}, and {self.type} where the data begin; write all "
                 "with one schema"
@@ -153,8 +198,7 @@ class Column:
         """Returns the values, one array for each chunk."""
         if pa.types.is_dictionary(column.type):
             column = column.cast(self.type)
-        if self.tensor_shape is not None:
-            column = pa.chunked_array([chunk.storage for chunk in column.chunks], self.type)
+        column = _stored(column)
         if column.null_count:
             if self.default is None:
                 self.refuse_nulls(column.null_count, where=where)
@@ -170,14 +214,32 @@ class Column:
                 f"column {self.name} has nulls ({values.null_count}) inside of its lists in {where}; write "
                 "numbers there"
             )
-        lengths = set(pc.list_value_length(chunk).unique().to_pylist())
+        lengths = pc.list_value_length(chunk).to_numpy(zero_copy_only=False)
+        flat = np.asarray(values.to_numpy(zero_copy_only=False))
+        if self.ragged is not None:
+            return _rows_of_bytes(flat.astype(self.ragged), lengths)
+        if self.padded is not None:
+            return self._padded(flat, lengths, where)
         length = math.prod(shape)
-        if lengths - {length}:
+        if (lengths != length).any():
+            told = ", ".join(map(str, sorted({*lengths.tolist(), length})))
             raise DataError(
-                f"column {self.name} has lists of {', '.join(map(str, sorted(lengths | {length})))} values "
-                f"in {where}; every row needs as many: pad them when the file is written"
+                f"column {self.name} has lists of {told} values in {where}; every row needs as many: give "
+                f"ragged=[{self.name!r}], or padded_shapes={{{self.name!r}: …}}, the length to pad them to"
             )
-        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(chunk), *shape)
+        return flat.reshape(len(chunk), *shape)
+
+    def _padded(self, flat: np.ndarray, lengths: np.ndarray, where: str) -> np.ndarray:
+        assert self.padded is not None
+        size, value = self.padded
+        if len(lengths) and lengths.max() > size:
+            raise DataError(
+                f"column {self.name} has a list of {lengths.max()} values in {where}, more than its padded "
+                f"shape {size}; give padded_shapes={{{self.name!r}: …}} the length of the longest one"
+            )
+        found = np.full((len(lengths), size), value, self.dtype)
+        found[np.arange(size) < lengths[:, None]] = flat
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +266,8 @@ class Layout:
         labels = tuple(column for column in columns if column.name == label)
         if is_stacked:
             is_one_list = len(inputs) == 1 and inputs[0].is_list
+            if is_one_list and inputs[0].ragged is not None:
+                inputs = (dataclasses.replace(inputs[0], ragged=dtype),)
             for column in inputs:
                 if column.dtype.kind == "O" or (column.is_list and not is_one_list):
                     raise DataError(
@@ -229,15 +293,21 @@ class Layout:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The names of the columns of text or bytes."""
-        return tuple(column.name for column in self.columns if column.dtype.kind == "O")
+        """The names of the columns of text or bytes, and of ragged ones, which are kept as bytes."""
+        columns = self.columns
+        return tuple(one.name for one in columns if one.dtype.kind == "O" or one.ragged is not None)
+
+    @property
+    def ragged(self) -> tuple[np.dtype[Any] | None, ...]:
+        """The types of ragged fields; None for others."""
+        return tuple(group[0].ragged for group in self.groups)
 
     def fields(self, widths: Mapping[str, int]) -> tuple[Field, ...]:
         return tuple(
             Field("features", (len(group),) if len(group) > 1 else group[0].shape(widths) or (1,), self.dtype)
-            if is_stacked
-            else Field(group[0].name, group[0].shape(widths), group[0].dtype)
-            for group, is_stacked in zip(self.groups, self.is_stacked, strict=True)
+            if is_stacked and ragged is None
+            else Field(group[0].name, group[0].shape(widths), np.dtype(object) if ragged else group[0].dtype)
+            for group, is_stacked, ragged in zip(self.groups, self.is_stacked, self.ragged, strict=True)
         )
 
     def fill(
@@ -260,7 +330,7 @@ class Layout:
 
 def width_of(column: Column, table: pa.Table) -> int:
     """Returns the length of the lists of a column, which every row must share, by the first rows."""
-    lengths = pc.list_value_length(table.column(column.name)).drop_null()
+    lengths = pc.list_value_length(_stored(table.column(column.name))).drop_null()
     if len(lengths):
         return int(lengths[0].as_py())
     return 0 if column.default is None else len(column.default)
@@ -268,7 +338,7 @@ def width_of(column: Column, table: pa.Table) -> int:
 
 def _chosen(schema: pa.Schema, selection: Selection, *, where: str) -> list[Column]:
     """Returns the columns that are read; raises DataError for one that is missing or no tensor's."""
-    wanted, label, defaults = selection.wanted, selection.label, selection.defaults
+    wanted, label = selection.wanted, selection.label
     names = [name for name in schema.names if name != label] if wanted is None else list(wanted)
     if isinstance(wanted, str) or not names:
         raise DataError(f"{where}: features and columns are lists of names, and not empty; got {wanted!r}")
@@ -278,10 +348,44 @@ def _chosen(schema: pa.Schema, selection: Selection, *, where: str) -> list[Colu
         raise DataError(f"{where}: column {label} is the label, and named among {names} too; name it once")
     if label is not None:
         names.append(label)
-    for name in defaults:
-        if name not in names:
-            raise DataError(f"defaults names column {name}, which is not read; {suggest(name, names)}")
-    return [Column.of(name, _type_of(name, schema, where), defaults.get(name), where=where) for name in names]
+    for option in ("defaults", "ragged", "padded_shapes"):
+        for name in getattr(selection, option):
+            if name not in names:
+                raise DataError(f"{option} names column {name}, which is not read; {suggest(name, names)}")
+    return [Column.of(name, _type_of(name, schema, where), selection, where=where) for name in names]
+
+
+def _length(name: str, shape: Any) -> int:
+    """Returns the length that `padded_shapes` gives for a column; raises DataError where it is none."""
+    [length] = shape if isinstance(shape, (list, tuple)) and len(shape) == 1 else [shape]
+    if isinstance(length, bool) or not isinstance(length, numbers.Integral) or length < 1:
+        raise DataError(
+            f"padded_shapes has {shape!r} for column {name}; give the length of its lists. The longest one "
+            f"of a batch depends on the rows of all workers: for that give ragged=[{name!r}] and map the "
+            "batches with to_tensor"
+        )
+    return int(length)
+
+
+def _rows_of_bytes(flat: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the bytes of each row's values, an array of objects."""
+    content, ends = flat.tobytes(), np.cumsum(lengths, dtype=np.int64) * flat.itemsize
+    rows = np.empty(len(lengths), object)
+    rows[:] = [content[first:end] for first, end in itertools.pairwise([0, *ends.tolist()])]
+    return rows
+
+
+def _ragged_tensor(rows: Any, dtype: np.dtype[Any]) -> Any:
+    """Returns a RaggedTensor of rows of bytes. Runs in a TensorFlow graph."""
+    import tensorflow as tf
+
+    # TensorFlow decodes no unsigned numbers of four or eight bytes.
+    decoded = tf.io.decode_raw(
+        tf.strings.reduce_join(rows), f"int{dtype.itemsize * 8}" if dtype.kind == "u" else dtype
+    )
+    flat = tf.bitcast(decoded, dtype) if dtype.kind == "u" else decoded
+    lengths = tf.cast(tf.strings.length(rows), tf.int64) // dtype.itemsize
+    return tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
 
 
 def _joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
@@ -313,11 +417,29 @@ def _type_of(name: str, schema: pa.Schema, where: str) -> pa.DataType:
 def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return kind.value_type
+    if _is_variable(kind):
+        return kind.storage_type.field("data").type
     return kind if _tensor_shape(kind) is None else kind.storage_type
 
 
+def _is_variable(kind: pa.DataType) -> bool:
+    """Whether it is Ray Data's type of NumPy arrays of one dimension that differ in length."""
+    is_extension = isinstance(kind, pa.BaseExtensionType) and pa.types.is_struct(kind.storage_type)
+    return is_extension and getattr(kind, "ndim", None) == 1
+
+
+def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a column of tensors as the lists that it is stored as; another one as it is."""
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    chunks = [chunk.storage for chunk in column.chunks]
+    if _is_variable(column.type):
+        chunks = [pc.struct_field(chunk, "data") for chunk in chunks]
+    return pa.chunked_array(chunks, _plain(column.type))
+
+
 def _tensor_shape(kind: pa.DataType) -> tuple[int, ...] | None:
-    if not isinstance(kind, pa.BaseExtensionType):
+    if not isinstance(kind, pa.BaseExtensionType) or _is_variable(kind):
         return None
     permutation = getattr(kind, "permutation", None)
     if permutation is not None and list(permutation) != sorted(permutation):
@@ -355,6 +477,7 @@ class ArrowSource(GroupedSource):
         self._text_bytes = text_bytes
         self.group_sizes = np.array(group_sizes, np.int64)
         self.structure = layout.structure
+        self.decodes = any(layout.ragged)
         lists = [column for column in layout.columns if column.needs_width]
         first = self._table(0, [column.name for column in lists]) if lists else None
         self._widths = {column.name: width_of(column, first) for column in lists}
@@ -371,6 +494,10 @@ class ArrowSource(GroupedSource):
     @property
     def num_bytes(self) -> int:
         return super().num_bytes + self._text_bytes
+
+    def decode(self, values: Sequence[Any]) -> Any:
+        parts = zip(values, self._layout.ragged, strict=True)
+        return super().decode([one if dtype is None else _ragged_tensor(one, dtype) for one, dtype in parts])
 
     def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
         table = self._table(piece.group, [column.name for column in self._layout.columns])

@@ -142,6 +142,9 @@ def from_parquet(
     columns: Sequence[str] | None = None,
     dtype: Any = "float32",
     defaults: Mapping[str, Any] | None = None,
+    ragged: Sequence[str] = (),
+    padded_shapes: Mapping[str, Any] | None = None,
+    padding_values: Mapping[str, Any] | None = None,
 ) -> ParquetSource:
     """Returns a source of the rows of Parquet files.
 
@@ -151,13 +154,20 @@ def from_parquet(
     With `features` an example is `(x, y)`: `x` of shape `[len(features)]` (or, of a single column of lists,
     of their length), `y` the label's value; without `label` it is `x`. With `columns` it is a dict of a value
     for each, and with `label` beside them `(dict, y)`. With neither it is a dict of all but the label.
-    Columns hold numbers, booleans, text or bytes, or lists of numbers of one length.
+    Columns hold numbers, booleans, text or bytes, or lists of numbers. Lists of different lengths become a
+    `tf.RaggedTensor`, or are padded:
+
+        raydist.data.from_parquet(uri, label="y", ragged=["tokens"])
+        raydist.data.from_parquet(uri, label="y", padded_shapes={"tokens": 128})
 
     Args:
       uri: A file, or a folder of which all `.parquet` files are read, or several of these; a path (text
         or `pathlib.Path`), or what pyarrow.fs opens, such as `s3://bucket/train`.
       dtype: Of the stacked features; other columns keep their types.
       defaults: Replacements for nulls, by column; a null in another column is an error.
+      ragged: Columns of lists that become `tf.RaggedTensor`s.
+      padded_shapes: For columns of lists, the length that all are padded to.
+      padding_values: What they are padded with, by column; 0 by default.
 
     Raises:
       DataError: No files, no Parquet, a missing column, a type that has no tensor type, a null without a
@@ -170,6 +180,9 @@ def from_parquet(
         columns=columns,
         dtype=dtype,
         defaults=dict(defaults or {}),
+        ragged=ragged,
+        padded_shapes=dict(padded_shapes or {}),
+        padding_values=dict(padding_values or {}),
     )
     return ParquetSource(uri, selection)
 
@@ -182,7 +195,8 @@ def _bytes_of(names: Collection[str], groups: Iterable[pq.RowGroupMetaData]) -> 
         int(chunk.total_uncompressed_size)
         for group in groups
         for chunk in map(group.column, range(group.num_columns))
-        if chunk.path_in_schema in names
+        if {chunk.path_in_schema, chunk.path_in_schema.partition(".")[0]}
+        & {*names}  # of lists: x.list.element
     )
 
 

@@ -79,6 +79,9 @@ def from_ray_dataset(
     columns: Sequence[str] | None = None,
     dtype: Any = "float32",
     defaults: Mapping[str, Any] | None = None,
+    ragged: Sequence[str] = (),
+    padded_shapes: Mapping[str, Any] | None = None,
+    padding_values: Mapping[str, Any] | None = None,
 ) -> RayBlockSource:
     """Returns a source of the rows of a Ray Dataset, which is materialized into Ray's object store.
 
@@ -90,7 +93,8 @@ def from_ray_dataset(
 
     Args:
       dataset: A `ray.data.Dataset`.
-      features, label, columns, dtype, defaults: As for `from_parquet`.
+      features, label, columns, dtype, defaults, ragged, padded_shapes, padding_values: As for
+        `from_parquet`.
 
     Raises:
       DataError: It has no rows, a column is missing, or no tensor's.
@@ -104,6 +108,9 @@ def from_ray_dataset(
         columns=columns,
         dtype=dtype,
         defaults=dict(defaults or {}),
+        ragged=ragged,
+        padded_shapes=dict(padded_shapes or {}),
+        padding_values=dict(padding_values or {}),
     )
     return RayBlockSource(dataset, selection)
 

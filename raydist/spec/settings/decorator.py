@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, get_type_hints, overload
 
 from raydist.errors import SpecError
-from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, WorkerRange
+from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, Success, WorkerRange
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.quantities import Duration
 from raydist.spec.settings.resolution import TypedOptions, typed_values
@@ -85,6 +85,7 @@ class RunOptions(TypedDict, total=False):
     log_device_placement: bool
     max_failures: int
     standby: int
+    success: Success | Literal["all", "chief"]
     timeout: Duration | None
     start_timeout: Duration
     stall_timeout: Duration

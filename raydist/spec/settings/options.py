@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from raydist.errors import SpecError
 from raydist.spec.best import check_keep_best
-from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, WorkerRange
+from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, Success, WorkerRange
 from raydist.spec.partitioner import FORMS, Partitioner
 from raydist.spec.settings import roles, values
 from raydist.spec.settings.option import Option, OptionKind
@@ -301,9 +301,14 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "Agents that wait on other hosts, TensorFlow imported, for the tasks of a lost host.",
         ),
         Option(
+            "success",
+            values.choice(Success),
+            "Which tasks that train have to return: all, or the chief, which ends the others.",
+        ),
+        Option(
             "timeout",
             values.optional(values.duration, none="none"),
-            "Time limit for the whole run; no limit when omitted or none.",
+            "Time limit for the whole run, which then saves and ends with exit code 124; none sets no limit.",
         ),
         Option("start_timeout", values.duration, "Time limit for starting an attempt."),
         Option(

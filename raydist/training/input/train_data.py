@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
+from raydist.training import tf_private
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import cut, recipes, shuffle_seeds
@@ -242,12 +243,23 @@ def takes_input_context(function: Callable[..., Any]) -> bool:
     return len(required) == 1
 
 
-def checked_function(data: Any, name: str) -> Callable[..., Any]:
-    """Returns `data`; raises UnsupportedError unless it is a function."""
+def function_of(data: Any, name: str) -> Callable[..., Any]:
+    """Returns a function that makes the data in each worker under parameter_server.
+
+    Raises:
+      UnsupportedError: They cannot be made there.
+    """
+    if isinstance(data, tf.data.Dataset):
+        make, is_whole = tf_private.remake(data)
+        if is_whole:
+            return make
+        raise UnsupportedError(
+            f"{name} is a dataset that runs Python (from_generator, py_function, numpy_function), which is "
+            "in the chief alone; use TensorFlow's own operations, or give arrays or batches of raydist.data"
+        )
     if callable(data):
         return data
     raise UnsupportedError(
-        f"{name} is {type(data).__name__}; parameter_server needs a function that returns the dataset, "
-        "because each worker makes its own: put all that makes it into `def data():`, and give `data`, or "
-        "give arrays or batches of raydist.data"
+        f"{name} is {type(data).__name__}; parameter_server needs a tf.data.Dataset, a function that returns "
+        "one, arrays or batches of raydist.data"
     )

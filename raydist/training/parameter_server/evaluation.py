@@ -57,7 +57,7 @@ class WorkerEvaluation:
         self._test_step = adapter_of(model).converted(model, model.test_step)
         self._num_shards = run.assignment.num_workers
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
-        self._data = data if isinstance(data, Batches) else train_data.checked_function(data, self._name)
+        self._data = data if isinstance(data, Batches) else train_data.function_of(data, self._name)
         self._sources = sources
         if metrics is None:
             adapter_of(model).build(model, self._element_spec())

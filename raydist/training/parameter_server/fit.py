@@ -1,13 +1,14 @@
 """ctx.fit under ParameterServerStrategy, for both Kerases: the chief schedules, the workers train.
 
-Keras 3 has no `fit` for it (tensorflow-notes.md#keras-3-under-parameterserverstrategy), and
-tf_keras's takes one closure per `steps_per_execution` and keeps metrics on the ps. Here closures hold
-as many steps as fill half a second, and metrics travel with their results, so that each step of the
-budget is counted once (closures.py, returned_values.py).
+Keras 3 has no `fit` for it (tensorflow-notes.md#keras-3-under-parameterserverstrategy), so that of its models
+comes here, and tf_keras's takes one closure per `steps_per_execution` and keeps metrics on the ps. Here
+closures hold as many steps as fill half a second, and metrics travel with their results, so that each step of
+the budget is counted once (closures.py, returned_values.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -30,7 +31,7 @@ from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import Feed
 from raydist.training.replicas import step_logs
 from raydist.training.reporting.logs import floats
-from raydist.training.stepping.callbacks import CallbackCalls
+from raydist.training.stepping.callbacks import CallbackCalls, prepared
 from raydist.training.stepping.packing import hooks_of_test_batches, watches_batches
 from raydist.training.trainers import fit_data
 from raydist.training.trainers.base import FitRequest, TaskRun
@@ -42,7 +43,11 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     """Trains the model from where the newest checkpoint ended; returns its `History`."""
     request = fit_data.resolved(request, seed=run.data_seed)
     model, epochs, callbacks = request.model, request.epochs, tf.nest.flatten(list(request.callbacks))
-    steps_per_epoch = _checked_steps(run, request)
+    _check(run, request)
+    if not isinstance(request.train_data, Batches):
+        function = train_data.function_of(request.train_data, "train_data")
+        request = dataclasses.replace(request, train_data=function)
+    steps_per_epoch = request.steps_per_epoch or _num_batches(run, request.train_data)
     adapter = adapters.adapter_of(model)
     position = FitPosition.of_next_fit(run, initial_epoch=request.initial_epoch)
     skip = position.start.epoch * steps_per_epoch + position.start.step
@@ -55,7 +60,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     adapter.build(model, feed.element_spec)
     calls = CallbackCalls(
         model,
-        [before, *callbacks, after],
+        prepared([before, *callbacks, after], base, run.strategy),
         history=adapter.library.callbacks.History(),
         params={"epochs": epochs, "steps": steps_per_epoch, "verbose": 2},
     )
@@ -108,9 +113,13 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     return model.history
 
 
-def _checked_steps(run: TaskRun, request: FitRequest) -> int:
-    """Returns `steps_per_epoch`. Raises UnsupportedError for what TensorFlow would refuse later."""
-    model, data, partitioner = request.model, request.train_data, run.assignment.job.partitioner
+def _num_batches(run: TaskRun, data: Any) -> int:
+    return data.steps_per_epoch if isinstance(data, Batches) else train_input.num_batches(run, data)
+
+
+def _check(run: TaskRun, request: FitRequest) -> None:
+    """Raises UnsupportedError for what TensorFlow would refuse later."""
+    model, partitioner = request.model, run.assignment.job.partitioner
     adapters.check(model, run.strategy)
     if partitioner is not None and not adapters.adapter_of(model).has_sharded_variables:
         raise UnsupportedError(
@@ -127,15 +136,6 @@ def _checked_steps(run: TaskRun, request: FitRequest) -> int:
         raise UnsupportedError(
             f"model {model.name} was compiled with run_eagerly=True, and workers run graphs; drop it"
         )
-    if isinstance(data, Batches):
-        return request.steps_per_epoch or data.steps_per_epoch
-    train_data.checked_function(data, "train_data")
-    if request.steps_per_epoch is None:
-        raise UnsupportedError(
-            "ctx.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
-            "so no dataset's end ends an epoch; give steps_per_epoch=number of examples // batch size"
-        )
-    return request.steps_per_epoch
 
 
 def _check_test_hooks(callbacks: Sequence[Any], base: type) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.data import pipeline
@@ -13,6 +15,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.input import train_data
 from raydist.training.parameter_server.sources import SharedSources
+from raydist.training.reporting import reporter
 from raydist.training.trainers.base import TaskRun
 
 
@@ -91,7 +94,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
       skip: Steps that all workers together have behind them.
 
     Raises:
-      UnsupportedError: `data` is not a function.
+      UnsupportedError: `data` are no such data.
     """
     strategy, num_workers = run.strategy, run.assignment.num_workers
     num_replicas = strategy.num_replicas_in_sync
@@ -102,7 +105,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
                 "worker one GPU, and start more workers"
             )
         return StepFeed(data, sources.publish(data))
-    function = train_data.checked_function(data, "train_data")
+    function = train_data.function_of(data, "train_data")
     check = functools.partial(check_made_inside, name="train_data")
 
     # Where a worker has several GPUs, TensorFlow cuts the batch for them. Not run on hardware.
@@ -124,6 +127,44 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     return IteratorFeed(*tf_private.per_worker_iterators(run.coordinator, strategy, pipelines, check=check))
 
 
+def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:
+    """Returns how many batches one pass over the data of all workers has; counts them where nobody knows.
+
+    Raises:
+      UnsupportedError: They never end.
+    """
+    num_workers, name = run.assignment.num_workers, "train_data"
+    makers: list[Callable[[], Any]] = [function]
+    if train_data.takes_input_context(function):
+        contexts = (
+            tf.distribute.InputContext(num_workers, index, num_workers) for index in range(num_workers)
+        )
+        makers = [functools.partial(function, one) for one in contexts]
+    counts = [int(checked_dataset(make(), name).cardinality()) for make in makers]
+    if tf.data.INFINITE_CARDINALITY in counts:
+        raise UnsupportedError(
+            "ctx.fit needs steps_per_epoch, as train_data never ends; give it, or train_data without repeat()"
+        )
+    if tf.data.UNKNOWN_CARDINALITY not in counts:
+        return sum(counts)
+
+    def counter(make: Callable[[], Any]) -> Any:
+        return tf.function(lambda: make().reduce(np.int64(0), lambda count, _: count + 1), autograph=False)
+
+    functions = [counter(make) for make in makers]
+    with tf_private.traced_for_workers(run.strategy):
+        for one in functions:
+            check_made_inside(one.get_concrete_function(), name)
+    results = [run.coordinator.schedule(one) for one in functions]
+    run.coordinator.join()
+    total = sum(int(result.fetch()) for result in results)
+    reporter.note(
+        f"train_data has {total} batches, counted in a pass over it because TensorFlow does not know; "
+        f"steps_per_epoch={total} saves that pass"
+    )
+    return total
+
+
 def checked_dataset(dataset: Any, name: str) -> tf.data.Dataset:
     """Returns `dataset`; raises UnsupportedError unless it is a `tf.data.Dataset`."""
     if isinstance(dataset, tf.data.Dataset):
@@ -139,5 +180,5 @@ def check_made_inside(concrete: Any, name: str) -> None:
     if any(tensor.dtype == tf.variant for tensor in concrete.captured_inputs):
         raise UnsupportedError(
             f"the {name} function uses a dataset that was made outside of it, which no worker can reach; "
-            "make it inside the function"
+            "give that dataset itself, or make it inside the function"
         )

@@ -40,13 +40,14 @@ class Commands:
     """Commands that have come in. Taken by any thread.
 
     Attributes:
-      save: Set while a checkpoint is asked for. `finish`: set once training is done, for an evaluator;
-        for the chief once the evaluator was given up.
+      save: Set while a checkpoint is asked for. `is_last_save`: set once training ends with it.
+      finish: Set once training is done, for an evaluator; for the chief once the evaluator was given up.
       profile: Set while there may be a request for a profile on storage.
     """
 
     def __init__(self) -> None:
         self.save = threading.Event()
+        self.is_last_save = threading.Event()
         self.finish = threading.Event()
         self.profile = threading.Event()
         self._events = {
@@ -57,6 +58,9 @@ class Commands:
 
     def take(self, command: Command) -> bool:
         """Notes a command; returns whether it is one for the train function."""
+        if command is Command.SAVE_LAST:
+            self.is_last_save.set()
+            command = Command.SAVE
         if command in self._events:
             self._events[command].set()
         return command in self._events

@@ -36,6 +36,7 @@ from raydist.training.tf_private.coordinators import (
     is_fetched as is_fetched,
     per_worker_iterators as per_worker_iterators,
     register as register,
+    remake as remake,
     spec_of as spec_of,
     traced_for_workers as traced_for_workers,
     worker_numbers as worker_numbers,

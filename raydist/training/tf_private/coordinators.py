@@ -59,6 +59,19 @@ def per_worker_iterators(
     return values.PerWorkerDistributedIterator(tuple(remote_values)), spec_of_replica(dataset.element_spec)
 
 
+def remake(dataset: tf.data.Dataset) -> tuple[Callable[[], tf.data.Dataset], bool]:
+    """Returns a function that makes a dataset again in the process that runs it, as its graph says.
+
+    And whether that is all of it: Python's part stays here. As in coordinator/values.py,
+    PerWorkerDatasetFromDataset.
+    """
+    graph, spec = values.serialize_dataset_to_graph(dataset), dataset.element_spec
+    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+    is_whole = not any("PyFunc" in node.op for part in nodes for node in part)
+    return lambda: values.deserialize_dataset_from_graph(graph, spec), is_whole
+
+
 def worker_numbers(coordinator: Any) -> Any:
     """Makes each worker's number (scalar int32), to be given to `coordinator.schedule`."""
     remote_values = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -221,6 +222,10 @@ class TaskRun:
         # Before the copy is made, so that a command that comes in later is kept for the next step.
         self.commands.save.clear()
         self.checkpoints.save(trackables, step=step, **self._described(position))
+        if self.commands.is_last_save.is_set():
+            self.checkpoints.finish()
+            # Until the controller, which learns of the checkpoint, ends the process. Peers wait for this one.
+            threading.Event().wait()
 
     def keep(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
         """Keeps in memory what `save` stores, in every task."""

@@ -120,6 +120,25 @@ def test_arrow_tensors_keep_their_shape(tmp_path: Path) -> None:
     assert np.array_equal(source.read([Piece(0, 1, 2)])[0], images[1:2])
 
 
+def test_lists_of_unequal_length_are_ragged_or_padded(tmp_path: Path) -> None:
+    lists = [[number] * (number % 4) for number in range(10)]
+    large = pa.array([[one / 2 for one in row] for row in lists], pa.large_list(pa.float32()))
+    truth = [[one % 2 == 0 for one in row] for row in lists]
+    write(tmp_path, t=lists, u=pa.array(lists, pa.list_(pa.uint32())), f=large, b=truth, y=list(range(10)))
+    options: dict[str, Any] = {"padded_shapes": {"f": 3, "b": [4]}, "padding_values": {"f": -1}}
+    source = data.from_parquet(str(tmp_path), label="y", ragged=["t", "u"], **options)
+    assert source.num_bytes > 64 * 2 + 3 * 4 + 4 + 8  # with the bytes of the ragged ones
+    inputs, _ = source.structure
+    found = dict(zip([*sorted(inputs), "y"], rows(pickle.loads(pickle.dumps(source))), strict=True))
+    assert found["f"].tolist() == [[one / 2 for one in row] + [-1.0] * (3 - len(row)) for row in lists]
+    assert found["b"].tolist() == [row + [False] * (4 - len(row)) for row in truth]
+    for name, dtype in {"t": np.int64, "u": np.uint32}.items():
+        assert [np.frombuffer(row, dtype).tolist() for row in found[name]] == lists
+    assert found["y"].tolist() == list(range(10))
+    [stacked] = rows(data.from_parquet(str(tmp_path), features=["t"], ragged=["t"]))
+    assert [np.frombuffer(row, np.float32).tolist() for row in stacked] == lists
+
+
 def test_empty_lists_and_empty_groups(tmp_path: Path) -> None:
     with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("v", pa.list_(pa.int64()))])) as writer:
         for count in (0, 2, 0, 3):
@@ -306,6 +325,28 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"features": ["a"], "defaults": {"a": 0.5}},
         "defaults has 0.5 for column a, which is int64",
     ),
+    "ragged number": (
+        {"a": [1]},
+        {"ragged": ["a"]},
+        "ragged names column a of .*, which is int64; name lists",
+    ),
+    "unread ragged": ({"a": [1], "b": [[1]]}, {"columns": ["a"], "ragged": ["b"]}, "ragged names column b"),
+    "ragged and padded": (
+        {"v": [[1]]},
+        {"ragged": ["v"], "padded_shapes": {"v": 1}},
+        "column v is named in ragged and in padded_shapes",
+    ),
+    "longest of a batch": (
+        {"v": [[1]]},
+        {"padded_shapes": {"v": None}},
+        "has None for column v; give the leng",
+    ),
+    "padding of another type": (
+        {"v": [[1]]},
+        {"padded_shapes": {"v": 1}, "padding_values": {"v": 0.5}},
+        "padding_values has 0.5 for column v",
+    ),
+    "padding without a length": ({"v": [[1]]}, {"padding_values": {"v": 1}}, "which padded_shapes does not"),
 }
 
 
@@ -322,6 +363,11 @@ BAD_WHEN_READ: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"v": [[1, 2]] * 5 + [[1, 2, 3]]},
         {},
         r"column v has lists of 2, 3 values in row group 1 of .*part-0\.parquet; every row needs as many",
+    ),
+    "longer than padded": (
+        {"v": [[1, 2]] * 5 + [[1, 2, 3]]},
+        {"padded_shapes": {"v": 2}},
+        "column v has a list of 3 values in row group 1 .*, more than its padded shape 2",
     ),
     "null in a list": (
         {"v": [[1, 2]] * 5 + [[1, None]]},

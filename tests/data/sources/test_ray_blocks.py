@@ -75,6 +75,20 @@ def test_tensors_of_numpy_are_columns(ray_data: Any) -> None:
     assert np.array_equal(source.read([Piece(1, 1, 2)])[0], images[1:] + 1)
 
 
+def test_tensors_of_numpy_that_differ_in_length_are_ragged_or_padded(ray_data: Any) -> None:
+    def make(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        return {"t": np.array([np.arange(3 - one % 2) for one in batch["id"]], dtype=object)}
+
+    # Its last block has one array, and so another type.
+    dataset = ray_data.range(3, override_num_blocks=2).map_batches(make, batch_size=2).materialize()
+    [padded] = rows(data.from_ray_dataset(dataset, padded_shapes={"t": 3}))
+    assert padded.tolist() == [[0, 1, 2], [0, 1, 0], [0, 1, 2]]
+    [ragged] = rows(data.from_ray_dataset(dataset, ragged=["t"]))
+    assert [np.frombuffer(row, np.int64).tolist() for row in ragged] == [[0, 1, 2], [0, 1], [0, 1, 2]]
+    with pytest.raises(DataError, match="column t has lists of 2, 3 values in block 0"):
+        rows(data.from_ray_dataset(dataset))
+
+
 def test_bad_blocks_are_named(ray_data: Any) -> None:
     with pytest.raises(DataError, match="block 0 of the Ray dataset has no column b"):
         data.from_ray_dataset(tables(ray_data, {"a": [1]}), columns=["b"])

@@ -19,6 +19,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.saving import saving_lib
 
+from raydist import train_context
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
@@ -31,6 +32,7 @@ from raydist.training.keras_patches.keras3.variables import EqualStatistics, equ
 from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.replicas import batch_slices, replica_share, step_logs
 from raydist.training.stepping import fit_session, model_steps, plain_fit
+from raydist.training.stepping.hooks import Hooks
 from raydist.training.user_code import code_names
 
 logger = logging.getLogger(__name__)
@@ -57,18 +59,15 @@ class RaydistTrainer(names.TensorFlowTrainer):
         is_stock = not is_distributed(strategy)
         if is_stock and not plain_fit.is_in_task():
             return super().fit(*args, **kwargs)
-        if is_parameter_server(strategy):
-            raise UnsupportedError(
-                "Keras 3's model.fit cannot train under parameter_server (keras#20585); use ctx.fit with a "
-                "function that returns the dataset, or --keras legacy"
-            )
-        check_supported(self, strategy)
-        if not is_stock:
-            model_steps.refuse_own_functions(self)
         try:
             given = inspect.signature(super().fit).bind(*args, **kwargs)
         except TypeError:  # a mistake, which Keras's own `fit` names with the function
             return super().fit(*args, **kwargs)
+        if is_parameter_server(strategy):
+            return _fit_on_workers(self, **given.arguments)
+        check_supported(self, strategy)
+        if not is_stock:
+            model_steps.refuse_own_functions(self)
         ahead = [] if is_stock else [EqualStatistics()]
         session = plain_fit.session_of(self, given.arguments, keras.callbacks, ahead=ahead)
         try:
@@ -199,6 +198,15 @@ class RaydistTrainer(names.TensorFlowTrainer):
             # One collective in place of one for each variable that is read.
             collective_calls.keep_totals(self)
         return super().get_metrics_result()
+
+
+def _fit_on_workers(model: Any, x: Any, *, callbacks: Any = None, epochs: int = 1, **given: Any) -> Any:
+    """Trains as `ctx.fit` does, which schedules steps; Keras 3 has no `fit` for that (keras#18624)."""
+    listed = callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks or []
+    # Without those of `ctx.callbacks()`, in place of which `ctx.fit` has its own.
+    users = [one for one in tree.flatten(listed) if not isinstance(one, Hooks)]
+    context: Any = train_context.context()
+    return context.fit(model, x, epochs=epochs, callbacks=users, **given)
 
 
 def _begin_evaluation(model: Any) -> None:
