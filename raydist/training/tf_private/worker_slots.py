@@ -171,11 +171,13 @@ class _Handler(cluster_coordinator.WorkerPreemptionHandler):
                 if not self._should_preemption_thread_run:
                     return
                 expected = self._expected
-                if not self.away & expected.keys():
+                # To these TensorFlow would send each new function in vain.
+                has_gone = bool((self._connected.keys() - expected.keys()) & self.away)
+                if not has_gone and not self.away & expected.keys():
                     self._cluster_due_for_update_or_finish.clear()
                     continue
             there = {slot: address for slot, address in expected.items() if _answers(address)}
-            if not (self.away & there.keys() and self._update(there)):
+            if not ((has_gone or self.away & there.keys()) and self._update(there)):
                 time.sleep(_LOOK_S)
 
     def _update(self, there: dict[int, str]) -> bool:
