@@ -236,8 +236,8 @@ def grow(folder: Path, rounds: int) -> None:
         status = handle.status().as_dict()
         assert status["attempts"] == 1
         print(
-            f"room {taken_s[-1]:.1f} s, import {imports_s[-1]:.1f} s, {befores[-1]:.0f} and {durings[-1]:.0f} "
-            f"steps/s, pause {pauses[-1]:.2f} s",
+            f"room {taken_s[-1]:.1f} s, import {imports_s[-1]:.1f} s, "
+            f"{befores[-1]:.0f} and {durings[-1]:.0f} steps/s, pause {pauses[-1]:.2f} s",
             flush=True,
         )
         handle.stop()
