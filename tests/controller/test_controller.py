@@ -643,7 +643,7 @@ def test_drain_whose_deadline_is_shorter_than_the_save_goes_on_from_the_checkpoi
 
 def test_chief_gets_a_limited_time_to_save() -> None:
     run = parameter_server_run(
-        [train, lose_worker_1, come_back_elsewhere], [train, finish_chief, finish_evaluator]
+        [train, lose_worker_1, come_back_elsewhere], [train, finish_chief, finish_evaluator], fence=True
     )
     assert run.controller.run().attempts == 2
     assert run.clock.now() == pytest.approx(SAVE_S)
@@ -654,7 +654,7 @@ def test_chief_that_was_to_save_may_train_on_when_the_reason_is_gone() -> None:
         group.clock.advance(2 * SAVE_S)
 
     disturbed = [lose_worker_1, come_back_elsewhere, lose_worker_1, let_time_pass, come_back]
-    run = parameter_server_run([train, *disturbed, finish_chief, finish_evaluator])
+    run = parameter_server_run([train, *disturbed, finish_chief, finish_evaluator], fence=True)
     assert run.controller.run().attempts == 1
 
 
