@@ -97,9 +97,7 @@ def pid_of(folder: Path, name: str, task: str) -> Any:
     return {one["task"]: one["pid"] for one in status_of(folder, name)["tasks"]}.get(task)
 
 
-def start(
-    running_ray: RunningRay, folder: Path, job: str, name: str, *options: str
-) -> subprocess.Popen[str]:
+def start(running_ray: RunningRay, folder: Path, job: str, name: str, *options: str) -> subprocess.Popen[str]:
     """Starts a run that holds in its second epoch until the file `release` is there."""
     hold = ("-p", f"epochs={EPOCHS}", "-p", f"steps={STEPS}", "-p", f"release={folder / 'release'}")
     return start_raydist(running_ray, folder, "submit", job, "--json", "--name", name, *hold, *options)
