@@ -268,6 +268,8 @@ def _left(device_name: str) -> Exception:
 
 def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return True  # a program's own address, in another of gRPC's forms
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
     except OSError:
