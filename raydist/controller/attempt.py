@@ -119,6 +119,16 @@ class Attempt:
         self._put(awaited, dead)
         self.absent[task] = failure
 
+    def add(self, tasks: tuple[TaskId, ...]) -> None:
+        """Takes in that the attempt has these tasks now; those that are new have no process yet."""
+        for task in set(tasks) - set(self.tasks):
+            self.tally.counts[task.task_type, TaskState.PENDING] += 1
+        self.tasks = tasks
+
+    def num_awaited(self, task_type: TaskType) -> int:
+        """Returns how many needed tasks of a type have no process."""
+        return self.tally.counts[task_type, TaskState.PENDING]
+
     def declare_lost(self, failure: TaskFailure) -> None:
         """Takes in that one of the tasks is lost, whatever it says."""
         status = self.statuses[failure.task]

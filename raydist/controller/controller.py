@@ -12,6 +12,7 @@ from typing import Any
 from raydist.controller import journal
 from raydist.controller.events import (
     Action,
+    AddWorkers,
     AttemptPlanned,
     Await,
     CancelRequested,
@@ -54,6 +55,8 @@ RECORD_EVERY_S = 1.0
 _TASKS_A_SECOND, _MOST_RECORD_S = 200, 3.0
 # How often a run that could have more workers looks whether there is room.
 ROOM_EVERY_S = 10.0
+# The same where a worker that comes costs no new attempt.
+ROOM_IN_PLACE_EVERY_S = 2.0
 
 _AWAITED_S = {Deadline.GRACE: GRACE_S, Deadline.SAVE: SAVE_S, Deadline.STACKS: STACKS_S}
 # The deadlines that hold in a state; the first that has passed counts.
@@ -188,6 +191,8 @@ class Controller:
                 self._limits_s[deadline] = self._clock.now() + _AWAITED_S[deadline]
             case ReplaceTask(task):
                 self._call_group(lambda group: group.replace(task))
+            case AddWorkers(plan):
+                self._call_group(lambda group: group.add_workers(plan))
             case SendCommand(command, tasks):
                 self._call_group(lambda group: group.command(command, tasks))
             case StopGroup(for_another, keeps_state):
@@ -213,7 +218,8 @@ class Controller:
 
     def _look_for_room(self) -> None:
         machine, now_s = self._machine, self._clock.now()
-        if not machine.may_resize or now_s - self._room_asked_s < ROOM_EVERY_S:
+        every_s = ROOM_IN_PLACE_EVERY_S if machine.plan.resizes_in_place else ROOM_EVERY_S
+        if not machine.may_resize or now_s - self._room_asked_s < every_s:
             return
         self._room_asked_s = now_s
         # Also while workers wait for their room: a host may have gone that was counted on.

@@ -138,6 +138,13 @@ class ReplaceTask:
 
 
 @dataclass(frozen=True)
+class AddWorkers:
+    """Start the workers that this plan has beside those of the attempt."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True)
 class SendCommand:
     """Pass a command to those tasks."""
 
@@ -165,4 +172,4 @@ class StopGroup:
     keeps_state: bool = True
 
 
-Action = StartAttempt | ReplaceTask | SendCommand | Await | StopGroup
+Action = StartAttempt | ReplaceTask | AddWorkers | SendCommand | Await | StopGroup

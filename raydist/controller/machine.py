@@ -9,6 +9,7 @@ from raydist.controller import root_cause
 from raydist.controller.attempt import Attempt, has_succeeded, servers
 from raydist.controller.events import (
     Action,
+    AddWorkers,
     AttemptPlanned,
     Await,
     CancelRequested,
@@ -52,7 +53,7 @@ from raydist.outcome.status import (
     TaskState,
     TaskStatus,
 )
-from raydist.planning.fitting import describe_growth
+from raydist.planning.fitting import describe_growth, resized
 from raydist.planning.plan import Plan
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.stragglers.watch import StragglerWatch
@@ -141,12 +142,14 @@ class RunMachine:
 
     @property
     def may_resize(self) -> bool:
-        """Whether a new attempt with another number of workers would be begun if it had room."""
+        """Whether another number of workers would be taken if they had room."""
         if not self.plan.is_elastic:
             return False
         if self.state is RunState.STARTING:
             return not self.attempt.is_placed
         has_less = self.plan.num_workers < self.plan.job.workers.maximum
+        if self.plan.resizes_in_place:  # what is free may be for those that are awaited
+            has_less = has_less and not self.attempt.num_awaited(TaskType.WORKER)
         return self.state is RunState.RUNNING and has_less and self._saving is None and not self._is_trained
 
     def start(self) -> list[Action]:
@@ -163,6 +166,8 @@ class RunMachine:
                 return self._take_update(update, at_s, now_s)
             case RunState.STARTING, RoomFound(num_workers):
                 return self._stop(RunState.STARTING) if num_workers < self.plan.num_workers else []
+            case RunState.RUNNING, RoomFound(num_workers) if self.plan.resizes_in_place:
+                return self._add_workers(num_workers)
             case RunState.RUNNING, RoomFound(num_workers):
                 self._room = num_workers
                 return self._plan_restart()
@@ -208,6 +213,17 @@ class RunMachine:
         self._note(*(f"attempt {number} {use}" for use in plan.uses_of_unfit_hosts))
         self._begin_attempt(number)
         return []
+
+    def _add_workers(self, num_workers: int) -> list[Action]:
+        if num_workers <= self.plan.num_workers:
+            return []
+        self._note(
+            f"there is room for {num_workers} workers instead of {self.plan.num_workers}, from step "
+            f"{self.attempt.step} on"
+        )
+        self.plan = resized(self.plan, num_workers)
+        self.attempt.add(self.plan.tasks)
+        return [AddWorkers(self.plan)]
 
     def _begin_attempt(self, number: int) -> None:
         self.attempt = Attempt.begun(number, self.plan.tasks)
@@ -291,8 +307,11 @@ class RunMachine:
         return self.attempt.state_of(self.chief) is TaskState.FINISHED
 
     def _replace_dead(self) -> list[Action]:
-        strategy, at_s = self.plan.strategy, self._news_at_s
-        replaced = replace_dead(self.attempt, self.deaths, strategy=strategy, at_s=at_s)
+        plan, at_s = self.plan, self._news_at_s
+        least = plan.job.workers.minimum if plan.resizes_in_place else None
+        replaced = replace_dead(
+            self.attempt, self.deaths, strategy=plan.strategy, at_s=at_s, least_workers=least
+        )
         return [ReplaceTask(task) for task in replaced]
 
     def _finish_evaluator(self) -> list[Action]:
@@ -334,8 +353,7 @@ class RunMachine:
         return chief is not None and saving.is_done(chief)
 
     def _restart_cause(self) -> Cause | None:
-        plan = self.plan
-        return wanted(self.attempt, strategy=plan.strategy, num_workers=plan.num_workers, room=self._room)
+        return wanted(self.attempt, plan=self.plan, room=self._room)
 
     def _give_up_saving(self) -> list[Action]:
         if self._last_saving is not None:

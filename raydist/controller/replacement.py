@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -134,13 +135,16 @@ class Deaths:
             self.told.append(last)
 
 
-def replace_dead(attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: float) -> tuple[TaskId, ...]:
+def replace_dead(
+    attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: float, least_workers: int | None = None
+) -> tuple[TaskId, ...]:
     """Returns the tasks to be replaced, as `attempt` and `deaths` have it then.
 
     What stays among the attempt's failures ends it; then nothing is replaced.
 
     Args:
       at_s: Unix time at which the attempt's failures became known.
+      least_workers: How many the attempt continues with; None for all that it has.
     """
     failures = attempt.failures
     if not failures or not all(is_outlived(one, strategy=strategy, attempt=attempt) for one in failures):
@@ -153,9 +157,8 @@ def replace_dead(attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: 
             attempt.await_replacement(failure)
             deaths.add(death)
             replaced.append(task)
-        # Training continues without an evaluator. Without a worker too, but TensorFlow takes no other worker
-        # back while that one is away (cluster_coordinator.py, `_preemption_handler` waits for all workers).
-        elif task.task_type is TaskType.EVALUATOR:
+        # Training continues without an evaluator, and with fewer workers where the user says so.
+        elif task.task_type is TaskType.EVALUATOR or _num_workers(attempt) > (least_workers or sys.maxsize):
             attempt.dismiss([task])
             deaths.give_up(death)
     return tuple(replaced)
@@ -164,15 +167,19 @@ def replace_dead(attempt: Attempt, deaths: Deaths, *, strategy: Strategy, at_s: 
 def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -> bool:
     """Whether the attempt can continue while the dead task is replaced.
 
-    TensorFlow's coordinator gives a dead worker's steps to others and connects to its address again, and no
-    task waits for an evaluator. A ps has taken its variables with it. Before all addresses are known there is
-    no place in TensorFlow's cluster that a new process could take.
+    The coordinator gives a dead worker's steps to others and connects to the worker again, and no task waits
+    for an evaluator. A ps has taken its variables with it. Before all addresses are known there is no place
+    in TensorFlow's cluster that a new process could take.
     """
     return (
         outlives_death_of(failure.task, strategy)
         and (failure.kind is FailureKind.LOST or _is_failed_replacement(failure, attempt))
         and attempt.is_addressed
     )
+
+
+def _num_workers(attempt: Attempt) -> int:
+    return sum(task.task_type is TaskType.WORKER for task in attempt.needed)
 
 
 def _is_failed_replacement(failure: TaskFailure, attempt: Attempt) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from raydist.controller.attempt import Attempt
 from raydist.outcome.status import TaskState, TaskStatus
+from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
-from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.spec.text import listed
 
@@ -68,20 +68,20 @@ class Restart:
         return f"{what} {begin} after {self.pause_s:.1f} s"
 
 
-def wanted(attempt: Attempt, *, strategy: Strategy, num_workers: int, room: int) -> Cause | None:
+def wanted(attempt: Attempt, *, plan: Plan, room: int) -> Cause | None:
     """Returns why `attempt` is to be followed by a new one, while it trains well; None where it is not.
 
     Args:
-      num_workers: How many it has. `room`: how many the cluster has room for.
+      plan: That of the attempt. `room`: how many workers the cluster has room for.
     """
-    if attempt.moved:
+    if attempt.moved and not plan.follows_workers:
         return _moved(attempt)
-    leaving = [task for task in attempt.leaving if not outlives_death_of(task, strategy)]
+    leaving = [task for task in attempt.leaving if not outlives_death_of(task, plan.strategy)]
     if leaving:
         why = attempt.statuses[leaving[0]].leaving
         return Cause(tasks=tuple(leaving), what=f"{listed(leaving)} had to leave ({why})")
-    if room > num_workers:
-        what = f"there is room for {room} workers instead of {num_workers}"
+    if room > plan.num_workers:
+        what = f"there is room for {room} workers instead of {plan.num_workers}"
         return Cause(tasks=(), what=what, needs_checkpoint=True)
     return None
 
@@ -96,7 +96,7 @@ def resumed(restarts: tuple[Restart, ...], chief: TaskStatus | None, *, at_s: fl
 
 
 def _moved(attempt: Attempt) -> Cause:
-    """The coordinator cannot connect to its workers' new addresses."""
+    """The fences of the other tasks do not let the workers' new hosts through."""
     before = [_host(attempt.addresses[task]) for task in attempt.moved]
     now = [_host(attempt.statuses[task].address or "") for task in attempt.moved]
     where = "at another port" if before == now else "on another host"

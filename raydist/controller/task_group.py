@@ -73,8 +73,12 @@ class TaskGroup(Protocol):
 
         It takes the dead one's place: the same resources and assignment, and the same host and port where
         they can be had. Its statuses have the next `incarnation`; statuses of the one before are ignored.
-        One that comes up at another address, which its peers cannot reach, stays STARTING.
+        The chief of parameter servers is told of another address, where the plan `follows_workers`. Elsewhere
+        one that comes up at another address stays STARTING.
         """
+
+    def add_workers(self, plan: Plan) -> None:
+        """Starts the workers that `plan` has besides, and returns before they are placed."""
 
     def stop(self, *, for_another: bool = False, keeps_state: bool = True) -> None:
         """Ends every process, placement group and temporary file of the attempt. Idempotent.

@@ -344,6 +344,23 @@ class Command(enum.Enum):
     FINISH = "FINISH"
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerAddresses:
+    """Tells the chief of parameter servers where its workers are now.
+
+    Attributes:
+      number: Counts the messages, as an agent may take two at once.
+      addresses: `host:port` by the worker's index.
+    """
+
+    number: int
+    addresses: Mapping[int, str]
+
+
+# What a running task may be sent.
+Order = Command | WorkerAddresses
+
+
 def steps_hint(*, is_script: bool, step: int, running_s: float | None) -> str | None:
     """Returns which calls show progress, for a script that runs without a step for long; None for others.
 

@@ -28,7 +28,7 @@ class TaskAssignment:
       cluster_spec: The addresses of all tasks; empty for a single-host strategy.
       attempt: 0 for the first attempt.
       run_uri: URI of the run's folder on storage.
-      num_workers, num_ps: Tasks of type worker and ps.
+      num_workers, num_ps: Tasks of type worker and ps; where workers come and go, the most of them.
       gpus_per_worker: GPUs of each worker, for tasks of every type.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
       has_default_strategy: Whether the job runs in the scope of the run's strategy.
@@ -143,6 +143,7 @@ def make_assignments(
     """Returns what each task of an attempt is told before it may import TensorFlow.
 
     Args:
+      addresses: Of all tasks, or of those that have come so far, where workers come and go.
       fenced_in: IP addresses of the only hosts that may reach the tasks that listen; None for all.
     """
     spec = cluster_spec(plan.strategy, addresses)
@@ -159,7 +160,7 @@ def make_assignments(
         "attempt": attempt,
         "run_uri": run_uri,
         "role_hosts": dict(role_hosts),
-        "num_workers": num_tasks[TaskType.WORKER],
+        "num_workers": plan.most_workers,
         "num_ps": num_tasks[TaskType.PS],
         "gpus_per_worker": plan.resources_of(worker).num_gpus,
         "data_service": addresses.get(dispatcher),
@@ -179,6 +180,7 @@ def make_assignments(
             **common,
         )
         for task in plan.tasks
+        if task in addresses
     }
 
 

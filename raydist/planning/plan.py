@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from raydist.planning.inventory import Inventory
 from raydist.planning.threads import reserved_threads
-from raydist.spec.job import JobSpec, KerasFlavour, Strategy
+from raydist.spec.job import JobSpec, KerasFlavour, RunOn, Strategy
 from raydist.spec.tasks import AnyRole, Resources, Role, TaskId, TaskType
 from raydist.spec.text import facts_html
 
@@ -91,8 +91,29 @@ class Plan:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the number of workers may change from attempt to attempt."""
+        """Whether the number of workers may change."""
         return self.job.workers.minimum < self.job.workers.maximum
+
+    @property
+    def follows_workers(self) -> bool:
+        """Whether the chief of parameter servers takes workers at other addresses than at the start.
+
+        A fence lets only the hosts of the start through.
+        """
+        return self.strategy is Strategy.PARAMETER_SERVER and not self.job.fence
+
+    @property
+    def resizes_in_place(self) -> bool:
+        """Whether workers come and go while an attempt continues.
+
+        Not those that run the script themselves, with the cluster of the start.
+        """
+        return self.is_elastic and self.follows_workers and self.job.run_on is not RunOn.ALL
+
+    @property
+    def most_workers(self) -> int:
+        """Workers that an attempt of this plan may have."""
+        return self.job.workers.maximum if self.resizes_in_place else self.num_workers
 
     def threads_of(self, role: Role) -> int:
         """Returns TensorFlow's threads in each task of the role."""

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from queue import SimpleQueue
 from types import ModuleType
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from raydist import train_context
 from raydist.data import shared
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
-from raydist.outcome.status import SHOW_PROGRESS
+from raydist.outcome.status import SHOW_PROGRESS, WorkerAddresses
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.best import is_of_validation
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
@@ -59,6 +60,7 @@ from raydist.training.parameter_server.chief import ParameterServerTrainer
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.replicas import all_reduce, compilation
 from raydist.training.reporting import reporter as reporting
+from raydist.training.reporting.host_usage import cut_connections
 from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import Commands, TaskProgress
 from raydist.training.reporting.reporter import Reporter
@@ -90,6 +92,7 @@ def open_session(
     exception in the block is reported to the peers, which would otherwise wait for this task.
     """
     progress = progress or TaskProgress(assignment.task)
+    _follow_workers(assignment, commands)
     note = _patch(assignment)
     compute_in_fixed_order(assignment.job)
     strategy = build_strategy(assignment)
@@ -125,6 +128,7 @@ def open_script(
     """
     progress = progress or TaskProgress(assignment.task)
     progress.set_joining(assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
+    _follow_workers(assignment, commands)
     note = _patch(assignment)
     compute_in_fixed_order(assignment.job)
     _seed(assignment)
@@ -346,6 +350,25 @@ def _patch(assignment: TaskAssignment) -> str | None:
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
     return note
+
+
+def _follow_workers(assignment: TaskAssignment, commands: Commands | None) -> None:
+    """Has the chief of parameter servers take in the workers that come, and let go of those that leave."""
+    if assignment.strategy is not Strategy.PARAMETER_SERVER or not assignment.is_chief:
+        return
+    slots = tf_private.WorkerSlots(assignment.num_workers, cut=cut_connections)
+    slots.keep()
+
+    def follow(orders: SimpleQueue[WorkerAddresses]) -> None:
+        newest = -1
+        while True:
+            order = orders.get()
+            if order.number > newest:
+                newest = order.number
+                slots.take(order.addresses)
+
+    if commands is not None:
+        threading.Thread(target=follow, args=[commands.workers], name="raydist-workers", daemon=True).start()
 
 
 def _seed(assignment: TaskAssignment) -> None:

@@ -2,12 +2,17 @@
 
     python -m tests.benchmarks.parameter_server_kills worker [--rounds 3]
     python -m tests.benchmarks.parameter_server_kills any [--runs 20] [--seed 0]
+    python -m tests.benchmarks.parameter_server_kills grow [--rounds 3]
 
 `worker` kills worker/1 of a run again and again. It prints the longest time between two closures done
 by anybody around the kill (target: under 1 s), and from the kill until the coordinator has the worker
 back, in ratio to the time of a bare `import tensorflow` in the same run, as nice as Ray's workers are
 (target: under 1.5). `any` starts runs one after the other and kills a random task of each at a random
-moment between the start and about the end; all have to succeed with the exact number of steps.
+moment between the start and about the end; all have to succeed with the exact number of steps. `grow` starts
+runs of `workers=1:2` where there is room for one worker, and then gives Ray a node for another one, which it
+takes away again. It prints the time from the room until the coordinator has the new worker, in ratio to the
+time of a bare import as well (target: under 10 s with cores of its own), the steps/s before and with it, and
+the longest time without a step around its loss.
 """
 
 from __future__ import annotations
@@ -76,14 +81,16 @@ def train(ctx: Any) -> None:
     )
 
 
-def submit(folder: Path, *, epochs: int, steps: int, name: str, evaluator: bool) -> Any:
+def submit(
+    folder: Path, *, epochs: int, steps: int, name: str, evaluator: bool, workers: int | str = WORKERS
+) -> Any:
     log = folder / f"{name}.log"
     log.touch()
     return raydist.submit(
         train,
         name=name,
         strategy="parameter_server",
-        workers=WORKERS,
+        workers=workers,
         ps=PS,
         evaluator=evaluator,
         storage=str(folder / "runs"),
@@ -198,13 +205,69 @@ def kill_any(folder: Path, runs: int, seed: int) -> None:
     figure("any_failed", failures, f"of {runs} runs without the exact number of steps")
 
 
+def grow(folder: Path, rounds: int) -> None:
+    """Runs in a cluster with a node for the chief, the ps and one worker."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from tests.benchmarks.figures.printing import figure
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2 + PS, "include_dashboard": False})
+    ray.init(cluster.address, log_to_driver=False, logging_level="error")
+    taken_s, imports_s, befores, durings, pauses = [], [], [], [], []
+    for number in range(rounds):
+        name = f"grow-{number}"
+        handle = submit(folder, epochs=1, steps=10_000_000, name=name, evaluator=False, workers="1:2")
+        log = folder / f"{name}.log"
+        wait(lambda log=log: len(events(log, "done")) > 50, handle)
+        imports_s.append(import_time())
+        befores.append(rate(log, 5))
+        node = cluster.add_node(num_cpus=1)
+        room_at_s = time.time()
+        backs = wait(lambda log=log: events(log, "back"), handle)
+        taken_s.append(backs[0][0] - room_at_s)
+        time.sleep(2)
+        durings.append(rate(log, 5))
+        lost_at_s = time.time()
+        cluster.remove_node(node)
+        time.sleep(10)
+        done = [at for at, _ in events(log, "done") if at > lost_at_s - 1]
+        pauses.append(max(after - before for before, after in itertools.pairwise([*done, time.time()])))
+        status = handle.status().as_dict()
+        assert status["attempts"] == 1
+        print(
+            f"room {taken_s[-1]:.1f} s, import {imports_s[-1]:.1f} s, "
+            f"{befores[-1]:.0f} and {durings[-1]:.0f} steps/s, pause {pauses[-1]:.2f} s",
+            flush=True,
+        )
+        handle.stop()
+        with contextlib.suppress(raydist.TrainingError):  # it was cancelled
+            handle.result(timeout=60)
+    figure("room", taken_s, "s", against=("import of TensorFlow", imports_s))
+    figure("grown", durings, "steps/s", against=("one worker", befores))
+    figure("let_go", pauses, "s")
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def rate(log: Path, seconds: float) -> float:
+    """Returns the steps/s of the next seconds."""
+    before = len(events(log, "done"))
+    time.sleep(seconds)
+    return (len(events(log, "done")) - before) / seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["worker", "any"])
+    parser.add_argument("what", choices=["worker", "any", "grow"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.what == "grow":
+        with tempfile.TemporaryDirectory() as folder:
+            grow(Path(folder), options.rounds)
+        return
     import ray
 
     ray.init(

@@ -42,6 +42,13 @@ PLANS = {
     "parameter servers": make_plan(
         workers=2, ps=1, strategy=Strategy.PARAMETER_SERVER, is_evaluated=True, max_failures=2, timeout=60.0
     ),
+    "elastic parameter servers": make_plan(
+        workers=2,
+        strategy=Strategy.PARAMETER_SERVER,
+        max_failures=2,
+        timeout=60.0,
+        workers_range=WorkerRange(minimum=1, maximum=4),
+    ),
 }
 
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from raydist.controller.controller import GRACE_S, POLL_S, ROOM_EVERY_S, SAVE_S, Controller
+from raydist.controller.controller import (
+    GRACE_S,
+    POLL_S,
+    ROOM_EVERY_S,
+    ROOM_IN_PLACE_EVERY_S,
+    SAVE_S,
+    Controller,
+)
 from raydist.controller.events import StoredCheckpoint
 from raydist.controller.machine import RunMachine
 from raydist.errors import ClusterError, RaydistError, StorageError
@@ -485,8 +492,8 @@ def test_progress_of_a_script_without_steps_tells_which_calls_show_it(function: 
     assert run.of("progress")[-1]["hint"] is None
 
 
-def parameter_server_run(*scripts: Script) -> Run:
-    plan = make_plan(strategy=Strategy.PARAMETER_SERVER, is_evaluated=True)
+def parameter_server_run(*scripts: Script, **job: object) -> Run:
+    plan = make_plan(strategy=Strategy.PARAMETER_SERVER, is_evaluated=True, **job)
     return Run(*scripts, plan=plan)
 
 
@@ -556,7 +563,9 @@ def test_coordinator_is_restarted_once_it_has_saved_for_a_worker_that_moved() ->
         group.say("chief/0", step=121, restored_step=120, first_step_at_s=group.clock.unix())
 
     run = parameter_server_run(
-        [train, lose_worker_1, come_back_elsewhere, save], [train, step, finish_chief, finish_evaluator]
+        [train, lose_worker_1, come_back_elsewhere, save],
+        [train, step, finish_chief, finish_evaluator],
+        fence=True,
     )
     result = run.controller.run()
     assert (result.state, result.attempts, run.launcher.attempts) == (RunState.SUCCEEDED, 2, [0, 1])
@@ -634,7 +643,7 @@ def test_drain_whose_deadline_is_shorter_than_the_save_goes_on_from_the_checkpoi
 
 def test_chief_gets_a_limited_time_to_save() -> None:
     run = parameter_server_run(
-        [train, lose_worker_1, come_back_elsewhere], [train, finish_chief, finish_evaluator]
+        [train, lose_worker_1, come_back_elsewhere], [train, finish_chief, finish_evaluator], fence=True
     )
     assert run.controller.run().attempts == 2
     assert run.clock.now() == pytest.approx(SAVE_S)
@@ -645,7 +654,7 @@ def test_chief_that_was_to_save_may_train_on_when_the_reason_is_gone() -> None:
         group.clock.advance(2 * SAVE_S)
 
     disturbed = [lose_worker_1, come_back_elsewhere, lose_worker_1, let_time_pass, come_back]
-    run = parameter_server_run([train, *disturbed, finish_chief, finish_evaluator])
+    run = parameter_server_run([train, *disturbed, finish_chief, finish_evaluator], fence=True)
     assert run.controller.run().attempts == 1
 
 
@@ -693,6 +702,19 @@ def test_elastic_run_goes_on_with_the_workers_that_there_is_room_for() -> None:
     assert (result.state, result.attempts) == (RunState.SUCCEEDED, 2)
     assert [group.names for group in run.launcher.groups] == [["worker/0", "worker/1"], ["worker/0"]]
     assert [str(each.task) for each in result.tasks] == ["worker/0"]
+
+
+def test_parameter_server_run_takes_in_a_worker_as_soon_as_there_is_room() -> None:
+    def make_room(group: FakeTaskGroup) -> None:
+        run.launcher.workers = 2
+        group.clock.advance(ROOM_IN_PLACE_EVERY_S)
+
+    workers = WorkerRange(minimum=1, maximum=3)
+    plan = make_plan(workers=1, workers_range=workers, strategy=Strategy.PARAMETER_SERVER)
+    run = Run([train, make_room, finish_chief], plan=plan)
+    result = run.controller.run()
+    assert (result.state, result.attempts) == (RunState.SUCCEEDED, 1)
+    assert run.launcher.groups[0].added == [2]
 
 
 def test_elastic_run_grows_from_a_checkpoint_when_there_is_room() -> None:

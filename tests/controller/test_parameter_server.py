@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydist.controller.events import (
+    AddWorkers,
     Await,
     CancelRequested,
     Deadline,
@@ -13,6 +14,7 @@ from raydist.controller.events import (
     GroupStopped,
     GroupUpdated,
     ReplaceTask,
+    RoomFound,
     SendCommand,
     StartAttempt,
     StopGroup,
@@ -21,7 +23,7 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.replacement import MAX_QUICK_DEATHS
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import Command, FailureKind, RunState, TaskState, TaskStatus
-from raydist.spec.job import Strategy
+from raydist.spec.job import RunOn, Strategy, WorkerRange
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 STARTING, RUNNING, FINISHED = TaskState.STARTING, TaskState.RUNNING, TaskState.FINISHED
@@ -305,8 +307,57 @@ MOVED: list[Event] = [
 ]
 
 
-def test_chief_saves_before_it_is_restarted_for_a_worker_on_another_host() -> None:
+def fenced_after(*events: Event, **job: object) -> RunMachine:
+    """Returns a machine whose tasks let only the hosts of the start through."""
+    return machine_after(*events, fence=True, **job)
+
+
+def test_worker_that_comes_back_on_another_host_costs_nothing() -> None:
     machine = machine_after(*MOVED[:-1])
+    assert machine.handle(MOVED[-1]) == []
+    assert machine.handle(says("worker/1", incarnation=1, at_s=15, **ELSEWHERE)) == []
+    assert machine.deaths.all[0].outcome == "back at another address after 2.0 s"
+    assert (machine.state, machine.restarts) == (RunState.RUNNING, ())
+
+
+def elastic_after(*events: Event, workers: int = 2, **job: object) -> RunMachine:
+    return machine_after(*events, workers=workers, workers_range=WorkerRange(minimum=1, maximum=4), **job)
+
+
+def test_workers_are_added_to_the_attempt_when_there_is_room() -> None:
+    machine = elastic_after(TRAINING)
+    assert machine.may_resize
+    (added,) = machine.handle(RoomFound(3))
+    assert isinstance(added, AddWorkers)
+    assert (added.plan.num_workers, machine.plan.num_workers) == (3, 3)
+    assert [str(each) for each in machine.attempt.tasks][1:4] == ["worker/0", "worker/1", "worker/2"]
+    assert not machine.may_resize  # what is free may be for the one that is awaited
+    assert machine.handle(says("worker/2", STARTING, address="10.0.0.9:4444")) == []
+    assert machine.handle(says("worker/2", address="10.0.0.9:4444")) == []
+    assert machine.may_resize
+    assert (machine.state, machine.attempt.number, machine.restarts) == (RunState.RUNNING, 0, ())
+    assert machine.notes == ("there is room for 3 workers instead of 2, from step 0 on",)
+    assert machine.handle(RoomFound(3)) == machine.handle(RoomFound(2)) == []
+
+
+@pytest.mark.parametrize("job", [{"fence": True}, {"run_on": RunOn.ALL}])
+def test_run_whose_tasks_know_no_other_workers_grows_at_a_checkpoint(job: dict[str, object]) -> None:
+    machine = elastic_after(TRAINING, **job)
+    assert machine.handle(RoomFound(3)) == [SAVE, Await(Deadline.SAVE)]
+
+
+def test_added_worker_that_cannot_start_is_given_up_and_training_continues() -> None:
+    machine = elastic_after(TRAINING, RoomFound(3))
+    replace = ReplaceTask(task("worker/2"))
+    for incarnation in range(MAX_QUICK_DEATHS):
+        assert machine.handle(dies("worker/2", incarnation=incarnation)) == [replace]
+    assert machine.handle(dies("worker/2", incarnation=MAX_QUICK_DEATHS)) == []
+    assert (machine.state, machine.attempt.failures) == (RunState.RUNNING, ())
+    assert machine.deaths.all[-1].is_given_up
+
+
+def test_chief_saves_before_it_is_restarted_for_a_worker_on_another_host() -> None:
+    machine = fenced_after(*MOVED[:-1])
     assert machine.handle(MOVED[-1]) == [SAVE, Await(Deadline.SAVE)]
     assert machine.state is RunState.RUNNING
     assert machine.handle(says("chief/0", step=125, checkpoint="/c/step-100")) == []
@@ -316,24 +367,24 @@ def test_chief_saves_before_it_is_restarted_for_a_worker_on_another_host() -> No
 
 
 def test_chief_that_does_not_save_in_time_is_restarted_all_the_same() -> None:
-    machine = machine_after(*MOVED)
+    machine = fenced_after(*MOVED)
     assert machine.handle(DeadlinePassed(Deadline.SAVE)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
 
 
 def test_chief_that_does_not_train_yet_is_restarted_at_once() -> None:
-    machine = machine_after(training(state=STARTING), dies("worker/1"))
+    machine = fenced_after(training(state=STARTING), dies("worker/1"))
     assert machine.handle(says("worker/1", STARTING, incarnation=1, **ELSEWHERE)) == [RESTART]
 
 
 def test_restart_for_a_moved_worker_is_not_counted() -> None:
-    machine = machine_after(*MOVED, DeadlinePassed(Deadline.SAVE), GroupStopped(), TRAINING, max_failures=0)
+    machine = fenced_after(*MOVED, DeadlinePassed(Deadline.SAVE), GroupStopped(), TRAINING, max_failures=0)
     assert machine.state is RunState.RUNNING
     assert (machine.attempt.number, machine.error, machine.notes) == (1, None, ())
 
 
 def test_restart_tells_its_cost_once_training_goes_on() -> None:
-    machine = machine_after(*MOVED)
+    machine = fenced_after(*MOVED)
     machine.handle(says("chief/0", step=130, checkpoint="/c/step-130", at_s=20.0))
     machine.handle(GroupStopped())
     machine.handle(TRAINING)
@@ -350,7 +401,7 @@ def test_restart_tells_its_cost_once_training_goes_on() -> None:
 
 
 def test_restart_without_a_checkpoint_says_so() -> None:
-    machine = machine_after(TRAINING, dies("worker/1"))
+    machine = fenced_after(TRAINING, dies("worker/1"))
     machine.handle(says("worker/1", STARTING, incarnation=1, address="10.0.0.2:9"))
     for event in (DeadlinePassed(Deadline.SAVE), GroupStopped(), TRAINING):
         machine.handle(event)
@@ -361,13 +412,13 @@ def test_restart_without_a_checkpoint_says_so() -> None:
 
 
 def test_chief_without_any_worker_is_restarted_at_once_as_it_cannot_save() -> None:
-    machine = machine_after(*MOVED)
+    machine = fenced_after(*MOVED)
     assert machine.handle(dies("worker/0")) == [RESTART]
     assert machine.restarts[0].sentence().startswith("worker/1 came back on another host: ")
 
 
 def test_moved_worker_that_dies_again_calls_the_restart_off() -> None:
-    machine = machine_after(*MOVED)
+    machine = fenced_after(*MOVED)
     assert machine.handle(dies("worker/1", incarnation=1)) == [REPLACE_1]
     assert machine.handle(says("chief/0", checkpoint="/c/step-130")) == []
     assert machine.handle(DeadlinePassed(Deadline.SAVE)) == []
@@ -378,26 +429,26 @@ def test_moved_worker_that_dies_again_calls_the_restart_off() -> None:
 
 
 def test_training_that_ends_while_the_chief_saves_is_a_success() -> None:
-    machine = machine_after(*MOVED)
+    machine = fenced_after(*MOVED)
     assert machine.handle(says("chief/0", FINISHED)) == [StopGroup()]
     machine.handle(GroupStopped())
     assert machine.state is RunState.SUCCEEDED
 
 
 def test_ps_that_dies_while_the_chief_saves_costs_an_attempt() -> None:
-    machine = machine_after(*MOVED, dies("ps/0"))
+    machine = fenced_after(*MOVED, dies("ps/0"))
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert machine.restarts == ()
     assert machine.notes[0].startswith("ps/0 failed first")
 
 
 def test_cancel_while_the_chief_saves_cancels() -> None:
-    machine = machine_after(*MOVED, CancelRequested(), GroupStopped())
+    machine = fenced_after(*MOVED, CancelRequested(), GroupStopped())
     assert machine.state is RunState.CANCELLED
 
 
 def test_nothing_is_started_anew_for_a_moved_worker_beside_processes_that_could_not_be_stopped() -> None:
-    machine = machine_after(*MOVED, DeadlinePassed(Deadline.SAVE), GroupStopped("RayError: timed out"))
+    machine = fenced_after(*MOVED, DeadlinePassed(Deadline.SAVE), GroupStopped("RayError: timed out"))
     assert machine.state is RunState.FAILED
     assert error_of(machine).endswith(
         "could not be stopped cleanly: RayError: timed out; so it was not retried"

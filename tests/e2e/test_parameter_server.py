@@ -97,10 +97,10 @@ def pid_of(folder: Path, name: str, task: str) -> Any:
     return {one["task"]: one["pid"] for one in status_of(folder, name)["tasks"]}.get(task)
 
 
-def start(running_ray: RunningRay, folder: Path, job: str, name: str) -> subprocess.Popen[str]:
+def start(running_ray: RunningRay, folder: Path, job: str, name: str, *options: str) -> subprocess.Popen[str]:
     """Starts a run that holds in its second epoch until the file `release` is there."""
     hold = ("-p", f"epochs={EPOCHS}", "-p", f"steps={STEPS}", "-p", f"release={folder / 'release'}")
-    return start_raydist(running_ray, folder, "submit", job, "--json", "--name", name, *hold)
+    return start_raydist(running_ray, folder, "submit", job, "--json", "--name", name, *hold, *options)
 
 
 def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -126,6 +126,27 @@ def test_killed_worker_is_replaced_while_training_goes_on(
     assert after["pid"] != before
     assert any(note.startswith("worker/1 died (attempt 0, step ") for note in result["notes"])
     assert raydist("logs", "worker-killed", "--task", "worker/1").out.count("serves at") >= 1
+
+
+def test_worker_joins_the_attempt_once_there_is_room(
+    running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    def running(name: str) -> set[str]:
+        return {one["task"] for one in status_of(tmp_path, name)["tasks"] if one["state"] == "RUNNING"}
+
+    other = start(running_ray, tmp_path, job, "other", "--strategy", "one_device", "--workers", "1")
+    wait_until(lambda: bool(running("other")), timeout_s=240)
+    process = start(running_ray, tmp_path, job, "grown", "--workers", "1:2")
+    wait_until(lambda: status_of(tmp_path, "grown")["steps"] > STEPS, timeout_s=240)
+    assert running("grown") == {"chief/0", "worker/0", "ps/0"}
+    other.send_signal(signal.SIGINT)
+    other.communicate(timeout=60)
+    wait_until(lambda: "worker/1" in running("grown"), timeout_s=240)
+    (tmp_path / "release").touch()
+    result = result_of(process)
+    assert (result["attempts"], result["steps_repeated"]) == (1, 0)
+    assert len(result["tasks"]) == 4
+    assert any("there is room for 2 workers instead of 1" in note for note in result["notes"])
 
 
 @pytest.mark.exhaustive("chief/0", covered_by="[ps/0], which ends the same way")

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from raydist.planning.assignment import make_assignments
 from raydist.planning.fitting import avoiding, avoiding_unfit, fitted, resized, room_beside
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
@@ -110,3 +111,13 @@ def test_elastic_run_has_fewer_workers_rather_than_one_on_an_unfit_host(
 def test_room_on_a_host_that_the_attempt_avoids_does_not_count() -> None:
     plan = avoiding(elastic(1, 3, now=1), hosts(1, 1, 1), frozenset({"h1"}))
     assert room_beside(plan, hosts(0, 1, 1)) == 2
+
+
+def test_workers_that_come_later_are_in_the_number_that_all_tasks_know() -> None:
+    plan = resized(elastic(1, 4, now=1, strategy=Strategy.PARAMETER_SERVER), 3)
+    known = {task: f"{task.path_name}:1" for task in plan.tasks if str(task) != "worker/1"}  # not there yet
+    assignments = make_assignments(plan, known, attempt=0, run_uri="runs/r")
+    assert assignments.keys() == known.keys()
+    assert {one.num_workers for one in assignments.values()} == {4}
+    fenced = dataclasses.replace(plan, job=dataclasses.replace(plan.job, fence=True))
+    assert fenced.most_workers == 3

@@ -118,6 +118,7 @@ class FakeTaskGroup:
         self.clock = clock
         self.commands: list[tuple[Command, tuple[TaskId, ...]]] = []
         self.replaced: list[str] = []
+        self.added: list[int] = []  # workers of each larger plan
         self.num_stops = 0
         self.is_for_another: bool | None = None
         self.last: tuple[TaskStatus, ...] = ()
@@ -149,6 +150,9 @@ class FakeTaskGroup:
 
     def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
         self.commands.append((command, tuple(tasks)))
+
+    def add_workers(self, plan: Plan) -> None:
+        self.added.append(plan.num_workers)
 
     def replace(self, task: TaskId) -> None:
         """The task's next process has sent no status yet."""

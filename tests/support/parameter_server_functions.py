@@ -554,3 +554,56 @@ def keras_calls(ctx: Any) -> dict[str, Any]:
         except MistakeError as error:
             answers[name] = str(error)
     return answers
+
+
+def come_and_go(ctx: Any, *, phases: list[tuple[int, str]], begun: str) -> dict[str, Any]:
+    """Trains once for each phase, as soon as so many workers are there; returns what each has counted.
+
+    Args:
+      phases: Workers to wait for, and the kind of the data.
+      begun: What the files' names begin with that tell of each phase which closure has been done first.
+    """
+    import tensorflow as tf
+
+    import raydist.data
+    from raydist.training import tf_private
+    from raydist.training.parameter_server import closure_sizes
+
+    closure_sizes._REPORT_INTERVAL_S = 0.0
+    num_rows, batch_size, found = 2400, 4, []
+    with ctx.strategy.scope():
+        seen = tf.Variable(tf.zeros([num_rows], tf.int64), trainable=False)
+
+    def step(batch: Any) -> dict[str, Any]:
+        seen.scatter_add(tf.IndexedSlices(tf.ones_like(batch), batch))
+        return {"rows": tf.size(batch)}
+
+    progress = progress_of(ctx)
+    rows = np.arange(num_rows)
+    kinds: dict[str, Any] = {
+        "batches": raydist.data.from_arrays(rows).batches(global_batch_size=batch_size),
+        "function": lambda: tf.data.Dataset.from_tensor_slices(rows).batch(batch_size),
+    }
+    for number, (num_workers, kind) in enumerate(phases):
+        deadline = time.monotonic() + 120
+        while (
+            len(tf_private.members_of(ctx.coordinator)) != num_workers
+            or tf_private.num_present(ctx.coordinator) < num_workers
+        ):
+            assert time.monotonic() < deadline, f"phase {number} has not the workers"
+            time.sleep(0.02)
+        Path(f"{begun}{number}").touch()
+        seen.assign(tf.zeros_like(seen))
+        num_steps = num_rows // batch_size * (1 if kind == "batches" else 5)
+        repeated = progress.status().steps_repeated
+        ctx.train_steps(step, kinds[kind], num_steps=num_steps, steps_per_call=5)
+        status = progress.status()
+        found.append(
+            {
+                "seen": seen.numpy().tolist(),
+                "repeated": status.steps_repeated - repeated,
+                "steps": [one.steps for one in status.worker_paces],
+                "wanted": num_steps,
+            }
+        )
+    return {"phases": found}

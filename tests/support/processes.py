@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -91,6 +91,7 @@ class TaskProcess:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     printed: str = ""
+    process: Any = None  # None until it is started
 
     def start(self) -> None:
         """Starts the process, or another one in place of one that was killed."""
@@ -196,11 +197,13 @@ def started(
     attempt: int = 0,
     has_token: bool = False,
     kept_in: Path | None = None,
+    late: Collection[str] = (),
     **arguments: Any,
 ) -> Iterator[list[TaskProcess]]:
     """Starts the tasks; kills those that are left at the end of the block.
 
     Args:
+      late: Workers of parameter servers that the caller starts. The chief knows of them by `tell_workers`.
       kept_in: Where the tasks' folders are made, and stay; None for one that is removed at the end.
       has_token: Whether the run's folder has a token, which has to be there until the end.
     """
@@ -219,7 +222,8 @@ def started(
                 "strategy": cluster.strategy,
                 "devices": cluster.devices,
                 "keras": cluster.keras,
-                "addresses": addresses,
+                "addresses": {one: at for one, at in addresses.items() if one not in late or one == name},
+                "num_workers": cluster.workers,
                 "task": name,
                 "folder": str(place),
                 "storage": storage_uri,
@@ -234,10 +238,28 @@ def started(
                 **(environ or {}),
             }
             task = TaskProcess(name=name, request=request, environ=environment, folder=place)
-            task.start()
             tasks.append(task)
-            stack.callback(task.kill)
+            if name not in late:
+                task.start()
+            stack.callback(lambda task=task: task.process and task.kill())
         yield tasks
+
+
+def tell_workers(tasks: Sequence[TaskProcess], *names: str) -> None:
+    """Tells the chief, which is the first of the tasks, that the run's workers are these from now on."""
+    addresses = {
+        int(one.name.partition("/")[2]): one.request["addresses"][one.name]
+        for one in tasks
+        if one.name in names
+    }
+    aside = tasks[0].folder.parent / "workers.new"
+    aside.write_text(json.dumps(addresses))
+    aside.rename(tasks[0].folder.parent / "workers.json")
+
+
+def free_address() -> str:
+    with _leased_port() as lease:
+        return f"127.0.0.1:{lease.getsockname()[1]}"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import faulthandler
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from raydist.entry.own_source import Part, own_modules
 from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.outcome.codec import as_plain
+from raydist.outcome.status import WorkerAddresses
 from raydist.planning.assignment import (
     TaskAssignment,
     assignment_environment,
@@ -38,6 +40,7 @@ from tests.support.parcels import FolderParcels
 
 if TYPE_CHECKING:
     from raydist.task import TrainingRunner
+    from raydist.training.reporting.progress import Commands
 
 SERVERS = (TaskType.WORKER, TaskType.PS)
 
@@ -79,6 +82,8 @@ def main(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=commands.finish.set).start())
     signal.signal(signal.SIGURG, lambda *_: threading.Thread(target=commands.profile.set).start())
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=commands.save.set).start())
+    told = Path(request["folder"]).parent / "workers.json"
+    threading.Thread(target=_follow_workers, args=(told, commands), daemon=True).start()
     assignment = _assignment(request, **job_options)
     if is_script:
         _run_script(request, assignment, **arguments)
@@ -96,6 +101,17 @@ def _run_bare(file: str, args: Sequence[str]) -> NoReturn:
     sys.argv = [file, *args]
     runpy.run_path(file, run_name="__main__")
     sys.exit()
+
+
+def _follow_workers(told: Path, commands: Commands) -> None:
+    """Passes on where the workers are whenever the test says so."""
+    known = ""
+    for number in itertools.count():
+        while not told.exists() or told.read_text() == known:
+            time.sleep(0.05)
+        known = told.read_text()
+        addresses = {int(index): address for index, address in json.loads(known).items()}
+        commands.workers.put(WorkerAddresses(number=number, addresses=addresses))
 
 
 def _run_script(
@@ -175,6 +191,7 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
     strategy = Strategy(request["strategy"])
     addresses = {TaskId.parse(name): address for name, address in request["addresses"].items()}
     task = TaskId.parse(request["task"])
+    num_workers = sum(one.task_type is TaskType.WORKER for one in addresses)
     return TaskAssignment(
         task=task,
         job=JobSpec(
@@ -188,7 +205,7 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
         cluster_spec=cluster_spec(strategy, addresses),
         attempt=request["attempt"],
         run_uri=request["storage"] + "/test",
-        num_workers=sum(one.task_type is TaskType.WORKER for one in addresses),
+        num_workers=request["num_workers"] if strategy is Strategy.PARAMETER_SERVER else num_workers,
         num_ps=sum(one.task_type is TaskType.PS for one in addresses),
         address=addresses[task],
         devices=request["devices"],

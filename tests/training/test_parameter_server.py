@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn, started, wait_for_step
+from tests.support.processes import (
+    PATIENCE,
+    Cluster,
+    TaskProcess,
+    free_address,
+    run_function,
+    run_in_turn,
+    started,
+    tell_workers,
+    wait_for_step,
+)
 
 FUNCTIONS = "tests.support.parameter_server_functions"
 SHARDED = {"partitioner": "fixed_shards:2"}
@@ -378,3 +388,51 @@ def test_kerass_own_calls_evaluate_on_the_chief(keras: str) -> None:
     assert "it needs 16 batches (2 epochs of 8 steps)" in refused["too short"]
     assert "it needs 30 batches (2 epochs of 15 steps)" in refused["too short, as it turns out"]
     assert "cannot train under parameter_server" in refused["train_on_batch"]
+
+
+@pytest.mark.slow
+def test_workers_come_and_go_while_training_continues(tmp_path: Path) -> None:
+    """A second worker comes, leaves, comes back at another address, and dies, as the run tells the chief."""
+    begun = tmp_path / "begun"
+    phases = [(1, "batches"), (2, "batches"), (1, "batches"), (2, "function"), (2, "function")]
+
+    def wait(number: int) -> None:
+        deadline = time.monotonic() + 120 * PATIENCE
+        while not Path(f"{begun}{number}").exists():
+            assert chief.process.poll() is None, chief.text()
+            assert time.monotonic() < deadline, chief.text()
+            time.sleep(0.02)
+
+    with started(
+        f"{FUNCTIONS}:come_and_go",
+        cluster(ps=1),
+        storage=tmp_path / "run",
+        late=["worker/1"],
+        phases=phases,
+        begun=str(begun),
+    ) as tasks:
+        chief, _, second, _ = tasks
+        second.start()
+        wait(0)
+        tell_workers(tasks, "worker/0", "worker/1")
+        wait(1)
+        tell_workers(tasks, "worker/0")
+        wait(2)
+        second.kill()
+        second.request["addresses"]["worker/1"] = free_address()
+        second.start()
+        tell_workers(tasks, "worker/0", "worker/1")
+        wait(4)
+        second.kill()
+        tell_workers(tasks, "worker/0")
+        assert chief.process.wait(timeout=120 * PATIENCE) == 0, chief.text()
+        found = json.loads((chief.folder / "values.json").read_text())["phases"]
+    assert [one["repeated"] for one in found[:4]] == [0] * 4  # it had left before it was killed
+    assert min(found[3]["steps"]) > 0
+    for one, (_, kind) in zip(found, phases, strict=True):
+        assert sum(one["steps"]) == one["wanted"]
+        assert sum(one["seen"]) == 4 * (one["wanted"] + one["repeated"])
+        if kind == "batches":
+            assert set(one["seen"]) == {1}
+        else:
+            assert min(one["seen"]) > 0

@@ -112,6 +112,10 @@ class Placement:
         self._moved[task] = self.request_more(asked, away_from=away_from)
         return True
 
+    def add(self, task: TaskId, asked: Resources, *, away_from: Collection[str]) -> None:
+        """Asks for the room of a task that was not among the first, and waits for nothing."""
+        self._moved[task] = self.request_more(asked, away_from=away_from)
+
     def request_more(self, asked: Resources, *, away_from: Collection[str]) -> Room:
         """Asks for room beside that of the tasks, and waits for nothing.
 

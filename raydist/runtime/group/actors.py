@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from raydist.outcome.status import Command
+from raydist.outcome.status import Order
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
@@ -163,6 +163,15 @@ class ActorSet:
                 self.handles[setup.task] = self._create_actor(setup, self._place_of(setup.task))
         self.extras.create(self._placement, runtime_env=self._runtime_env)
 
+    def add(self, plan: Plan, setups: Sequence[TaskSetup]) -> None:
+        """Asks Ray for the actors of tasks that a larger plan has besides, and for their room."""
+        assert self._placement is not None
+        self._plan = plan
+        for setup in setups:
+            self._setups[setup.task] = setup
+            self._placement.add(setup.task, setup.resources, away_from=plan.avoid)
+            self.handles[setup.task] = self._create_actor(setup, self._place_of(setup.task))
+
     def home_addresses(self) -> set[str]:
         """Returns the address of the driver's host; none outside the cluster."""
         return {ray.util.get_node_ip_address()} if self.home else set()  # type: ignore[no-untyped-call]
@@ -221,8 +230,8 @@ class ActorSet:
         self._splits = DatasetSplits.start(datasets, node_ids=[hellos[task].node_id for task in workers])
         return {task: self._splits.share_of(task.index) for task in workers}
 
-    def command(self, command: Command, task: TaskId) -> None:
-        ref = self.handles[task].command.remote(command)
+    def command(self, order: Order, task: TaskId) -> None:
+        ref = self.handles[task].command.remote(order)
         self._commands = [*self._commands[-_MOST_COMMANDS:], ref]
 
     def stop(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError
-from raydist.outcome.status import Command, TaskState
+from raydist.outcome.status import Command, TaskState, WorkerAddresses
 from raydist.planning.assignment import TaskAssignment, make_assignments
 from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
@@ -108,9 +109,17 @@ class RayTaskGroup:
     """
 
     def __init__(
-        self, plan: Plan, actors: ActorSet, ledger: Ledger, launch: LaunchSpec, *, attempt: int
+        self,
+        plan: Plan,
+        actors: ActorSet,
+        ledger: Ledger,
+        launch: LaunchSpec,
+        *,
+        attempt: int,
+        setup_of: Callable[[TaskId], TaskSetup],
     ) -> None:
         self._plan = plan
+        self._setup_of = setup_of
         self._actors = actors
         self._ledger = ledger
         self._launch = launch
@@ -118,6 +127,8 @@ class RayTaskGroup:
         self._code: Any = None
         self._versions: dict[str, str] = {}
         self._assignments: dict[TaskId, TaskAssignment] = {}
+        self._workers_at: dict[int, str] = {}  # where the chief is to look for its workers
+        self._numbers = itertools.count()
         # One of them, and Ray's reference to it: what all have in common.
         self._common: tuple[TaskAssignment, Any] | None = None
         self._progress_every_s = progress_every_s(len(plan.tasks))
@@ -159,8 +170,9 @@ class RayTaskGroup:
         log_of = functools.partial(
             LogTarget, storage_uri=launch.storage_uri, run=plan.job.name, attempt=attempt
         )
-        setups = [
-            TaskSetup(
+
+        def setup_of(task: TaskId) -> TaskSetup:
+            return TaskSetup(
                 task=task,
                 runner=launch.runner or runner_of(task, plan.strategy, plan.job),
                 keras=plan.keras,
@@ -176,8 +188,7 @@ class RayTaskGroup:
                 log=log_of(task=task),
                 scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}",
             )
-            for task in plan.tasks
-        ]
+
         roles = [
             RoleSetup(
                 role=role,
@@ -191,10 +202,10 @@ class RayTaskGroup:
         ]
         actors = kept or ActorSet(plan, is_driver_in_cluster=not launch.connection.is_client)
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
-        group = cls(plan, actors, ledger, launch, attempt=attempt)
+        group = cls(plan, actors, ledger, launch, attempt=attempt, setup_of=setup_of)
         with contextlib.ExitStack() as on_error:
             on_error.callback(group.stop)
-            actors.start(setups, roles=roles)
+            actors.start([setup_of(task) for task in plan.tasks], roles=roles)
             for task in plan.tasks:
                 group._await("hello", task, actors.begin(task))
             group._versions = installed_versions()
@@ -242,15 +253,42 @@ class RayTaskGroup:
         dead, away = self._ledger.hellos.get(task), self._reach.unanswered()
         self._ledger.replaced(task)
         self._reach.close([task])
+        if task in self._gone:  # another agent may come up anywhere, or nowhere for long
+            self._tell_chief(task, None)
         hello = self._actors.renew(
             task,
             dead,
-            address=_peer_address(self._assignments[task]),
+            address=_peer_address(self._assignments.get(task)),
             is_agent_gone=task in self._gone,
             is_host_gone=task in away,
         )
         self._gone.discard(task)
         self._await("hello", task, hello)
+
+    def add_workers(self, plan: Plan) -> None:
+        """Starts the workers that `plan` has beside those that there are."""
+        if self._is_stopped:
+            return
+        added = [task for task in plan.tasks if task not in self._actors.handles]
+        self._plan = plan
+        self._ledger.add(added)
+        self._actors.add(plan, [self._setup_of(task) for task in added])
+        for task in added:
+            self._await("hello", task, self._actors.begin(task))
+
+    def _tell_chief(self, task: TaskId, address: str | None) -> None:
+        """Tells the chief where one of its workers is from now on; None for one that is gone."""
+        if task.task_type is not TaskType.WORKER or not self._plan.follows_workers:
+            return
+        if self._workers_at.get(task.index) == address:
+            return
+        self._workers_at.pop(task.index, None)
+        if address is not None:
+            self._workers_at[task.index] = address
+        told = WorkerAddresses(number=next(self._numbers), addresses=dict(self._workers_at))
+        chief = chief_of(role.task_type for role in self._plan.roles)
+        if chief not in self._gone:
+            self._actors.command(told, chief)
 
     def stop(self, *, for_another: bool = False, keeps_state: bool = True) -> None:
         """Ends every process, agent and placement group, and removes the scratch folders. Idempotent.
@@ -367,6 +405,8 @@ class RayTaskGroup:
     def _take_hello(self, answer: Future[Hello], task: TaskId) -> None:
         try:
             hello = self._read_hello(answer, task)
+            if self._assignments:
+                self._assign_again(hello)
         except (ClusterError, StorageError) as error:
             if not self._assignments:
                 raise
@@ -383,6 +423,7 @@ class RayTaskGroup:
         if self._assignments:
             self._actors.gather_remains(task)
             self._run(task)
+            self._tell_chief(task, hello.address)
         for command in self._early.pop(task, ()):
             self._actors.command(command, task)
         self._run_once_all_are_up()
@@ -427,6 +468,9 @@ class RayTaskGroup:
         )
         common = self._assignments[self._plan.tasks[0]]
         self._common = common, ray.put(common)
+        if self._plan.follows_workers:
+            workers = (task for task in self._plan.tasks if task.task_type is TaskType.WORKER)
+            self._workers_at = {task.index: addresses[task] for task in workers}
         listening = {task: one.address for task, one in self._assignments.items() if one.address is not None}
         if not job.allow_public_ports:
             check_not_public(listening)
@@ -436,6 +480,22 @@ class RayTaskGroup:
         kept = [self._chief.kept.remote()] if self._actors.has_kept else []
         for task in self._plan.tasks:
             self._run(task, kept if task.task_type is not TaskType.EVALUATOR else ())
+
+    def _assign_again(self, hello: Hello) -> None:
+        """Gives a worker that is new, or has come back elsewhere, its assignment."""
+        task, known = hello.task, self._assignments.get(hello.task)
+        if not self._plan.follows_workers or (known is not None and known.address in (None, hello.address)):
+            return
+        if not self._plan.job.allow_public_ports:
+            check_not_public({task: hello.address})
+        addresses = {task: one.address for task, one in self._assignments.items() if one.address is not None}
+        self._assignments[task] = make_assignments(
+            self._plan,
+            {**addresses, task: hello.address},
+            attempt=self._attempt,
+            run_uri=self._launch.run_uri,
+            role_hosts=self._actors.extras.hosts(),
+        )[task]
 
     @property
     def _chief(self) -> Any:
@@ -457,8 +517,10 @@ class RayTaskGroup:
             self._reach.renew(news.status.task)
 
 
-def _peer_address(assignment: TaskAssignment) -> str | None:
-    """The address that the task's peers connect to; None for an evaluator, which has no peers."""
+def _peer_address(assignment: TaskAssignment | None) -> str | None:
+    """The address that the task's peers connect to; None for an evaluator, and one that has told none."""
+    if assignment is None:
+        return None
     has_peers = assignment.task.task_type in dict(assignment.cluster_spec.jobs)
     return assignment.address if has_peers else None
 

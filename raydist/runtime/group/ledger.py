@@ -141,6 +141,10 @@ class Ledger:
         self.hellos: dict[TaskId, Hello] = {}
         self.all_addressed = False
 
+    def add(self, tasks: Iterable[TaskId]) -> None:
+        """Awaits these tasks too."""
+        self._tasks = (*self._tasks, *tasks)
+
     @property
     def is_placed(self) -> bool:
         return "placement" in self._timings

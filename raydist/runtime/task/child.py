@@ -26,7 +26,15 @@ from typing import Any, NoReturn
 import wrapt
 
 from raydist.errors import StorageError
-from raydist.outcome.status import CodePlace, Command, FailureKind, TaskFailure, TaskStatus
+from raydist.outcome.status import (
+    CodePlace,
+    Command,
+    FailureKind,
+    Order,
+    TaskFailure,
+    TaskStatus,
+    WorkerAddresses,
+)
 from raydist.planning.assignment import TaskAssignment, apply_changes, assignment_environment
 from raydist.runtime.host.hardware import peak_memory_bytes
 from raydist.runtime.host.log_capture import LogTarget
@@ -147,7 +155,7 @@ class _Task:
         self._placed_after = (0, 0)
         self._standing = Standing()
         self._has_ended = False
-        self._early: list[Command] | None = []  # commands that came before there was anything to do
+        self._early: list[Order] | None = []  # orders that came before there was anything to do
         self._commanding = threading.Lock()
         self._leaving: str | None = None
 
@@ -238,21 +246,21 @@ class _Task:
                         self._send(Stopped(status=self._told(self._runner.status())))
                 case Command.DUMP_STACKS:
                     self._dump_stacks()
-                case Command():
+                case Command() | WorkerAddresses():
                     self._handle(message)
 
-    def _handle(self, command: Command) -> None:
+    def _handle(self, order: Order) -> None:
         with self._commanding:
             if self._early is not None:
-                self._early.append(command)
+                self._early.append(order)
             elif self._runner is not None:
-                self._runner.handle(command)
+                self._runner.handle(order)
 
     def _handle_early(self) -> None:
         with self._commanding:
             early, self._early = self._early or [], None
-        for command in early:
-            self._handle(command)
+        for order in early:
+            self._handle(order)
 
     def _push(self) -> None:
         runner, begun_at_s = self._runner, time.monotonic()

@@ -61,6 +61,9 @@ class ClosureSizes:
     """Chooses sizes by the time that steps take.
 
     A closure is `turns` turns of a loop with `unroll` steps each.
+
+    Attributes:
+      num_workers: Workers that take closures now.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class ClosureSizes:
           total: Steps in all.
           fixed: Steps of a closure, if the user says so.
         """
-        self._num_workers = num_workers
+        self.num_workers = num_workers
         self._total_left = total
         self._fixed = fixed
         self._clock = clock
@@ -98,7 +101,7 @@ class ClosureSizes:
         """
         if self._began_at_s is None:
             self._began_at_s = self._clock()
-        even = -(-left // (2 * self._num_workers)) if self._fixed is None else left
+        even = -(-left // (2 * self.num_workers)) if self._fixed is None else left
         turns = [one for one in self._unrolls if one <= left]
         # A turn of short steps takes as long as a few single ones.
         is_short = self._step_s is not None and self._step_s <= _MESSAGES_S
@@ -116,7 +119,7 @@ class ClosureSizes:
         if self._began_at_s is None or now - self._began_at_s < look_s:
             return
         # All workers together did them, each in turn.
-        self._step_s = (now - self._began_at_s) * self._num_workers / self._completed
+        self._step_s = (now - self._began_at_s) * self.num_workers / self._completed
         self._began_at_s, self._completed = now, 0
         if self._fixed is None:
             # The first steps are slow, and a first guess may be far off: no more than four times as many.
@@ -132,7 +135,7 @@ class ClosureSizes:
         if now > 1 or self._step_s is None or self._step_s > _SHORT_STEP_S:
             return now
         unroll = min(UNROLL, self._fixed or UNROLL)
-        saved_s = _SAVED * self._total_left * min(self._step_s, _MESSAGES_S) / self._num_workers
+        saved_s = _SAVED * self._total_left * min(self._step_s, _MESSAGES_S) / self.num_workers
         return unroll if trace_s * unroll < saved_s else now
 
     def unrolled(self, unroll: int) -> None:

@@ -34,6 +34,7 @@ class PackedSteps:
     """Closures of several steps.
 
     Attributes:
+      feed: The workers' data.
       applied: int64 variable on a ps: the steps that were applied, those included that a worker's
         death made another one repeat.
     """
@@ -60,7 +61,7 @@ class PackedSteps:
         self._step = step
         self._zeros = zeros
         self._variables = variables
-        self._feed = feed
+        self.feed = feed
         self._functions: dict[int, Any] = {}
         self._shapes: list[tuple[int, ...]] = []
         with run.strategy.scope():
@@ -77,7 +78,7 @@ class PackedSteps:
             return
         began_at_s = time.perf_counter()
         function = self._make(unroll)
-        specs = *self._feed.specs, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int32)
+        specs = *self.feed.specs, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int32)
         with tf_private.traced_for_workers(self._strategy):
             concrete = function.get_concrete_function(*specs)
         check_variables(concrete.variables)
@@ -94,7 +95,7 @@ class PackedSteps:
 
     def schedule(self, *, first_step: int, turns: int, unroll: int) -> Any:
         """Schedules `turns * unroll` steps; returns the remote value of their state."""
-        data = self._feed.arguments(first_step, turns * unroll)
+        data = self.feed.arguments(first_step, turns * unroll)
         arguments = (*data, tf.constant(turns), self._worker_numbers)
         return self._coordinator.schedule(self._functions[unroll], args=arguments)
 
@@ -104,7 +105,7 @@ class PackedSteps:
         @tf.function(autograph=False)
         def closure(*arguments: Any) -> tf.Tensor:
             *data, turns, worker = arguments
-            iterator = self._feed.iterator(*data)
+            iterator = self.feed.iterator(*data)
 
             def turn(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 reads = StepReads(self._variables)
@@ -161,9 +162,8 @@ class StepScheduler:
           is_watched: Whether each closure waits for the one before it on a worker, because what is done
             between two steps may change the next one.
         """
-        self._num_workers = run.assignment.num_workers
-        self._most_pending = self._num_workers * (1 if is_watched else _CLOSURES_PER_WORKER)
-        self._times = BusyTimes(self._num_workers, report=run.reporter.progress.workers_paced)
+        self._per_worker = 1 if is_watched else _CLOSURES_PER_WORKER
+        self._times = BusyTimes(run.assignment.num_workers, report=run.reporter.progress.workers_paced)
         self._coordinator = run.coordinator
         self._steps = steps
         self._sizes = sizes
@@ -201,7 +201,12 @@ class StepScheduler:
         while left or pending:
             if left and should_pause():
                 left = 0
-            while left and len(pending) < self._most_pending:
+            self._count_workers()
+            is_outdated = self._steps.feed.is_outdated
+            if is_outdated and not pending:
+                self._steps.feed.renew(self._next_step)
+                continue
+            while left and not is_outdated and len(pending) < self._sizes.num_workers * self._per_worker:
                 self._prepare()
                 turns, unroll = self._sizes.next(left)
                 if not has_begun:  # not before tracing
@@ -224,6 +229,13 @@ class StepScheduler:
                 worker, state = self._steps.unpack(remote_value.fetch())
                 self._times.completed(worker, count)
                 on_done(count, state)
+
+    def _count_workers(self) -> None:
+        num_workers = tf_private.num_present(self._coordinator)
+        if num_workers != self._sizes.num_workers:
+            self._sizes.num_workers = num_workers
+            self._sizes.begin()
+            self._times.begin()
 
     def _prepare(self) -> None:
         self._steps.trace(1)

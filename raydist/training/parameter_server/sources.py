@@ -104,12 +104,13 @@ def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
     if assignment.job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     SharedSources(assignment.parcels).serve()
-    num_peers = sum(len(addresses) for _, addresses in assignment.cluster_spec.jobs)
+    task, num_peers = assignment.task, assignment.num_workers + assignment.num_ps + 1
     try:
         return tf.distribute.Server(
-            tf.train.ClusterSpec(assignment.cluster_spec.as_dict()),
-            job_name=assignment.task.task_type.value,
-            task_index=assignment.task.index,
+            # The chief tells it of the others, which may come and go.
+            tf.train.ClusterSpec({task.task_type.value: {task.index: assignment.address}}),
+            job_name=task.task_type.value,
+            task_index=task.index,
             protocol="grpc",
             # A function that a peer calls here holds a thread while it waits for that peer; TensorFlow's
             # tutorial asks for one more than there are workers.

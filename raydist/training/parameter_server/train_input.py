@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,10 +25,21 @@ class Feed(Protocol):
     Attributes:
       element_spec: The structure of one replica's batch.
       specs: Types of a closure's arguments for the data.
+      is_outdated: Whether it has to be renewed, since other workers share the data now.
     """
 
     element_spec: Any
     specs: tuple[Any, ...]
+
+    @property
+    def is_outdated(self) -> bool: ...
+
+    def renew(self, skip: int) -> None:
+        """Divides the data among the workers that there are now, while no closure is under way.
+
+        Args:
+          skip: Steps that all workers together have behind them.
+        """
 
     def arguments(self, first_step: int, num_steps: int) -> tuple[Any, ...]:
         """Returns the arguments of the closure that runs some steps of the `fit`."""
@@ -40,11 +51,25 @@ class Feed(Protocol):
 class IteratorFeed:
     """Each worker goes through an iterator of its own, for all steps that it is given."""
 
-    def __init__(self, iterators: Any, element_spec: Any) -> None:
-        """Takes a `PerWorkerValues` of iterators that never end, made again when a worker comes back."""
-        self._iterators = iterators
-        self.element_spec = element_spec
-        self.specs = (tf_private.spec_of(iterators),)
+    def __init__(
+        self, coordinator: Any, make: Callable[[Sequence[int], int], tuple[Any, Any]], *, skip: int
+    ) -> None:
+        """Takes what makes the iterators and the structure of an element, see `read`.
+
+        The iterators are a `PerWorkerValues`. They never end, and are made again when a worker comes back.
+        """
+        self._coordinator = coordinator
+        self._make = make
+        self.renew(skip)
+        self.specs = (tf_private.spec_of(self._iterators),)
+
+    @property
+    def is_outdated(self) -> bool:
+        return self._members != tf_private.members_of(self._coordinator)
+
+    def renew(self, skip: int) -> None:
+        self._members = tf_private.members_of(self._coordinator)
+        self._iterators, self.element_spec = self._make(self._members, skip)
 
     def arguments(self, first_step: int, num_steps: int) -> tuple[Any, ...]:
         return (self._iterators,)
@@ -55,6 +80,8 @@ class IteratorFeed:
 
 class StepFeed:
     """A closure reads the batches of its own steps, so a worker that repeats it reads the same ones."""
+
+    is_outdated = False  # any worker reads any step
 
     def __init__(self, recipe: Batches, read: pipeline.ReadOp) -> None:
         self._recipe = recipe
@@ -68,6 +95,9 @@ class StepFeed:
 
     def iterator(self, *arguments: Any) -> Any:
         return iter(self.dataset(*arguments))
+
+    def renew(self, skip: int) -> None:
+        """There is nothing to divide."""
 
     def dataset(self, first_step: Any, end_step: Any) -> tf.data.Dataset:
         """Returns the global batches of some steps; ints, or scalar int64 tensors inside a closure."""
@@ -86,9 +116,9 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
 
     A function without arguments returns the whole data, of which worker i gets each batch whose
     number is i modulo the number of workers: workers that all ran one seeded pipeline would train on
-    the same batches at the same time. A function of a `tf.distribute.InputContext` shards for itself,
-    before it does anything expensive; unlike TensorFlow's, its context knows all workers. Of batches of
-    raydist.data each closure reads those of its own steps.
+    the same batches at the same time. When workers come or go, the data are divided anew. A function of
+    a `tf.distribute.InputContext` shards for itself, before it does anything expensive; unlike TensorFlow's,
+    its context knows all workers. Of batches of raydist.data each closure reads those of its own steps.
 
     Args:
       skip: Steps that all workers together have behind them.
@@ -96,7 +126,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     Raises:
       UnsupportedError: `data` are no such data.
     """
-    strategy, num_workers = run.strategy, run.assignment.num_workers
+    strategy, num_slots = run.strategy, run.assignment.num_workers
     num_replicas = strategy.num_replicas_in_sync
     if isinstance(data, Batches):
         if num_replicas > 1:
@@ -106,25 +136,38 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
             )
         return StepFeed(data, sources.publish(data))
     function = train_data.function_of(data, "train_data")
-    check = functools.partial(check_made_inside, name="train_data")
 
     # Where a worker has several GPUs, TensorFlow cuts the batch for them. Not run on hardware.
-    def own_part(index: tf.Tensor) -> Any:
+    @functools.partial(tf.function, autograph=False)
+    def own_part(number: tf.Tensor, num_workers: tf.Tensor, skip: tf.Tensor) -> Any:
         whole = checked_dataset(function(), "train_data").repeat().skip(skip)
-        part = whole.shard(num_workers, index)
+        part = whole.shard(num_workers, number)
         return part if num_replicas == 1 else strategy.experimental_distribute_dataset(part)
 
-    def of_context(context: tf.distribute.InputContext) -> Any:
+    def of_context(number: int, num_workers: int, skip: int) -> Any:
+        context = tf.distribute.InputContext(num_workers, number, num_replicas)
         part = checked_dataset(function(context), "train_data").repeat().skip(skip // num_workers)
         return part if num_replicas == 1 else strategy.distribute_datasets_from_function(lambda _: part)
 
-    pipelines: Any = own_part
-    if train_data.takes_input_context(function):
-        contexts = (
-            tf.distribute.InputContext(num_workers, index, num_replicas) for index in range(num_workers)
-        )
-        pipelines = [functools.partial(of_context, one) for one in contexts]
-    return IteratorFeed(*tf_private.per_worker_iterators(run.coordinator, strategy, pipelines, check=check))
+    def pipeline_of(number: int, num_workers: int, skip: int) -> tuple[Any, tuple[tf.Tensor, ...]]:
+        if train_data.takes_input_context(function):
+            of_worker = functools.partial(of_context, number, num_workers, skip)
+            return tf.function(of_worker, autograph=False).get_concrete_function(), ()
+        arguments = tuple(tf.constant(one, tf.int64) for one in (number, num_workers, skip))
+        return own_part.get_concrete_function(*[tf.TensorSpec([], tf.int64)] * 3), arguments
+
+    def make(workers: Sequence[int], skip: int) -> tuple[Any, Any]:
+        # A worker that is not counted yet may come before the data are divided anew.
+        numbers = [
+            workers.index(slot) if slot in workers else slot % len(workers) for slot in range(num_slots)
+        ]
+        pipelines = [pipeline_of(number, len(workers), skip) for number in numbers]
+        for concrete in {id(one): one for one, _ in pipelines}.values():
+            check_made_inside(concrete, "train_data")
+        iterators = tf_private.per_worker_iterators(run.coordinator, strategy, pipelines)
+        return iterators, tf_private.spec_of_replica(pipelines[0][0].structured_outputs.element_spec)
+
+    return IteratorFeed(run.coordinator, make, skip=skip)
 
 
 def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:

@@ -139,6 +139,15 @@ class TaskLinks:
                         yield found
 
 
+def cut_connections(address: str) -> None:
+    """Ends this process's connections to an IP address and port, so that no call waits for its answer."""
+    peer = _parsed(address)
+    for descriptor in _socket_descriptors():
+        with contextlib.suppress(OSError), _copied(descriptor) as copy:
+            if copy.family in (socket.AF_INET, socket.AF_INET6) and _endpoint(copy.getpeername()) == peer:
+                copy.shutdown(socket.SHUT_RDWR)
+
+
 def _socket_descriptors() -> Iterable[int]:
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import socket
 import sys
 import threading
@@ -21,12 +22,14 @@ from raydist.outcome.printed import OutputSpan
 from raydist.outcome.status import (
     Collective,
     Command,
+    Order,
     Report,
     TaskFailure,
     TaskPace,
     TaskState,
     TaskStatus,
     Training,
+    WorkerAddresses,
 )
 from raydist.outcome.value import MAX_BYTES, NotKeptError, encode_value
 from raydist.spec.best import Best, best_of
@@ -43,6 +46,7 @@ class Commands:
       save: Set while a checkpoint is asked for. `is_last_save`: set once training ends with it.
       finish: Set once training is done, for an evaluator; for the chief once the evaluator was given up.
       profile: Set while there may be a request for a profile on storage.
+      workers: For the chief of parameter servers: where the workers are.
     """
 
     def __init__(self) -> None:
@@ -50,20 +54,24 @@ class Commands:
         self.is_last_save = threading.Event()
         self.finish = threading.Event()
         self.profile = threading.Event()
+        self.workers: queue.SimpleQueue[WorkerAddresses] = queue.SimpleQueue()
         self._events = {
             Command.SAVE: self.save,
             Command.FINISH: self.finish,
             Command.PROFILE: self.profile,
         }
 
-    def take(self, command: Command) -> bool:
-        """Notes a command; returns whether it is one for the train function."""
-        if command is Command.SAVE_LAST:
+    def take(self, order: Order) -> bool:
+        """Notes an order; returns whether it is one for the train function."""
+        if isinstance(order, WorkerAddresses):
+            self.workers.put(order)
+            return True
+        if order is Command.SAVE_LAST:
             self.is_last_save.set()
-            command = Command.SAVE
-        if command in self._events:
-            self._events[command].set()
-        return command in self._events
+            order = Command.SAVE
+        if order in self._events:
+            self._events[order].set()
+        return order in self._events
 
 
 # A train function may call `fit` for each of thousands of epochs. The status holds so many, and a curve

@@ -139,3 +139,8 @@ from raydist.training.tf_private.variables import (
     replace_reads as replace_reads,
 )
 from raydist.training.tf_private.without_effects import WithoutEffects as WithoutEffects
+from raydist.training.tf_private.worker_slots import (
+    WorkerSlots as WorkerSlots,
+    members_of as members_of,
+    num_present as num_present,
+)

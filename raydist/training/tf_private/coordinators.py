@@ -13,16 +13,13 @@ from tensorflow.python.ops import gen_script_ops, script_ops
 
 from raydist.training.tf_private.attributes import changed
 from raydist.training.tf_private.functions import inlined_functions
-from raydist.training.tf_private.strategies import spec_of_replica
 
 
 def per_worker_iterators(
     coordinator: Any,
     strategy: tf.distribute.Strategy,
-    pipelines: Callable[[tf.Tensor], Any] | Sequence[Callable[[], Any]],
-    *,
-    check: Callable[[Any], None],
-) -> tuple[Any, Any]:
+    pipelines: Sequence[tuple[Any, tuple[tf.Tensor, ...]]],
+) -> Any:
     """Makes an iterator in each worker's own process, and again when a worker comes back.
 
     `ClusterCoordinator.create_per_worker_dataset` makes the same dataset for all workers, and its
@@ -30,33 +27,19 @@ def per_worker_iterators(
     `_distribute_datasets_from_function`); here each worker's knows its number.
 
     Args:
-      pipelines: A function of the worker's number (scalar int64 tensor) that returns its dataset, or a
-        function without arguments for each worker.
-      check: Called with each traced pipeline; raises for one that no worker could run.
+      pipelines: For each worker a concrete function that returns its dataset, and its arguments.
 
     Returns:
-      The iterators, to be given to `coordinator.schedule`, and the structure of an element.
+      The iterators, to be given to `coordinator.schedule`.
     """
-    workers = coordinator._cluster.workers
-    if callable(pipelines):
-        traced = tf.function(pipelines, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
-        makers: Sequence[Any] = [
-            lambda index=index: traced(tf.constant(index, tf.int64)) for index in range(len(workers))
-        ]
-        check(traced)
-        dataset = traced.structured_outputs
-    else:
-        concrete = [tf.function(make, autograph=False).get_concrete_function() for make in pipelines]
-        for one in concrete:
-            check(one)
-        dataset, makers = concrete[0].structured_outputs, concrete
     remote_values = []
-    for worker, make in zip(workers, makers, strict=True):
-        remote_value = worker.create_resource(lambda make=make: iter(make()))
+    for worker, (make, args) in zip(coordinator._cluster.workers, pipelines, strict=True):
+        remote_value = worker.create_resource(lambda make=make, args=args: iter(make(*args)))
         # As in coordinator/values.py, PerWorkerDatasetFromDatasetFunction.__iter__.
+        dataset = make.structured_outputs
         remote_value._type_spec = input_lib.get_iterator_spec_from_dataset(strategy, dataset)
         remote_values.append(remote_value)
-    return values.PerWorkerDistributedIterator(tuple(remote_values)), spec_of_replica(dataset.element_spec)
+    return values.PerWorkerDistributedIterator(tuple(remote_values))
 
 
 def remake(dataset: tf.data.Dataset) -> tuple[Callable[[], tf.data.Dataset], bool]:

@@ -62,6 +62,7 @@ BENCHMARKS = (
     Benchmark("many_runs", "--runs 10", quick="--runs 2", minutes=0.8),
     Benchmark("search", "--trials 3", quick="--trials 2", minutes=1.1),
     Benchmark("parameter_server_kills", "worker --rounds 2", quick="worker --rounds 1", minutes=1.0),
+    Benchmark("parameter_server_kills", "grow --rounds 2", quick="grow --rounds 1", minutes=2.0),
     Benchmark("faults", "--faults 1", quick="--faults 1", minutes=0.6),
     Benchmark("task_memory", "--workers 4", quick="--workers 2", minutes=0.5),
     Benchmark("costs", "reporting --seconds 12", quick="reporting --seconds 9 --rounds 1", minutes=0.9),
