@@ -222,7 +222,7 @@ def loss_function(decorate: Decorate) -> Program:
     def distance(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
 
-    return Program(tf.keras.Model, {"loss": distance})
+    return Program(tf.keras.Model, {"loss": distance}, calls=("evaluate",))
 
 
 def keras_loss_inside_a_function(decorate: Decorate) -> Program:
@@ -478,10 +478,11 @@ def _trained(ctx: Any, program: Program, *, by_context: bool) -> dict[str, np.nd
         model.compile(**compiled)
     server_steps = 3 if ctx is not None and ctx.coordinator is not None else None
     data: Any = functools.partial(_data, program) if server_steps else _data(program)
+    validated = data if "evaluate" in program.calls else None
     if by_context:
-        history = ctx.fit(model, data, epochs=2, validation_data=data, steps_per_epoch=server_steps)
+        history = ctx.fit(model, data, epochs=2, validation_data=validated, steps_per_epoch=server_steps)
     else:
-        history = model.fit(data, epochs=2, validation_data=data, verbose=0)
+        history = model.fit(data, epochs=2, validation_data=validated, verbose=0)
     found = {f"log {name}": np.asarray(value) for name, value in sorted(history.history.items())}
     if "train_on_batch" in program.calls and not server_steps:
         x, y = _rows()
