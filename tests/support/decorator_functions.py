@@ -54,19 +54,21 @@ def _own_model() -> type:
 
         def test_step(self, data: Any) -> Any:
             x, y = data
-            return self.shows(tf.reduce_mean(tf.square(y - self(x, training=False))))
+            return self.shows(_mean(y, self(x, training=False)))
 
     return Model
 
 
-def _gradient_step(model: Any, data: Any, *, is_mean: bool = False) -> Any:
+def _mean(y: Any, predicted: Any) -> Any:
+    return tf.reduce_mean(tf.square(y - predicted))
+
+
+def _gradient_step(model: Any, data: Any, loss_of: Callable[[Any, Any], Any] | None = _mean) -> Any:
+    """Trains by a loss, or by that of the model; returns it."""
     x, y = data
     with tf.GradientTape() as tape:
         predicted = model(x, training=True)
-        if is_mean:
-            loss = tf.reduce_mean(tf.square(y - predicted))
-        else:
-            loss = model.compute_loss(x=x, y=y, y_pred=predicted)
+        loss = model.compute_loss(x=x, y=y, y_pred=predicted) if loss_of is None else loss_of(y, predicted)
     gradients = tape.gradient(loss, model.trainable_variables)
     model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     return loss
@@ -80,7 +82,7 @@ def own_train_step(decorate: Decorate) -> Program:
     class Model(_own_model()):  # type: ignore[misc]
         @decorate(_batch_signature)
         def train_step(self, data: Any) -> Any:
-            return self.shows(_gradient_step(self, data))
+            return self.shows(_gradient_step(self, data, loss_of=None))
 
     return Program(Model, {"loss": "mse"})
 
@@ -89,7 +91,7 @@ def train_step_of_a_mean(decorate: Decorate) -> Program:
     class Model(_own_model()):  # type: ignore[misc]
         @decorate(_batch_signature)
         def train_step(self, data: Any) -> Any:
-            return self.shows(_gradient_step(self, data, is_mean=True))
+            return self.shows(_gradient_step(self, data))
 
     return Program(Model, {"loss": "mse"})
 
@@ -98,7 +100,7 @@ def helper_of_train_step(decorate: Decorate) -> Program:
     class Model(_own_model()):  # type: ignore[misc]
         @decorate(_batch_signature)
         def learn(self, data: Any) -> Any:
-            return _gradient_step(self, data, is_mean=True)
+            return _gradient_step(self, data)
 
         def train_step(self, data: Any) -> Any:
             return self.shows(self.learn(data))
@@ -114,7 +116,7 @@ def helper_that_makes_a_variable(decorate: Decorate) -> Program:
         def learn(self, data: Any) -> Any:
             if self.count is None:
                 self.count = tf.Variable(1.0, trainable=False, aggregation=tf.VariableAggregation.MEAN)
-            return _gradient_step(self, data, is_mean=True) * self.count
+            return _gradient_step(self, data) * self.count
 
         def train_step(self, data: Any) -> Any:
             return self.shows(self.learn(data))
@@ -131,10 +133,7 @@ def step_of_super(decorate: Decorate) -> Program:
     return Program(
         Model,
         {"loss": "mse", "metrics": ["mae"]},
-        calls=(
-            "train_on_batch",
-            "evaluate",
-        ),
+        calls=("train_on_batch", "evaluate"),
     )
 
 
@@ -143,7 +142,7 @@ def own_test_step(decorate: Decorate) -> Program:
         @decorate(_batch_signature)
         def test_step(self, data: Any) -> Any:
             x, y = data
-            return self.shows(tf.reduce_mean(tf.square(y - self(x, training=False))))
+            return self.shows(_mean(y, self(x, training=False)))
 
     return Program(Model, {"loss": "mse"}, calls=("evaluate",))
 
@@ -179,10 +178,7 @@ def call_of_model(decorate: Decorate) -> Program:
     return Program(
         Model,
         {"loss": "mse", "metrics": ["mae"]},
-        calls=(
-            "evaluate",
-            "predict",
-        ),
+        calls=("evaluate", "predict"),
     )
 
 
@@ -222,7 +218,7 @@ def loss_function(decorate: Decorate) -> Program:
     def distance(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
 
-    return Program(tf.keras.Model, {"loss": distance})
+    return Program(tf.keras.Model, {"loss": distance}, calls=("evaluate",))
 
 
 def keras_loss_inside_a_function(decorate: Decorate) -> Program:
@@ -234,12 +230,7 @@ def keras_loss_inside_a_function(decorate: Decorate) -> Program:
             return loss(y_true, y_pred)
 
         def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                value = self.distance(y, self(x, training=True))
-            gradients = tape.gradient(value, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return self.shows(value)
+            return self.shows(_gradient_step(self, data, self.distance))
 
     return Program(Model, {"loss": "mse"})
 
@@ -249,12 +240,7 @@ def loss_object_in_a_function(decorate: Decorate) -> Program:
 
     class Model(_own_model()):  # type: ignore[misc]
         def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                value = distance(y, self(x, training=True))
-            gradients = tape.gradient(value, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return self.shows(value)
+            return self.shows(_gradient_step(self, data, distance))
 
     return Program(Model, {"loss": "mse"})
 
@@ -314,7 +300,7 @@ def apply_of_optimizer(decorate: Decorate) -> Program:
 
     class Model(_own_model()):  # type: ignore[misc]
         def train_step(self, data: Any) -> Any:
-            return self.shows(_gradient_step(self, data, is_mean=True))
+            return self.shows(_gradient_step(self, data))
 
     return Program(Model, {"loss": "mse", "optimizer": lambda: Slow(0.05)})
 
@@ -369,7 +355,7 @@ def weighted_loss(decorate: Decorate) -> Program:
 def function_of_two_models(decorate: Decorate) -> Program:
     @decorate(None)
     def learn(model: Any, data: Any) -> Any:
-        return _gradient_step(model, data, is_mean=True)
+        return _gradient_step(model, data)
 
     class Model(_own_model()):  # type: ignore[misc]
         def train_step(self, data: Any) -> Any:
@@ -401,52 +387,12 @@ def several_steps_in_a_call(decorate: Decorate) -> Program:
     return program._replace(compiled={"loss": "mse", "steps_per_execution": 2})
 
 
-PROGRAMS: dict[str, Callable[[Decorate], Program]] = {
-    one.__name__: one
-    for one in (
-        *(own_train_step, train_step_of_a_mean, helper_of_train_step, helper_that_makes_a_variable),
-        *(step_of_super, own_test_step, test_step_of_super, own_predict_step, call_of_model, call_of_layer),
-        *(loss_function, keras_loss_inside_a_function, loss_object_in_a_function, call_of_loss),
-        *(metric_function, update_of_metric, update_of_optimizer, apply_of_optimizer, schedule),
-        *(
-            map_function,
-            regularizer,
-            weighted_loss,
-            function_of_two_models,
-            eager_step,
-            eager_loss,
-            several_steps_in_a_call,
-        ),
-    )
-}
-
-
-def _plain(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    return tf.function
-
-
-def _none(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    return lambda function: function
-
-
-def _jit(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    return tf.function(jit_compile=True)
-
-
-def _reduced(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    return tf.function(reduce_retracing=True)
-
-
-def _signed(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    return tf.function(input_signature=None if signature is None else signature())
-
-
 DECORATORS: dict[str, Decorate] = {
-    "none": _none,
-    "function": _plain,
-    "jit_compile": _jit,
-    "reduce_retracing": _reduced,
-    "input_signature": _signed,
+    "none": lambda signature: lambda function: function,
+    "function": lambda signature: tf.function,
+    "jit_compile": lambda signature: tf.function(jit_compile=True),
+    "reduce_retracing": lambda signature: tf.function(reduce_retracing=True),
+    "input_signature": lambda signature: tf.function(input_signature=signature and signature()),
 }
 
 
@@ -478,10 +424,11 @@ def _trained(ctx: Any, program: Program, *, by_context: bool) -> dict[str, np.nd
         model.compile(**compiled)
     server_steps = 3 if ctx is not None and ctx.coordinator is not None else None
     data: Any = functools.partial(_data, program) if server_steps else _data(program)
+    validated = data if "evaluate" in program.calls else None
     if by_context:
-        history = ctx.fit(model, data, epochs=2, validation_data=data, steps_per_epoch=server_steps)
+        history = ctx.fit(model, data, epochs=2, validation_data=validated, steps_per_epoch=server_steps)
     else:
-        history = model.fit(data, epochs=2, validation_data=data, verbose=0)
+        history = model.fit(data, epochs=2, validation_data=validated, verbose=0)
     found = {f"log {name}": np.asarray(value) for name, value in sorted(history.history.items())}
     if "train_on_batch" in program.calls and not server_steps:
         x, y = _rows()
@@ -506,7 +453,7 @@ def train_cells(ctx: Any, *, cells: list[tuple[str, str, str]], plain: list[str]
     for place, decorator, way in [*((place, "none", "plain") for place in plain), *cells]:
         key = f"{place}/{decorator}/{way}"
         try:
-            program = PROGRAMS[place](DECORATORS[decorator])
+            program: Program = globals()[place](DECORATORS[decorator])
             found = _trained(None if way == "plain" else ctx, program, by_context=way == "ctx.fit")
         except Exception:
             results[f"{key}/error"] = traceback.format_exc()
@@ -554,7 +501,7 @@ def _looped(ctx: Any, decorate: Callable[[Callable[..., Any]], Any]) -> np.ndarr
     def step(batch: Any) -> dict[str, Any]:
         x, y = batch
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(y - layer(x)))
+            loss = _mean(y, layer(x))
         gradients = tape.gradient(loss, layer.trainable_variables)
         optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
         return {"loss": loss}
@@ -602,7 +549,7 @@ def kept_graph(ctx: Any) -> dict[str, Any]:
 
         def train_step(self, data: Any) -> Any:
             if self.learn is None:
-                learn = tf.function(lambda x, y: _gradient_step(self, (x, y), is_mean=True))
+                learn = tf.function(lambda x, y: _gradient_step(self, (x, y)))
                 specs = [tf.TensorSpec([None, SIZE]), tf.TensorSpec([None, 1])]
                 self.learn = learn.get_concrete_function(*specs)
             return self.shows(self.learn(*data))
@@ -632,11 +579,11 @@ def _idle_steps() -> dict[str, tuple[Callable[[Any, Any], Any], dict[str, Any]]]
     keras = tf.keras
 
     def trained(model: Any, data: Any) -> Any:
-        return model.shows(_gradient_step(model, data, is_mean=True))
+        return model.shows(_gradient_step(model, data))
 
     def each_second(model: Any, data: Any) -> Any:
         def learn() -> Any:
-            return _gradient_step(model, data, is_mean=True)
+            return _gradient_step(model, data)
 
         is_wanted = tf.equal(tf.cast(model.optimizer.iterations, tf.int32) % 2, 1)
         return model.shows(tf.cond(is_wanted, learn, lambda: 0.0))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-
-from tests.support.processes import Cluster
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 ROWS = (1, 7, 8, 64, 65, 320)
 BATCHES = ("1", "8", "32", "more", "default")
@@ -18,11 +16,8 @@ KINDS = (*IN_MEMORY, *TF_DATA, "py_dataset", "generator", "batches")
 ON_BATCH = ("predict_on_batch", "test_on_batch", "train_on_batch")
 OF_CONTEXT = ("ctx.predict", "ctx.evaluate", "ctx.fit", "ctx.train_steps")
 CALLS = ("predict", "evaluate", "fit", *ON_BATCH, *OF_CONTEXT)
-WORKERS = (1, 2, 3)
-KERASES = ("3", "legacy")
-VIRTUAL = (0, 4)
-# Their rows, batches and kinds are combined in all ways.
-WHOLE = ("predict", "evaluate")
+Where = tuple[int, str, int]  # workers, a Keras, and virtual replicas; 0 for none
+CLUSTERS: tuple[Where, ...] = ((2, "3", 0), (2, "3", 3), (2, "legacy", 3), (1, "3", 3), (3, "legacy", 0))
 
 
 @dataclass(frozen=True)
@@ -31,16 +26,13 @@ class Cell:
 
     Attributes:
       batch: The size of a batch, as BATCHES names it.
-      virtual: Virtual replicas; 0 for none.
     """
 
     call: str
     kind: str
     rows: int
     batch: str
-    workers: int = 2
-    keras: str = "3"
-    virtual: int = 0
+    where: Where = CLUSTERS[0]
 
     @property
     def size(self) -> int:
@@ -50,16 +42,13 @@ class Cell:
     @property
     def has_one_row(self) -> bool:
         """Whether no replica has more than one row of a batch."""
-        return min(self.rows, self.size) <= (self.virtual or self.workers)
+        workers, _, virtual = self.where
+        return min(self.rows, self.size) <= (virtual or workers)
 
     @property
     def name(self) -> str:
         """Names it among those of its cluster."""
         return f"{self.call} {self.kind} {self.rows}/{self.batch}"
-
-    @property
-    def where(self) -> tuple[int, str, int]:
-        return self.workers, self.keras, self.virtual
 
     @property
     def impossible(self) -> str | None:
@@ -85,76 +74,65 @@ class Cell:
         return None
 
 
-def clusters() -> list[tuple[int, str, int]]:
-    return list(itertools.product(WORKERS, KERASES, VIRTUAL))
+# What was wrong once: batches that the replicas divide, virtual replicas of other workers, and workers with
+# different numbers of them.
+KNOWN = (
+    *(Cell("predict", kind, 320, "32") for kind in ("array", "dynamic", "drop_remainder", "py_dataset")),
+    Cell("predict", "static", 65, "8"),
+    Cell("predict", "array", 1, "more"),
+    Cell("ctx.predict", "drop_remainder", 320, "32"),
+    Cell("predict_on_batch", "array", 8, "8"),
+    Cell("evaluate", "array", 320, "32"),
+    Cell("fit", "static", 64, "8"),
+    Cell("ctx.fit", "py_dataset", 7, "8"),
+    *(Cell("predict", kind, 65, "6", CLUSTERS[1]) for kind in ("array", "static")),
+    Cell("predict", "infinite", 1, "6", CLUSTERS[1]),
+    Cell("ctx.fit", "batches", 65, "6", CLUSTERS[1]),
+    Cell("predict_on_batch", "array", 7, "6", CLUSTERS[1]),
+    Cell("evaluate", "unknown", 7, "6", CLUSTERS[1]),
+)
 
 
-def cluster_of(where: tuple[int, str, int]) -> Cluster:
-    workers, keras, _ = where
-    strategy = "multi_worker_mirrored" if workers > 1 else "one_device"
-    return Cluster(strategy=strategy, workers=workers, keras=keras)
-
-
-def possible() -> Iterator[Cell]:
-    """Yields each cell of all values that there is."""
-    for values in itertools.product(CALLS, KINDS, ROWS, BATCHES, *map(tuple, (WORKERS, KERASES, VIRTUAL))):
-        if (cell := Cell(*values)).impossible is None:
-            yield cell
-
-
+# Each two values of a cell, with their dimensions.
 Pair = tuple[tuple[int, object], tuple[int, object]]
 
 
-def pairs_of(cell: Cell) -> list[Pair]:
-    """Returns each two values of a cell, with their dimensions."""
-    return list(itertools.combinations(enumerate(astuple(cell)), 2))
-
-
 @functools.cache
-def all_pairs() -> dict[Pair, None]:
-    """Returns the pairs of values that some cell has, in an order that is always the same."""
-    return dict.fromkeys(pair for cell in possible() for pair in pairs_of(cell))
+def possible() -> Mapping[Cell, tuple[Pair, ...]]:
+    """Returns each cell of all values that there is, with its pairs."""
+    values = itertools.product(CALLS, KINDS, ROWS, BATCHES, CLUSTERS)
+    return {cell: pairs_of(cell) for cell in itertools.starmap(Cell, values) if cell.impossible is None}
+
+
+def pairs_of(cell: Cell) -> tuple[Pair, ...]:
+    return tuple(itertools.combinations(enumerate(vars(cell).values()), 2))
 
 
 @functools.cache
 def chosen() -> tuple[Cell, ...]:
-    """Returns the cells that are computed."""
-    cells = [one for one in _everywhere() if one.impossible is None]
-    left = dict.fromkeys(all_pairs())
-    for pair in (pair for cell in cells for pair in pairs_of(cell)):
-        left.pop(pair, None)
-    uses = Counter(value for cell in cells for value in enumerate(astuple(cell)))
-    while left:
-        cell = _best(next(iter(left)), left, uses)
-        cells.append(cell)
-        uses.update(enumerate(astuple(cell)))
+    """Returns the cells that are computed: those of KNOWN, and others until each pair of values is there."""
+    cells = list(KNOWN)
+    left = dict.fromkeys(pair for pairs in possible().values() for pair in pairs)
+    uses: Counter[object] = Counter()
+    for cell in cells:  # grows
+        uses.update(enumerate(vars(cell).values()))
         for pair in pairs_of(cell):
             left.pop(pair, None)
-    return tuple(dict.fromkeys(cells))
+        if cell is cells[-1] and left:
+            cells.append(_best(next(iter(left)), left, uses))
+    return tuple(cells)
 
 
-def _everywhere() -> Iterator[Cell]:
-    """Yields what is combined in all ways, on one cluster after the other."""
-    turns = itertools.cycle(clusters())
-    for call, kind, rows, batch in itertools.product(WHOLE, KINDS, ROWS, BATCHES):
-        cell = Cell(call, kind, rows, batch)
-        if cell.impossible is None:
-            workers, keras, virtual = next(turns)
-            yield replace(cell, workers=workers, keras=keras, virtual=virtual)
-
-
-def _best(pair: Pair, left: Mapping[Pair, None], uses: Mapping[tuple[int, object], int]) -> Cell:
+def _best(pair: Pair, left: Mapping[Pair, None], uses: Mapping[object, int]) -> Cell:
     """Returns a cell with a pair of values, and as many others of `left` as choosing one by one finds.
 
     Of equal ones it is one whose values are used least: not always one row on one worker.
     """
-    dimensions: list[Sequence[object]] = [CALLS, KINDS, ROWS, BATCHES, WORKERS, KERASES, VIRTUAL]
-    for place, value in pair:
-        dimensions[place] = (value,)
-    candidates = (Cell(*values) for values in itertools.product(*dimensions))  # type: ignore[arg-type]
-    usable = [cell for cell in candidates if cell.impossible is None]
+    usable = {cell: pairs for cell, pairs in possible().items() if pair in pairs}
 
     def worth(cell: Cell) -> tuple[int, int]:
-        return sum(one in left for one in pairs_of(cell)), -sum(uses[one] for one in enumerate(astuple(cell)))
+        return sum(one in left for one in usable[cell]), -sum(
+            uses[one] for one in enumerate(vars(cell).values())
+        )
 
     return max(usable, key=worth)

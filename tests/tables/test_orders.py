@@ -11,16 +11,29 @@ import numpy as np
 import pytest
 
 from tests.support.processes import Cluster, run_function
-from tests.tables import sequences as table
 from tests.tables.plain import run_plain
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 TARGET = "tests.tables.orders:run_sequences"
+CLUSTERS = {
+    "3": Cluster(strategy="multi_worker_mirrored", workers=2),
+    "legacy": Cluster(strategy="mirrored", devices=2, keras="legacy"),
+}
+CALLS = (
+    *("compile", "build", "evaluate", "fit", "predict", "train_on_batch", "save_and_load", "set_weights"),
+    *("ctx.fit", "ctx.evaluate", "ctx.predict"),
+)
+# Those that trace functions of a model, by which the loss of the first one may be taken for that of others.
+# Each two of them also come first.
+TRACING = ("evaluate", "fit", "train_on_batch", "ctx.fit", "ctx.evaluate")
+LOSSES = ("mse", "mean", "masked_mean")
+# Ways in which one loss is compiled after another one.
+RECOMPILED = (("mse", "mean"), ("sum", "masked_mean"), ("mean", "sum"))
 Case = tuple[str, tuple[str, ...]]
 # What was wrong once: an evaluation before any training, one of a model that was compiled again, and a model
 # that is built outside of the scope.
-QUICK: tuple[Case, ...] = (
+KNOWN: tuple[Case, ...] = (
     ("masked_mean", ("fit", "evaluate")),
     ("masked_mean", ("evaluate", "fit")),
     ("masked_mean", ("ctx.evaluate", "ctx.fit")),
@@ -31,79 +44,43 @@ QUICK: tuple[Case, ...] = (
 TOLERANCE = {"masked_mean": 0.1}
 
 
-def cases() -> tuple[Case, ...]:
-    """Returns all cases; of the orders, each is followed by its reverse."""
-    orders = tuple(("mse", calls) for calls in table.chosen())
-    first = tuple(itertools.product(table.LOSSES, itertools.permutations(table.TRACING, 2)))
-    again = tuple(
-        (before, (first, f"{then}({after})"))
-        for before, after in table.RECOMPILED
-        for first, then in itertools.product(("fit", "evaluate", "ctx.fit"), repeat=2)
+def cases(keras: str) -> tuple[Case, ...]:
+    """Returns calls in which each two come in each order; what comes first is with one Keras or the other."""
+    turn = list(CLUSTERS).index(keras)
+    order = (*CALLS[::2], *CALLS[1::2]) if turn else CALLS
+    first = [
+        (LOSSES[(index + turn) % len(LOSSES)], calls)
+        for index, calls in enumerate(itertools.permutations(TRACING, 2))
+    ]
+    again = []
+    for index, (one, then) in enumerate(itertools.product(("fit", "evaluate", "ctx.fit"), repeat=2)):
+        before, after = RECOMPILED[(index + index // 3 + turn) % len(RECOMPILED)]
+        again.append((before, (one, f"{then}({after})")))
+    known = () if turn else KNOWN
+    return tuple(
+        dict.fromkeys([*known, ("mse", order), ("mse", order[::-1]), *first[turn::2], *again[turn::2]])
     )
-    return orders + first + again
-
-
-def half(turn: int) -> tuple[Case, ...]:
-    """Returns every other two cases: each half has each two calls in each order, both have each three."""
-    return tuple(case for index, case in enumerate(cases()) if index // 2 % 2 == turn)
 
 
 @functools.cache
-def found(given: tuple[Case, ...], keras: str) -> list[dict[str, Any]]:
-    """Returns what each of two workers shows in some cases, and last what plain Keras shows."""
-    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+def found(keras: str) -> list[dict[str, Any]]:
+    """Returns what each task shows, and last what plain Keras shows."""
     options = {"export": False}
-    tasks = run_function(TARGET, cluster, timeout_s=1800, sequences=given, job_options=options)
-    plain = run_plain(TARGET, keras, json.dumps({"sequences": given}))
+    tasks = run_function(TARGET, CLUSTERS[keras], timeout_s=1800, sequences=cases(keras), job_options=options)
+    plain = run_plain(TARGET, keras, json.dumps({"sequences": cases(keras)}))
     return [*(task.values for task in tasks), plain]
 
 
-def differences(case: Case, given: tuple[Case, ...], keras: str) -> list[str]:
+@pytest.mark.parametrize(("keras", "case"), [(keras, case) for keras in CLUSTERS for case in cases(keras)])
+def test_calls_in_each_order_show_and_train_what_one_device_does(keras: str, case: Case) -> None:
     loss, calls = case
     name = f"{loss} {' '.join(calls)}"
-    *tasks, right = (one[name] for one in found(given, keras))
+    *tasks, right = (one[name] for one in found(keras))
     rtol = max((value for one, value in TOLERANCE.items() if one in name), default=1e-4)
-    return [
+    wrong = [
         f"worker/{index}, {call}: {own} in place of {one}"
         for index, task in enumerate(tasks)
         for call, own, one in zip((*calls, "weights"), task, right, strict=True)
         if np.shape(own) != np.shape(one) or not np.allclose(own, one, rtol=rtol, atol=1e-5)
     ]
-
-
-@pytest.mark.parametrize("case", QUICK, ids=str)
-def test_calls_whose_order_mattered_once_are_those_of_one_device(case: Case) -> None:
-    assert differences(case, QUICK, "3") == []
-
-
-OTHER_HALF = pytest.mark.exhaustive(covered_by="the other Keras in the same orders; this one in others")
-
-
-@pytest.mark.parametrize(
-    ("keras", "turn"),
-    [
-        ("3", 0),
-        ("legacy", 1),
-        pytest.param("3", 1, marks=OTHER_HALF),
-        pytest.param("legacy", 0, marks=OTHER_HALF),
-    ],
-)
-@pytest.mark.parametrize("loss", [*table.LOSSES, "sum"])
-def test_calls_in_each_order_show_and_train_what_one_device_does(loss: str, keras: str, turn: int) -> None:
-    given = half(turn)
-    own = [one for one in given if one[0] == loss]
-    wrong = {one: differing for one in own if (differing := differences(one, given, keras))}
-    assert wrong == {}
-
-
-@pytest.mark.parametrize("turn", [0, 1])
-def test_each_half_has_each_two_calls_in_each_order(turn: int) -> None:
-    found = {two for _, calls in half(turn) for two in itertools.combinations(calls, 2)}
-    assert found >= set(itertools.permutations(table.CALLS, 2))
-
-
-def test_sequences_have_each_three_calls_in_each_order_and_each_two_tracing_ones_first() -> None:
-    found = {three for one in table.chosen() for three in itertools.combinations(one, 3)}
-    assert found >= set(itertools.permutations(table.CALLS, 3))
-    first = set(itertools.product(table.LOSSES, itertools.permutations(table.TRACING, 2)))
-    assert {(loss, calls[:2]) for loss, calls in cases()} >= first
+    assert wrong == []

@@ -18,26 +18,34 @@ CLUSTERS = {
     "1 device": Cluster(),
     "2 devices": Cluster(strategy="mirrored", devices=2),
     "2 workers": Cluster(strategy="multi_worker_mirrored", workers=2),
+    "servers": Cluster(strategy="parameter_server", workers=1, ps=1),
 }
-SERVERS = Cluster(strategy="parameter_server", workers=1, ps=1)
 WRONG = {"largest": "Largest (", "root_of_batch": "root_of_batch (", "overlap": "Dice ("}
+
+
+COUNTING = "tests.support.metric_functions:counts"
 
 
 @functools.cache
 def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
     # Of 9 examples one replica has 5.
-    calls = {how: (FUNCTION, {"how": how, "batch_size": 9}) for how in WAYS}
-    found = CLUSTERS[cluster]
-    where = Cluster(strategy=found.strategy, workers=found.workers, devices=found.devices, keras=keras)
-    return run_in_turn({**calls, "parts": (FUNCTION, {"how": "parts"})}, where, job_options={"export": False})
+    ways = ("evaluate",) if cluster == "servers" else WAYS
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        how: (FUNCTION, {"how": how, "batch_size": 9}) for how in ways
+    }
+    if cluster == "2 devices":
+        calls["parts"] = (FUNCTION, {"how": "parts"})
+        calls["sums"] = ("tests.support.metric_functions:summed_over_replicas", {})
+    calls["counts"] = (COUNTING, {})
+    return run_in_turn(calls, replace(CLUSTERS[cluster], keras=keras), job_options={"export": False})
 
 
-KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
+KERASES = ["3", "legacy"]
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", KERASES)
-@pytest.mark.parametrize("cluster", [name for name in CLUSTERS if name != "1 device"])
+@pytest.mark.parametrize("cluster", ["2 devices", "2 workers"])
 @pytest.mark.parametrize("how", WAYS)
 def test_metric_that_is_no_sum_is_noted_and_all_others_equal_one_device(
     how: str, cluster: str, keras: str
@@ -65,23 +73,11 @@ def test_metric_that_cannot_be_run_on_a_part_of_a_batch_is_noted(keras: str) -> 
     assert "could not be shown" in note
 
 
-COUNTING = "tests.support.metric_functions:counts"
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize(
-    "cluster",
-    [
-        SERVERS,
-        pytest.param(replace(SERVERS, keras="legacy", workers=2), marks=SLOW),
-        *(pytest.param(one, marks=SLOW) for one in CLUSTERS.values()),
-        pytest.param(replace(CLUSTERS["2 devices"], keras="legacy"), marks=SLOW),
-    ],
-    ids=str,
-)
-def test_metric_whose_result_is_its_variable_counts_each_example(cluster: Cluster) -> None:
-    [task] = run_in_turn({"counts": (COUNTING, {})}, cluster, job_options={"export": False})["counts"][:1]
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_metric_whose_result_is_its_variable_counts_each_example(cluster: str, keras: str) -> None:
+    task = run(cluster, keras)["counts"][0]
     trained = {"count": 32, "in_dict": 32, "twice": 64, "renamed": 32}
     evaluated = {"count": 40, "in_dict": 40, "twice": 80, "renamed": 40}
     assert task.values["evaluated"] == evaluated
@@ -90,8 +86,7 @@ def test_metric_whose_result_is_its_variable_counts_each_example(cluster: Cluste
 
 
 def test_replicas_of_a_closure_add_up_what_they_have_counted() -> None:
-    calls = {"sums": ("tests.support.metric_functions:summed_over_replicas", {})}
-    [task] = run_in_turn(calls, CLUSTERS["2 devices"])["sums"]
+    [task] = run("2 devices", "3")["sums"]
     assert task.values["totals"] == [7.0, 2.0]
 
 
@@ -100,7 +95,7 @@ def notes_of(task: TaskProcess) -> list[Any]:
 
 
 def test_what_parameter_servers_do_with_own_metrics_is_noted() -> None:
-    [chief] = run_in_turn({"evaluate": (FUNCTION, {"how": "evaluate"})}, SERVERS)["evaluate"]
+    [chief] = run("servers", "3")["evaluate"]
     [note] = notes_of(chief)
     assert "largest from Largest (" in note
     assert "is added up" in note
