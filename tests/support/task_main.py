@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import faulthandler
+import functools
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from raydist.entry.own_source import Part, own_modules
 from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.outcome.codec import as_plain
+from raydist.outcome.status import Command
 from raydist.planning.assignment import (
     TaskAssignment,
     assignment_environment,
@@ -76,6 +78,8 @@ def main(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=commands.finish.set).start())
     signal.signal(signal.SIGURG, lambda *_: threading.Thread(target=commands.profile.set).start())
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=commands.save.set).start())
+    last = functools.partial(commands.take, Command.SAVE_LAST)
+    signal.signal(signal.SIGALRM, lambda *_: threading.Thread(target=last).start())
     assignment = _assignment(request, **job_options)
     if is_script:
         _run_script(request, assignment, **arguments)
