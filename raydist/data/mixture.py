@@ -73,8 +73,8 @@ class Mixture(Examples):
                 raise unlike(number, one, described[0])
             if "?" in str(one):
                 raise DataError(
-                    f"mix got examples {one} from source {number}, whose sizes vary; pad them in the "
-                    "function that parses them, as a batch may have no example of this source"
+                    f"mix got examples {one} from source {number}, whose sizes vary; pad them, in the "
+                    "function that parses them or by padded_shapes: a batch may have no example of it"
                 )
 
         def joined(*parts: Any) -> Any:

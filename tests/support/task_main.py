@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import faulthandler
+import functools
 import importlib
 import itertools
 import json
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from raydist.entry.own_source import Part, own_modules
 from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.outcome.codec import as_plain
-from raydist.outcome.status import WorkerAddresses
+from raydist.outcome.status import Command, WorkerAddresses
 from raydist.planning.assignment import (
     TaskAssignment,
     assignment_environment,
@@ -84,6 +85,8 @@ def main(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=commands.save.set).start())
     told = Path(request["folder"]).parent / "workers.json"
     threading.Thread(target=_follow_workers, args=(told, commands), daemon=True).start()
+    last = functools.partial(commands.take, Command.SAVE_LAST)
+    signal.signal(signal.SIGALRM, lambda *_: threading.Thread(target=last).start())
     assignment = _assignment(request, **job_options)
     if is_script:
         _run_script(request, assignment, **arguments)

@@ -6,6 +6,7 @@ import functools
 import json
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +137,12 @@ def test_command_to_one_worker_makes_all_save_inside_an_epoch(
         for num_commands in (1, 2):
             tasks[1].process.send_signal(signal.SIGHUP)  # what Command.SAVE does in a task
             wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) == num_commands, timeout_s=300)  # noqa: B023
+        tasks[0].process.send_signal(signal.SIGALRM)  # Command.SAVE_LAST, after which nothing is trained
+        wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) == 3, timeout_s=300)
+        tasks[1].process.send_signal(signal.SIGHUP)
+        time.sleep(1.0)
+        assert all_run(tasks)
+        assert len(saved_steps(tmp_path)) == 3
     assert [name for name in tmp_path.rglob("state.json") if json.loads(name.read_text())["epoch"]] == []
 
 

@@ -81,15 +81,19 @@ def tensors_of(share: Any, columns: list[str]) -> Any:
 
 def test_lists_of_any_kind_are_tensors_of_a_share(ray_data: Any) -> None:
     rows = np.arange(24, dtype=np.float32).reshape(8, 3)
+    unequal = [[number] * (number % 3) for number in range(8)]
     table = {
         "fixed": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 3),
         "list": pa.array(rows.tolist(), pa.list_(pa.float32())),
         "large": pa.array(rows.tolist(), pa.large_list(pa.float32())),
+        "unequal": pa.array(unequal),
     }
     dataset = ray_data.from_arrow(pa.table({**table, "y": pa.array([0.0] * 8)}))
     splits = DatasetSplits.start({"train": dataset}, node_ids=[ray.get_runtime_context().get_node_id()])
     read = ray.remote(tensors_of).options(num_cpus=0).remote(splits.share_of(0)["train"], list(table))
-    for name, found in ray.get(read).items():
+    columns = ray.get(read)
+    assert columns.pop("unequal") == unequal
+    for name, found in columns.items():
         np.testing.assert_array_equal(found, rows, err_msg=name)
     splits.stop()
 
