@@ -71,7 +71,7 @@ def train(ctx: Any) -> None:
             missing = now
             time.sleep(0.005)
 
-    def data() -> tf.data.Dataset:
+    def data(context: tf.distribute.InputContext) -> tf.data.Dataset:
         batches = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(2048, seed=1).batch(32)
         wait_ms = ctx.params["wait_ms"]
         # Few, as those that are done are skipped when the data are divided anew.

@@ -136,15 +136,12 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     # Where a worker has several GPUs, TensorFlow cuts the batch for them. Not run on hardware.
     @functools.partial(tf.function, autograph=False)
     def own_part(number: tf.Tensor, num_workers: tf.Tensor, done: tf.Tensor) -> Any:
-        dataset = checked_dataset(function(), "train_data")
-        size = dataset.cardinality()  # of whole passes nothing is read again
-        done = tf.where(size > 0, done % tf.maximum(size, 1), done)
-        part = dataset.repeat().skip(skip + done).shard(num_workers, number)
+        part = _from(function(), skip, done).shard(num_workers, number)
         return part if num_replicas == 1 else strategy.experimental_distribute_dataset(part)
 
     def of_context(number: int, num_workers: int, done: int) -> Any:
         context = tf.distribute.InputContext(num_workers, number, num_replicas)
-        part = checked_dataset(function(context), "train_data").repeat().skip((skip + done) // num_workers)
+        part = _from(function(context), skip // num_workers, tf.constant(done // num_workers, tf.int64))
         return part if num_replicas == 1 else strategy.distribute_datasets_from_function(lambda _: part)
 
     def pipeline_of(number: int, num_workers: int, done: int) -> tuple[Any, tuple[tf.Tensor, ...]]:
@@ -166,6 +163,12 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
         return iterators, tf_private.spec_of_replica(pipelines[0][0].structured_outputs.element_spec)
 
     return IteratorFeed(run.coordinator, make)
+
+
+def _from(dataset: Any, skip: int, done: tf.Tensor) -> tf.data.Dataset:
+    """Returns endless passes of a dataset from the batch after `skip` and, less whole passes, `done`."""
+    size = checked_dataset(dataset, "train_data").cardinality()
+    return dataset.repeat().skip(skip + tf.where(size > 0, done % tf.maximum(size, 1), done))
 
 
 def checked_dataset(dataset: Any, name: str) -> tf.data.Dataset:
