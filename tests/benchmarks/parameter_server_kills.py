@@ -42,11 +42,12 @@ WORKERS, PS = 3, 2
 RAY_NICENESS = 15
 
 
-@raydist.job(params={"log": "", "epochs": 1, "steps": 1000})
+@raydist.job(params={"log": "", "epochs": 1, "steps": 1000, "wait_ms": 0})
 def train(ctx: Any) -> None:
     """Notes in `params["log"]` when each closure is done, and when the coordinator misses a worker."""
     import numpy as np
     import tensorflow as tf
+    from tensorflow.python.data.experimental.ops import testing
 
     log = open(ctx.params["log"], "a", buffering=1)  # as long as the process
     rng = np.random.default_rng(0)
@@ -70,10 +71,16 @@ def train(ctx: Any) -> None:
             missing = now
             time.sleep(0.005)
 
+    def data(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        batches = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(2048, seed=1).batch(32)
+        wait_ms = ctx.params["wait_ms"]
+        # Few, as those that are done are skipped when the data are divided anew.
+        return batches.take(8).apply(testing.sleep(1000 * wait_ms)) if wait_ms else batches
+
     threading.Thread(target=watch, daemon=True).start()
     ctx.fit(
         model,
-        lambda: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(2048, seed=1).batch(32),
+        data,
         epochs=ctx.params["epochs"],
         steps_per_epoch=ctx.params["steps"],
         validation_data=lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(256),
@@ -82,7 +89,14 @@ def train(ctx: Any) -> None:
 
 
 def submit(
-    folder: Path, *, epochs: int, steps: int, name: str, evaluator: bool, workers: int | str = WORKERS
+    folder: Path,
+    *,
+    epochs: int,
+    steps: int,
+    name: str,
+    evaluator: bool,
+    workers: int | str = WORKERS,
+    wait_ms: int = 0,
 ) -> Any:
     log = folder / f"{name}.log"
     log.touch()
@@ -94,7 +108,7 @@ def submit(
         ps=PS,
         evaluator=evaluator,
         storage=str(folder / "runs"),
-        params={"log": str(log), "epochs": epochs, "steps": steps},
+        params={"log": str(log), "epochs": epochs, "steps": steps, "wait_ms": wait_ms},
     )
 
 
@@ -206,7 +220,7 @@ def kill_any(folder: Path, runs: int, seed: int) -> None:
 
 
 def grow(folder: Path, rounds: int) -> None:
-    """Runs in a cluster with a node for the chief, the ps and one worker."""
+    """Runs in a cluster with a node for the chief, the ps and one worker, whose steps wait for their data."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -217,7 +231,8 @@ def grow(folder: Path, rounds: int) -> None:
     taken_s, imports_s, befores, durings, pauses = [], [], [], [], []
     for number in range(rounds):
         name = f"grow-{number}"
-        handle = submit(folder, epochs=1, steps=10_000_000, name=name, evaluator=False, workers="1:2")
+        size = {"epochs": 1, "steps": 10_000_000, "workers": "1:2", "wait_ms": 100}
+        handle = submit(folder, name=name, evaluator=False, **size)
         log = folder / f"{name}.log"
         wait(lambda log=log: len(events(log, "done")) > 50, handle)
         imports_s.append(import_time())

@@ -134,7 +134,8 @@ def test_worker_joins_the_attempt_once_there_is_room(
     def running(name: str) -> set[str]:
         return {one["task"] for one in status_of(tmp_path, name)["tasks"] if one["state"] == "RUNNING"}
 
-    other = start(running_ray, tmp_path, job, "other", "--strategy", "one_device", "--workers", "1")
+    alone = ("--strategy", "one_device", "--workers", "1", "-p", "steps=20")
+    other = start(running_ray, tmp_path, job, "other", *alone)
     wait_until(lambda: bool(running("other")), timeout_s=240)
     process = start(running_ray, tmp_path, job, "grown", "--workers", "1:2")
     wait_until(lambda: status_of(tmp_path, "grown")["steps"] > STEPS, timeout_s=240)

@@ -181,6 +181,7 @@ class RayTaskGroup:
                 ports=plan.job.ports,
                 tpu_name=plan.inventory.tpu_name,
                 may_vanish=outlives_death_of(task, plan.strategy),
+                may_move=plan.follows_workers and task.task_type is TaskType.WORKER,
                 proof=proof,
                 env=plan.job.env,
                 keep_warm_s=plan.job.keep_warm,

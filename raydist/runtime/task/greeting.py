@@ -24,6 +24,7 @@ class TaskSetup:
       num_threads: TensorFlow's threads as planned, of which the host may have fewer.
       tpu_name: TPU to connect to; None without one.
       may_vanish: Whether training continues without it, so that it ends at once by SIGTERM.
+      may_move: Whether its peers learn of another address than theirs.
       proof: What the host has to find on storage; None checks nothing.
       address: `ip:port` that the task's peers connect to already, since this process takes the place of a
         dead one; None where any will do.
@@ -42,6 +43,7 @@ class TaskSetup:
     num_threads: int | None = None
     tpu_name: str | None = None
     may_vanish: bool = False
+    may_move: bool = False
     proof: StorageProof | None = None
     address: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets

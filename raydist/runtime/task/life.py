@@ -290,8 +290,8 @@ class TaskLife:
 
     @property
     def _is_in_place(self) -> bool:
-        """Whether it has got what it needs, at the address that its peers connect to."""
-        return self._setup.address in (None, self._address)
+        """Whether it has got what it needs, at the address that its peers connect to or will learn."""
+        return self._setup.may_move or self._setup.address in (None, self._address)
 
     def _prepared(self, assignment: TaskAssignment, code: bytes | None, kept: bytes | None) -> Run:
         assert self._held is not None

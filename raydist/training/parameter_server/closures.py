@@ -168,7 +168,7 @@ class StepScheduler:
         self._steps = steps
         self._sizes = sizes
         self._done = 0
-        self._next_step = first_step
+        self._first_step = self._next_step = first_step
 
     @property
     def num_repeated(self) -> int:
@@ -204,7 +204,7 @@ class StepScheduler:
             self._count_workers()
             is_outdated = self._steps.feed.is_outdated
             if is_outdated and not pending:
-                self._steps.feed.renew(self._next_step)
+                self._steps.feed.renew(self._next_step - self._first_step)
                 continue
             while left and not is_outdated and len(pending) < self._sizes.num_workers * self._per_worker:
                 self._prepare()

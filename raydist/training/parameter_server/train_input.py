@@ -34,11 +34,11 @@ class Feed(Protocol):
     @property
     def is_outdated(self) -> bool: ...
 
-    def renew(self, skip: int) -> None:
+    def renew(self, done: int) -> None:
         """Divides the data among the workers that there are now, while no closure is under way.
 
         Args:
-          skip: Steps that all workers together have behind them.
+          done: Steps that all workers together have done since the data were read first.
         """
 
     def arguments(self, first_step: int, num_steps: int) -> tuple[Any, ...]:
@@ -51,25 +51,23 @@ class Feed(Protocol):
 class IteratorFeed:
     """Each worker goes through an iterator of its own, for all steps that it is given."""
 
-    def __init__(
-        self, coordinator: Any, make: Callable[[Sequence[int], int], tuple[Any, Any]], *, skip: int
-    ) -> None:
-        """Takes what makes the iterators and the structure of an element, see `read`.
+    def __init__(self, coordinator: Any, make: Callable[[Sequence[int], int], tuple[Any, Any]]) -> None:
+        """Takes what makes the iterators and the structure of an element, for workers and the steps done.
 
         The iterators are a `PerWorkerValues`. They never end, and are made again when a worker comes back.
         """
         self._coordinator = coordinator
         self._make = make
-        self.renew(skip)
+        self.renew(0)
         self.specs = (tf_private.spec_of(self._iterators),)
 
     @property
     def is_outdated(self) -> bool:
         return self._members != tf_private.members_of(self._coordinator)
 
-    def renew(self, skip: int) -> None:
+    def renew(self, done: int) -> None:
         self._members = tf_private.members_of(self._coordinator)
-        self._iterators, self.element_spec = self._make(self._members, skip)
+        self._iterators, self.element_spec = self._make(self._members, done)
 
     def arguments(self, first_step: int, num_steps: int) -> tuple[Any, ...]:
         return (self._iterators,)
@@ -96,7 +94,7 @@ class StepFeed:
     def iterator(self, *arguments: Any) -> Any:
         return iter(self.dataset(*arguments))
 
-    def renew(self, skip: int) -> None:
+    def renew(self, done: int) -> None:
         """There is nothing to divide."""
 
     def dataset(self, first_step: Any, end_step: Any) -> tf.data.Dataset:
@@ -139,35 +137,40 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
 
     # Where a worker has several GPUs, TensorFlow cuts the batch for them. Not run on hardware.
     @functools.partial(tf.function, autograph=False)
-    def own_part(number: tf.Tensor, num_workers: tf.Tensor, skip: tf.Tensor) -> Any:
-        whole = checked_dataset(function(), "train_data").repeat().skip(skip)
-        part = whole.shard(num_workers, number)
+    def own_part(number: tf.Tensor, num_workers: tf.Tensor, done: tf.Tensor) -> Any:
+        part = _from(function(), skip, done).shard(num_workers, number)
         return part if num_replicas == 1 else strategy.experimental_distribute_dataset(part)
 
-    def of_context(number: int, num_workers: int, skip: int) -> Any:
+    def of_context(number: int, num_workers: int, done: int) -> Any:
         context = tf.distribute.InputContext(num_workers, number, num_replicas)
-        part = checked_dataset(function(context), "train_data").repeat().skip(skip // num_workers)
+        part = _from(function(context), skip // num_workers, tf.constant(done // num_workers, tf.int64))
         return part if num_replicas == 1 else strategy.distribute_datasets_from_function(lambda _: part)
 
-    def pipeline_of(number: int, num_workers: int, skip: int) -> tuple[Any, tuple[tf.Tensor, ...]]:
+    def pipeline_of(number: int, num_workers: int, done: int) -> tuple[Any, tuple[tf.Tensor, ...]]:
         if train_data.takes_input_context(function):
-            of_worker = functools.partial(of_context, number, num_workers, skip)
+            of_worker = functools.partial(of_context, number, num_workers, done)
             return tf.function(of_worker, autograph=False).get_concrete_function(), ()
-        arguments = tuple(tf.constant(one, tf.int64) for one in (number, num_workers, skip))
+        arguments = tuple(tf.constant(one, tf.int64) for one in (number, num_workers, done))
         return own_part.get_concrete_function(*[tf.TensorSpec([], tf.int64)] * 3), arguments
 
-    def make(workers: Sequence[int], skip: int) -> tuple[Any, Any]:
+    def make(workers: Sequence[int], done: int) -> tuple[Any, Any]:
         # A worker that is not counted yet may come before the data are divided anew.
         numbers = [
             workers.index(slot) if slot in workers else slot % len(workers) for slot in range(num_slots)
         ]
-        pipelines = [pipeline_of(number, len(workers), skip) for number in numbers]
+        pipelines = [pipeline_of(number, len(workers), done) for number in numbers]
         for concrete in {id(one): one for one, _ in pipelines}.values():
             check_made_inside(concrete, "train_data")
         iterators = tf_private.per_worker_iterators(run.coordinator, strategy, pipelines)
         return iterators, tf_private.spec_of_replica(pipelines[0][0].structured_outputs.element_spec)
 
-    return IteratorFeed(run.coordinator, make, skip=skip)
+    return IteratorFeed(run.coordinator, make)
+
+
+def _from(dataset: Any, skip: int, done: tf.Tensor) -> tf.data.Dataset:
+    """Returns endless passes of a dataset from the batch after `skip` and, less whole passes, `done`."""
+    size = checked_dataset(dataset, "train_data").cardinality()
+    return dataset.repeat().skip(skip + tf.where(size > 0, done % tf.maximum(size, 1), done))
 
 
 def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:
