@@ -18,7 +18,6 @@ from tests.support.processes import PATIENCE, Cluster, TaskProcess, run_function
 CLUSTERS = {
     "one device": {},
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
-    "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
     "2 devices": {"strategy": "mirrored", "devices": 2},
 }
 LIMIT_S = 150 * PATIENCE  # of one program: what hangs in a collective hangs for ever

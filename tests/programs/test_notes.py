@@ -21,33 +21,11 @@ def run(programs: tuple[str, ...], keras: str) -> dict[str, list[Done]]:
     return run_programs(programs, cluster_of(CLUSTER, keras))
 
 
-def cases() -> list[object]:
-    return [
-        pytest.param(
-            program,
-            keras,
-            marks=() if keras == "3" and not PROGRAMS[program].is_slow else pytest.mark.slow,
-            id=f"{program}-keras {keras}",
-        )
-        for keras in ("3", "legacy")
-        for program in names(keras, Expected.TOLD)
-    ]
-
-
-@pytest.mark.exhaustive(
-    "attention_dropout",
-    "augmentation",
-    "dcgan_random",
-    "ema_overwrite",
-    "gradient_accumulation",
-    "keras legacy",
-    "lstm_dropout",
-    "ner",
-    "vae_random",
-    covered_by="Keras 3; convnet_regularized, supervised_contrastive; test_keras_patches.py",
-)
+@pytest.mark.exhaustive("ner", "legacy", covered_by="Keras 3; convnet_regularized, supervised_contrastive")
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "keras"), cases())
+@pytest.mark.parametrize(
+    ("program", "keras"), [(one, keras) for keras in ("3", "legacy") for one in names(keras, Expected.TOLD)]
+)
 def test_what_cannot_be_equal_is_told(request: pytest.FixtureRequest, program: str, keras: str) -> None:
     [done] = run(selected(request, "program", keras=keras), keras)[program]
     # Of an error what it says, without the lines of code that lead to it.

@@ -40,13 +40,6 @@ def _flat(returned: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-class Holder:
-    """An object of the user's that has a number."""
-
-    def __init__(self, number: Any) -> None:
-        self.number = number
-
-
 def loops(ctx: Any, *, kinds: list[str], num_steps: int = 3) -> dict[str, Any]:
     """Trains by each kind of step; returns how weights moved, what was shown, and the notes of each.
 
@@ -186,16 +179,6 @@ def _divided_outside(bench: Bench) -> Any:
     return bench.step(lambda batch: _mean(bench, batch) / number)
 
 
-def _multiplied_outside(bench: Bench) -> Any:
-    factor = 1.0 / bench.num_replicas
-    return bench.step(lambda batch: factor * _mean(bench, batch))
-
-
-def _divided_by_attribute(bench: Bench) -> Any:
-    holder = Holder(bench.num_replicas)
-    return bench.step(lambda batch: _mean(bench, batch) / holder.number)
-
-
 def _divided_by_self(bench: Bench) -> Any:
     class Trainer:
         def __init__(self) -> None:
@@ -205,29 +188,6 @@ def _divided_by_self(bench: Bench) -> Any:
             return bench.step(lambda one: _mean(bench, one) / self.number)(batch)
 
     return Trainer().step
-
-
-def _divided_by_item(bench: Bench) -> Any:
-    config = {"replicas": bench.num_replicas}
-    return bench.step(lambda batch: _mean(bench, batch) / config["replicas"])
-
-
-def _divided_by_default(bench: Bench) -> Any:
-    def loss(batch: Any, number: int = bench.num_replicas) -> Any:
-        return _mean(bench, batch) / number
-
-    return bench.step(loss)
-
-
-def _divided_by_numpy(bench: Bench) -> Any:
-    number = np.float64(bench.num_replicas)
-    array = np.array(number)
-    return bench.step(lambda batch: _mean(bench, batch) / array)
-
-
-def _divided_by_tensor(bench: Bench) -> Any:
-    number = bench.tf.constant(bench.num_replicas, bench.tf.float64)
-    return bench.step(lambda batch: _mean(bench, batch) / number)
 
 
 def _part_divided(bench: Bench) -> Any:
@@ -277,10 +237,6 @@ def _boolean_mask(bench: Bench, batch: Any) -> Any:
 
 def _masked_sum(bench: Bench, batch: Any) -> Any:
     return bench.tf.reduce_sum(batch["mask"] * bench.of_each(batch)) / BATCH
-
-
-def _scaled_mask(bench: Bench, batch: Any) -> Any:
-    return _masked(bench, batch) / bench.tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def _branch(bench: Bench, batch: Any) -> Any:
@@ -668,15 +624,11 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "sum": _step_of(lambda bench, batch: 0.05 * bench.tf.reduce_sum(bench.of_each(batch))),
     "sum by global batch": _step_of(lambda bench, batch: bench.tf.reduce_sum(bench.of_each(batch)) / BATCH),
     "average loss": _step_of(lambda bench, batch: bench.tf.nn.compute_average_loss(bench.of_each(batch))),
-    "average loss of global batch": _step_of(
-        lambda bench, batch: bench.tf.nn.compute_average_loss(bench.of_each(batch), global_batch_size=BATCH)
-    ),
     "divided inside": _step_of(
         lambda bench, batch: _mean(bench, batch) / bench.tf.distribute.get_strategy().num_replicas_in_sync
     ),
     "half a mean": _step_of(lambda bench, batch: 0.5 * _mean(bench, batch)),
     "a third of a mean": _step_of(lambda bench, batch: _mean(bench, batch) / 3),
-    "a quarter of a mean": _step_of(lambda bench, batch: _mean(bench, batch) / 4),
     "loss object": _step_of(
         lambda bench, batch: bench.tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"]))
     ),
@@ -700,26 +652,10 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
         )
     ),
     "classes": _step_of(_classes),
-    "power": _step_of(
-        lambda bench, batch: bench.tf.reduce_mean((batch["y"] - bench.model(batch["x"])) ** TWO)
-    ),
-    "temperature": _step_of(
-        lambda bench, batch: bench.tf.reduce_mean(
-            bench.tf.nn.sparse_softmax_cross_entropy_with_logits(
-                batch["label"], bench.model(batch["x"]) / TWO
-            )
-        )
-    ),
     "weighted by a global": _step_of(lambda bench, batch: TWO * _mean(bench, batch)),
     "partial": _partial,
     "divided outside": _divided_outside,
-    "multiplied outside": _multiplied_outside,
-    "divided by an attribute": _divided_by_attribute,
-    "divided by an item": _divided_by_item,
     "divided by self": _divided_by_self,
-    "divided by a default": _divided_by_default,
-    "divided by an array": _divided_by_numpy,
-    "divided by a tensor": _divided_by_tensor,
     "a part divided": _part_divided,
     "divided by workers": _divided_by_workers,
     "gradients divided": _gradients_divided,
@@ -727,7 +663,6 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "masked mean": _step_of(_masked),
     "boolean mask": _step_of(_boolean_mask),
     "masked sum": _step_of(_masked_sum),
-    "masked mean, scaled": _step_of(_scaled_mask),
     "compares": _step_of(
         lambda bench, batch: (
             _mean(bench, batch) + bench.tf.math.reduce_variance(bench.model(batch["x"]), axis=0)[0]
@@ -742,10 +677,8 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "metric": _metric,
     "norm, mean": _with(_normed("BatchNormalization")),
     "norm, average loss": _with(_normed("BatchNormalization"), _average),
-    "norm, sum": _with(_normed("BatchNormalization"), _sum),
     "synchronized norm, mean": _with(_normed("BatchNormalization", synchronized=True)),
     "synchronized norm, average loss": _with(_normed("BatchNormalization", synchronized=True), _average),
-    "synchronized norm, sum": _with(_normed("BatchNormalization", synchronized=True), _sum),
     "frozen norm": _with(_normed("BatchNormalization", trainable=False)),
     "layer norm": _with(_normed("LayerNormalization")),
     "adapted norm": _with(_adapted),
@@ -753,7 +686,6 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "dropout": _with(_dropped),
     "convolution": _with(_convolved, _average),
     "LSTM": _with(_recurrent("LSTM")),
-    "GRU, sum": _with(_recurrent("GRU"), _sum),
     "embedding": _with(_embedded, column="token"),
     "embedding, average loss": _with(_embedded, _average, column="token"),
     "masked GRU": _with(_masked_tokens, column="token"),
@@ -775,7 +707,6 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "two optimizers": _two_optimizers,
     "two kinds of losses": lambda bench: _two_optimizers(bench, _average),
     "warm-up of a sum": _warm_up_of(_sum),
-    "warm-up, average loss": _warm_up_of(_average),
     "late part": _late_part,
     "calls Python": _calls_python,
     "fails in Python": _fails_in_python,
@@ -786,23 +717,26 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
 }
 
 
-# Those that the number of replicas matters to, and those that the Keras matters to.
+# Those that the number of replicas matters to, those that the Keras matters to, and `train_step`s.
 OF_NUMBERS = (
-    *("mean", "average loss", "divided inside", "half a mean", "a third of a mean", "a quarter of a mean"),
-    *("classes", "divided outside", "divided by workers", "divided by a global"),
-)
-OF_FIT = (
-    *("fit, mean", "fit, average loss", "fit, classes", "fit, divided outside", "fit, divided by a global"),
-    *("fit, masked mean", "fit, norm, mean", "fit, synchronized norm, mean"),
-    "fit, synchronized norm, average loss",
+    *("mean", "average loss", "divided inside", "half a mean", "a third of a mean"),
+    *("divided outside", "divided by workers", "divided by a global"),
 )
 OF_KERAS = (
     *("mean", "average loss", "classes", "divided outside", "masked mean", "metric", "shown", "decorated"),
-    *("norm, mean", "norm, average loss", "norm, sum", "frozen norm", "layer norm", "adapted norm"),
-    *("synchronized norm, mean", "synchronized norm, average loss", "synchronized norm, sum", "dropout"),
-    *("spectral norm", "convolution", "LSTM", "GRU, sum", "embedding", "embedding, average loss"),
-    *("masked GRU", "regularized layer", "regularized layer, scaled", "mixed_float16", "mixed_bfloat16"),
-    *("clipped", "clips", "two optimizers"),
+    *("norm, mean", "norm, average loss", "synchronized norm, mean", "dropout", "spectral norm", "embedding"),
+    *("masked GRU", "regularized layer", "mixed_float16", "clipped", "two optimizers"),
+)
+OF_FIT = tuple(
+    f"fit, {kind}"
+    for kind in (
+        "mean",
+        "average loss",
+        "divided outside",
+        "masked mean",
+        "norm, mean",
+        "synchronized norm, mean",
+    )
 )
 
 

@@ -1,4 +1,4 @@
-"""Train functions whose losses are written in different ways, for tests. Import TensorFlow inside only."""
+"""Train functions whose losses are written in different ways, for tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from tests.support.inside import forget_notes, notes_of
+
+keras = tf.keras
 
 
 def _examples() -> tuple[np.ndarray, np.ndarray]:
@@ -21,9 +24,6 @@ def _examples() -> tuple[np.ndarray, np.ndarray]:
 
 def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, Any]:
     """Trains with `model.fit`; returns weights, losses and notes."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
     with ctx.strategy.scope():
         inputs = keras.Input((4,))
@@ -31,20 +31,17 @@ def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
         model = _class_of(kind, keras)(inputs, outputs)
         model.compile(keras.optimizers.SGD(0.1), loss=_LOSSES.get(kind, "mse"))
     dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(batch_size)
-    noted = len(notes_of(ctx))
+    forget_notes(ctx)
     history = model.fit(dataset, epochs=2, verbose=0)
     return {
         "weights": _flat(model),
         "loss": next(iter(history.history.values()), []),  # tf_keras shows no loss of compute_loss
-        "notes": notes_of(ctx)[noted:],
+        "notes": notes_of(ctx),
     }
 
 
 def layer_that_draws(ctx: Any, *, kind: str) -> dict[str, Any]:
     """Trains a model with a layer of the user's; returns what was noted."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
 
     class Noise(keras.layers.Layer):  # type: ignore[misc, name-defined]
@@ -74,51 +71,8 @@ def layer_that_draws(ctx: Any, *, kind: str) -> dict[str, Any]:
     return {"notes": [one for one in notes_of(ctx)[noted:] if "random" in one]}
 
 
-def loop_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, Any]:
-    """Trains with `ctx.train_steps`; returns weights, the last loss and notes."""
-    import tensorflow as tf
-
-    keras = tf.keras
-    keras.utils.set_random_seed(3)
-    with ctx.strategy.scope():
-        inputs = keras.Input((4,))
-        outputs = keras.layers.Dense(1)(keras.layers.Dense(3, activation="tanh")(inputs))
-        model = keras.Model(inputs, outputs)
-        optimizer = keras.optimizers.Adam(0.1)
-        optimizer.build(model.trainable_variables)
-    number, factor = ctx.strategy.num_replicas_in_sync, 3
-    losses = {
-        **_OWN_LOSSES,
-        "loop, divided outside": lambda y, predicted: _mean(y, predicted) / number,
-        "loop, divided by workers": lambda y, predicted: _mean(y, predicted) / ctx.num_workers,
-        "loop, number of its own": lambda y, predicted: _mean(y, predicted) / factor,
-        "loop, clips": _mean,
-        "loop, global batch": lambda y, predicted: tf.reduce_sum(_of_each(y, predicted)) / batch_size,
-    }
-    own_loss = losses[kind]
-
-    def step(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = own_loss(y, model(x, training=True))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        if kind == "loop, clips":
-            gradients, _ = tf.clip_by_global_norm(gradients, 1e-3)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    noted = len(notes_of(ctx))
-    examples = tuple(one[:24] for one in _examples())
-    data = tf.data.Dataset.from_tensor_slices(examples).batch(batch_size).repeat()
-    logs = ctx.train_steps(step, data, num_steps=7, steps_per_call=3)
-    notes = notes_of(ctx)[noted:]
-    return {"weights": _flat(model), "loss": logs["loss"], "notes": notes}
-
-
 def loop_that_evaluates(ctx: Any) -> dict[str, Any]:
     """Runs steps without an update; returns what was noted."""
-    import tensorflow as tf
-
     noted = len(notes_of(ctx))
     data = tf.data.Dataset.from_tensor_slices(_examples()).batch(6)
     ctx.train_steps(lambda batch: {"error": _mean(batch[1], 0.0)}, data, num_steps=5)
@@ -126,56 +80,38 @@ def loop_that_evaluates(ctx: Any) -> dict[str, Any]:
 
 
 def _mean(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return tf.reduce_mean(tf.square(y - predicted))
 
 
 def _sum(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return 0.1 * tf.reduce_sum(tf.square(y - predicted))
 
 
 def _of_each(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return tf.reduce_mean(tf.square(y - predicted), axis=-1)
 
 
 def _divided_by_replicas(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return _mean(y, predicted) / tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def _average_loss(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return tf.nn.compute_average_loss(_of_each(y, predicted))
 
 
 def _divided_by_three(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return tf.reduce_sum(_of_each(y, predicted)) / 3.0
 
 
 def _loss_object_and_mean(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return tf.keras.losses.MeanSquaredError()(y, predicted) + tf.reduce_mean(predicted**2)
 
 
 def _comparing_examples(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return _mean(y, predicted) + tf.math.reduce_variance(predicted)
 
 
 def _random(y: Any, predicted: Any) -> Any:
-    import tensorflow as tf
-
     return _mean(y, predicted + 0.1 * tf.random.stateless_normal(tf.shape(predicted), seed=(1, 2)))
 
 
@@ -191,69 +127,77 @@ _OWN_LOSSES = {
 _LOSSES = {"function, mean": _mean, "function, sum": _sum, "function, each": _of_each}
 
 
-def _class_of(kind: str, keras: Any) -> type:
-    import tensorflow as tf
+def _stepped(keras: Any) -> type:
+    """Returns a class of models whose step trains by `own_loss` and `own_gradients`."""
 
+    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
+        own_loss = staticmethod(_mean)
+
+        def own_gradients(self, gradients: Any) -> Any:
+            return gradients
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.own_loss(y, self(x, training=True))
+            gradients = self.own_gradients(tape.gradient(loss, self.trainable_variables))
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own": loss}
+
+    return OwnStep
+
+
+def _class_of(kind: str, keras: Any) -> type:
     class OwnLoss(keras.Model):  # type: ignore[misc, name-defined]
         def compute_loss(
             self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **_: Any
         ) -> Any:
             return _mean(y, y_pred) + 0.01 * tf.reduce_sum(tf.square(self.trainable_variables[0]))
 
-    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = self.own_loss(y, self(x, training=True))
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"own": loss}
-
-        def own_loss(self, y: Any, predicted: Any) -> Any:
-            return _OWN_LOSSES[kind](y, predicted)
-
     if kind == "compute_loss":
         return OwnLoss
-    return OwnStep if kind.startswith("step") else keras.Model  # type: ignore[no-any-return]
+    if not kind.startswith("step"):
+        return keras.Model  # type: ignore[no-any-return]
+    own_step = _stepped(keras)
+    own_step.own_loss = staticmethod(_OWN_LOSSES[kind])  # type: ignore[attr-defined]
+    return own_step
+
+
+def _dense(keras: Any, model_class: Any) -> Any:
+    inputs = keras.Input((4,))
+    return model_class(inputs, keras.layers.Dense(1)(inputs))
+
+
+def _fitted(ctx: Any, model: Any, *, epochs: int, **options: Any) -> dict[str, Any]:
+    """Trains on batches of 6; returns weights and notes."""
+    forget_notes(ctx)
+    data = tf.data.Dataset.from_tensor_slices(_examples()).batch(6)
+    model.fit(data, epochs=epochs, verbose=0, **options)
+    return {"weights": _flat(model), "notes": notes_of(ctx)}
 
 
 def term_that_begins_at_zero(ctx: Any) -> dict[str, Any]:
     """Trains by Keras's loss and a term scaled by the replicas, whose weight is 0 in the first epoch."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
 
-    class Annealed(keras.Model):  # type: ignore[misc, name-defined]
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                predicted = self(x, training=True)
-                loss = self.compute_loss(x=x, y=y, y_pred=predicted)
-                loss += self.term_weight * _divided_by_replicas(2 * y, predicted)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"own": loss}
+    class Annealed(_stepped(keras)):  # type: ignore[misc]
+        def own_loss(self, y: Any, predicted: Any) -> Any:
+            loss = self.compute_loss(x=None, y=y, y_pred=predicted)
+            return loss + self.term_weight * _divided_by_replicas(2 * y, predicted)
 
     class Anneal(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.model.term_weight.assign(float(epoch))
 
     with ctx.strategy.scope():
-        inputs = keras.Input((4,))
-        model = Annealed(inputs, keras.layers.Dense(1)(inputs))
+        model = _dense(keras, Annealed)
         model.term_weight = tf.Variable(0.0, trainable=False)
         model.compile(keras.optimizers.SGD(0.05), loss="mse")
-    dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(6)
-    model.fit(dataset, epochs=3, verbose=0, callbacks=[Anneal()])
-    return {"weights": _flat(model)}
+    return _fitted(ctx, model, epochs=3, callbacks=[Anneal()])
 
 
 def first_step_overflows(ctx: Any) -> dict[str, Any]:
     """Trains in float16 by a step with a mean, whose first gradients are not finite."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
     keras.mixed_precision.set_global_policy("mixed_float16")
 
@@ -269,49 +213,34 @@ def first_step_overflows(ctx: Any) -> dict[str, Any]:
 
     try:
         with ctx.strategy.scope():
-            inputs = keras.Input((4,))
-            model = Step(inputs, keras.layers.Dense(1)(inputs))
+            model = _dense(keras, Step)
             inner = keras.optimizers.SGD(0.1)
             model.compile(keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**20))
     finally:
         keras.mixed_precision.set_global_policy("float32")
-    noted = len(notes_of(ctx))
-    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=5, verbose=0)
-    return {"weights": _flat(model), "notes": notes_of(ctx)[noted:]}
+    return _fitted(ctx, model, epochs=5)
 
 
 def step_that_counts_its_calls(ctx: Any) -> dict[str, Any]:
     """Trains eagerly; the model counts in a plain attribute how often its step was called."""
-    import tensorflow as tf
 
-    keras = tf.keras
-
-    class Counting(keras.Model):  # type: ignore[misc, name-defined]
+    class Counting(_stepped(tf.keras)):  # type: ignore[misc]
         calls = 0
 
         def train_step(self, data: Any) -> Any:
             self.calls += 1
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = _mean(y, self(x, training=True))
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"own": loss}
+            return super().train_step(data)
 
     with ctx.strategy.scope():
-        inputs = keras.Input((4,))
-        model = Counting(inputs, keras.layers.Dense(1)(inputs))
-        model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
-    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=2, verbose=0)
+        model = _dense(tf.keras, Counting)
+        model.compile(tf.keras.optimizers.SGD(0.1), run_eagerly=True)
+    _fitted(ctx, model, epochs=2)
     local = len(ctx.strategy.extended.worker_devices)
     return {"calls": model.calls / local}
 
 
 def step_that_sums_its_gradients_itself(ctx: Any, *, is_divided: bool) -> dict[str, Any]:
     """Trains tf_keras by a step that adds up the gradients by itself, of losses divided by the replicas."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
 
     class Summing(keras.Model):  # type: ignore[misc, name-defined]
@@ -327,65 +256,50 @@ def step_that_sums_its_gradients_itself(ctx: Any, *, is_divided: bool) -> dict[s
             )
             return {"own": loss}
 
-    noted = len(notes_of(ctx))
     with ctx.strategy.scope():
-        inputs = keras.Input((4,))
-        model = Summing(inputs, keras.layers.Dense(1)(inputs))
+        model = _dense(keras, Summing)
         model.compile(keras.optimizers.SGD(0.1))
-    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=2, verbose=0)
-    return {"weights": _flat(model), "notes": notes_of(ctx)[noted:]}
+    return _fitted(ctx, model, epochs=2)
 
 
 def step_that_needs_a_note(ctx: Any, *, kind: str) -> dict[str, Any]:
     """Trains by a step that means something else on each replica; returns the notes."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
 
-    class Step(keras.Model):  # type: ignore[misc, name-defined]
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                predicted = self(x, training=True) + self.scale
-                loss = _mean(y, predicted)
-                if kind == "unscaled regularizer":
-                    loss = _average_loss(y, predicted) + 0.5 * tf.reduce_sum(tf.square(self.scale))
-            weights = self.trainable_variables
-            gradients = tape.gradient(loss, weights)
-            if kind == "clips":
-                gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
-            if kind == "reduces":
-                context = tf.distribute.get_replica_context()
-                gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+    class Step(_stepped(keras)):  # type: ignore[misc]
+        def own_loss(self, y: Any, predicted: Any) -> Any:
+            predicted += self.scale
             if kind.startswith("assigns"):
                 self.centre.assign(0.9 * self.centre + 0.1 * tf.reduce_mean(predicted))
-            self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-            return {"own": loss}
+            if kind == "unscaled regularizer":
+                return _average_loss(y, predicted) + 0.5 * tf.reduce_sum(tf.square(self.scale))
+            return _mean(y, predicted)
+
+        def own_gradients(self, gradients: Any) -> Any:
+            if kind == "clips":
+                return tf.clip_by_global_norm(gradients, 0.1)[0]
+            if kind == "reduces":
+                context = tf.distribute.get_replica_context()
+                return context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+            return gradients
 
     mean = tf.VariableAggregation.MEAN if kind == "assigns the mean" else tf.VariableAggregation.NONE
     with ctx.strategy.scope():
-        inputs = keras.Input((4,))
-        model = Step(inputs, keras.layers.Dense(1)(inputs))
+        model = _dense(keras, Step)
         model.centre = tf.Variable(0.0, trainable=False, aggregation=mean, name="centre")
         model.scale = keras.Variable(1.0) if hasattr(keras, "Variable") else tf.Variable(1.0)
         model.compile(keras.optimizers.SGD(0.01))
-    noted = len(notes_of(ctx))
-    refusal = []
     try:
-        model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=1, verbose=0)
+        return _fitted(ctx, model, epochs=1)
     except UnsupportedError as error:
-        refusal.append(str(error))
-    return {"notes": [*notes_of(ctx)[noted:], *refusal]}
+        return {"notes": [*notes_of(ctx), str(error)]}
 
 
 def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
     """Trains a model whose loss, layer or metric is of that kind; returns notes, and if it was checked."""
-    import tensorflow as tf
 
     from raydist.training.checks import loss_rules
 
-    keras = tf.keras
     keras.utils.set_random_seed(3)
 
     class Noise(keras.layers.Layer):  # type: ignore[misc, name-defined]
@@ -552,9 +466,6 @@ def _keras_uniform(shape: Any, seed: Any) -> Any:
 
 
 def optimizer_that_accumulates_as_an_attribute(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
-    keras = tf.keras
     with ctx.strategy.scope():
         model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -589,9 +500,6 @@ def model_made_outside(ctx: Any) -> dict[str, Any]:
     """Uses a model that no strategy holds in each way that Keras has."""
     import tempfile
 
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=["mae"])
@@ -620,9 +528,6 @@ def optimizers_with_repeated_rows(ctx: Any, *, names: Sequence[str]) -> dict[str
 
     On one device also without the strategy, where Keras is as it was installed.
     """
-    import tensorflow as tf
-
-    keras = tf.keras
     optimizers = keras.optimizers
     # A large epsilon, or rounding decides where the gradient is nearly zero.
     made = {
@@ -668,8 +573,6 @@ def optimizers_with_repeated_rows(ctx: Any, *, names: Sequence[str]) -> dict[str
 
 def _tables(keras: Any, optimizer: Any) -> Any:
     """Returns a model that looks up words of its examples, and positions once for all of them."""
-    import tensorflow as tf
-
     inputs = keras.Input((None,), dtype="int32")
     make = functools.partial(keras.layers.Embedding, embeddings_initializer="zeros")
     words, at_known_length, at_any_length = make(5, 2), make(4, 2), make(4, 2)
@@ -695,8 +598,6 @@ def _tables(keras: Any, optimizer: Any) -> Any:
 
 
 def _trained_tables(model: Any) -> np.ndarray:
-    import tensorflow as tf
-
     rng = np.random.default_rng(1)
     x = rng.integers(0, 5, size=(14, 3)).astype("int32")
     y = rng.normal(size=(14, 3, 2)).astype("float32")
@@ -710,9 +611,6 @@ def _flat(model: Any) -> np.ndarray:
 
 def float16_sum_overflows(ctx: Any) -> dict[str, Any]:
     """Trains where the sum over a batch overflows float16, and the sums over halves of it do not."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
@@ -739,9 +637,6 @@ def float16_sum_overflows(ctx: Any) -> dict[str, Any]:
 
 def layer_losses_in_a_loop(ctx: Any) -> dict[str, Any]:
     """Sums `model.losses` in a bare loop, one of them made by a loss object inside of a layer."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
 
     class Endpoint(keras.layers.Layer):  # type: ignore[misc, name-defined]
@@ -775,28 +670,13 @@ def layer_losses_in_a_loop(ctx: Any) -> dict[str, Any]:
 
 def compiled_twice(ctx: Any) -> dict[str, Any]:
     """Trains by a loss that divides by the replicas, compiles again, and trains by a mean."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(3)
-
-    class Phases(keras.Model):  # type: ignore[misc, name-defined]
-        loss_of_phase = staticmethod(_average_loss)
-
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = self.loss_of_phase(y, self(x, training=True))
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"own": loss}
-
+    phases = _stepped(keras)
     with ctx.strategy.scope():
-        inputs = keras.Input((4,))
-        model = Phases(inputs, keras.layers.Dense(1)(inputs))
+        model = _dense(keras, phases)
     for loss in (_average_loss, _mean):
-        Phases.loss_of_phase = staticmethod(loss)
+        phases.own_loss = staticmethod(loss)  # type: ignore[attr-defined]
         with ctx.strategy.scope():
             model.compile(keras.optimizers.SGD(0.1))
-        model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=1, verbose=0)
-    return {"weights": _flat(model)}
+        found = _fitted(ctx, model, epochs=1)
+    return found

@@ -6,15 +6,17 @@ import contextlib
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import forget_notes, notes_of
+
+keras = tf.keras
 
 SIZE = 5
 
 
 def errors(ctx: Any) -> dict[str, list[float]]:
     """Returns the errors of a step with a mean loss, by the kind of its inputs and the rows of a batch."""
-    import tensorflow as tf
 
     from raydist.training.checks.step_check import StepCheck
 
@@ -65,9 +67,6 @@ def _dense(keras: Any, model_class: Any) -> Any:
 
 def evaluated_sums(ctx: Any) -> dict[str, Any]:
     """Returns what `evaluate` shows of a test step with a loss that is a sum, here and on one device."""
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
         def test_step(self, data: Any) -> Any:
@@ -87,9 +86,6 @@ def evaluated_sums(ctx: Any) -> dict[str, Any]:
 
 def of_a_step_that_callbacks_change(ctx: Any) -> dict[str, Any]:
     """Returns weights after a step whose loss a callback chooses, here and on one device."""
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
         reduction = "mean"
@@ -124,9 +120,6 @@ def of_a_step_that_callbacks_change(ctx: Any) -> dict[str, Any]:
 
 def notes_on_draws_and_metrics(ctx: Any) -> dict[str, Any]:
     """Returns the notes on layers that draw in a condition and in loops, and on a metric that is no sum."""
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class InCondition(keras.layers.Layer):  # type: ignore[misc, name-defined]
         def call(self, inputs: Any) -> Any:
@@ -166,9 +159,6 @@ def made_in_a_step_that_cannot_be_rehearsed(ctx: Any) -> dict[str, Any]:
 
     It asks for a number of rows that a rehearsal does not know.
     """
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
         count: Any = None

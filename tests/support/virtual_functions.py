@@ -60,45 +60,6 @@ def mixed_float16(ctx: Any) -> dict[str, Any]:
         tf.keras.mixed_precision.set_global_policy("float32")
 
 
-def transformer(ctx: Any) -> dict[str, Any]:
-    """An embedding, attention with dropout, AdamW with a schedule and moving averages of the weights."""
-    import tensorflow as tf
-
-    keras = tf.keras
-    layers = keras.layers
-    rng = np.random.default_rng(0)
-    with ctx.strategy.scope():
-        tokens = keras.Input((10,), dtype="int32")
-        embedded = layers.Embedding(40, 16)(tokens)
-        attended = layers.MultiHeadAttention(2, 8, dropout=0.1)(embedded, embedded)
-        hidden = layers.LayerNormalization()(embedded + attended)
-        hidden = layers.Dropout(0.2)(layers.Dense(32, activation="gelu")(hidden))
-        model = keras.Model(tokens, layers.Dense(3)(layers.GlobalAveragePooling1D()(hidden)))
-        rate = keras.optimizers.schedules.CosineDecay(0.01, 30)
-        model.compile(
-            keras.optimizers.AdamW(rate, weight_decay=0.01, use_ema=True),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)],
-        )
-    return _fitted(ctx, model, (rng.integers(1, 40, size=(COUNT, 10)), rng.integers(0, 3, COUNT)))
-
-
-def lstm(ctx: Any) -> dict[str, Any]:
-    """A recurrent network with dropout and gradients clipped by their global norm, in packed steps."""
-    import tensorflow as tf
-
-    keras = tf.keras
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(COUNT, 8, 5)).astype("float32"), rng.normal(size=(COUNT, 1)).astype("float32")
-    with ctx.strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((8, 5)), keras.layers.LSTM(12, dropout=0.1), keras.layers.Dense(1)]
-        )
-        optimizer = keras.optimizers.RMSprop(0.01, global_clipnorm=0.5)
-        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=4)
-    return _fitted(ctx, model, (x, y, rng.random(COUNT).astype("float32")))
-
-
 def wide(ctx: Any) -> dict[str, Any]:
     """Enough weights for several workers to exchange them in chunks."""
     import tensorflow as tf
@@ -111,45 +72,6 @@ def wide(ctx: Any) -> dict[str, Any]:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
     return _fitted(ctx, model, (rng.normal(size=(COUNT, 65)).astype("float32"), rng.integers(0, 3, COUNT)))
-
-
-def contrastive(ctx: Any) -> dict[str, Any]:
-    """A loss that compares the examples of a replica's batch, in a train_step of its own."""
-    import tensorflow as tf
-
-    keras = tf.keras
-
-    class Contrastive(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            layers = [keras.layers.Dense(32, activation="relu"), keras.layers.Dropout(0.1)]
-            self.encoder = keras.Sequential([*layers, keras.layers.Dense(16)])
-            self.tracker = keras.metrics.Mean(name="loss")
-
-        def call(self, x: Any, training: bool = False) -> Any:
-            return tf.math.l2_normalize(self.encoder(x, training=training), axis=1)
-
-        @property
-        def metrics(self) -> list[Any]:
-            return [self.tracker]
-
-        def train_step(self, data: Any) -> dict[str, Any]:
-            x, y = data
-            with tf.GradientTape() as tape:
-                codes = self(x, training=True)
-                likeness = tf.matmul(codes, codes, transpose_b=True) / 0.1
-                same = tf.cast(tf.equal(y[:, None], y[None, :]), tf.float32)
-                same /= tf.reduce_sum(same, 1, keepdims=True)
-                loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(same, likeness))
-            _update(self.optimizer, tape, loss, self.trainable_variables)
-            self.tracker.update_state(loss)
-            return {"loss": self.tracker.result()}
-
-    rng = np.random.default_rng(0)
-    with ctx.strategy.scope():
-        model = Contrastive()
-        model.compile(keras.optimizers.SGD(0.05, momentum=0.9))
-    return _fitted(ctx, model, (rng.normal(size=(COUNT, 20)).astype("float32"), rng.integers(0, 4, COUNT)))
 
 
 def returned(ctx: Any) -> dict[str, Any]:
@@ -204,55 +126,6 @@ def _flat(history: Any) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}/{inner}", [one[inner] for one in values]) for inner in values[0])
         else:
             yield name, values
-
-
-def dcgan(ctx: Any) -> dict[str, Any]:
-    """Two models with an optimizer each, whose steps draw random numbers."""
-    import tensorflow as tf
-
-    keras = tf.keras
-
-    class Gan(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.judge, self.generator = _judge(keras), _generator(keras)
-            self.judge_loss = keras.metrics.Mean(name="judge")
-            self.generator_loss = keras.metrics.Mean(name="generator")
-            self.entropy = keras.losses.BinaryCrossentropy(from_logits=True)
-            self.normal = _normal(keras)
-
-        def compile(self, judge: Any, generator: Any) -> None:
-            super().compile()
-            self.optimizers = (judge, generator)
-
-        @property
-        def metrics(self) -> list[Any]:
-            return [self.judge_loss, self.generator_loss]
-
-        def call(self, codes: Any) -> Any:
-            return self.generator(codes)
-
-        def train_step(self, real: Any) -> dict[str, Any]:
-            codes = self.normal((tf.shape(real)[0], 6))
-            with tf.GradientTape() as tape:
-                right = self.judge(real, training=True)
-                wrong = self.judge(self.generator(codes, training=True), training=True)
-                judge_loss = self.entropy(tf.ones_like(right), right)
-                judge_loss += self.entropy(tf.zeros_like(wrong), wrong)
-            _update(self.optimizers[0], tape, judge_loss, self.judge.trainable_variables)
-            with tf.GradientTape() as tape:
-                judged = self.judge(self.generator(codes, training=True), training=True)
-                loss = self.entropy(tf.ones_like(judged), judged)
-            _update(self.optimizers[1], tape, loss, self.generator.trainable_variables)
-            self.judge_loss.update_state(judge_loss)
-            self.generator_loss.update_state(loss)
-            return {"judge": self.judge_loss.result(), "generator": self.generator_loss.result()}
-
-    images = np.random.default_rng(0).normal(size=(COUNT, 8, 8, 1)).astype("float32")
-    with ctx.strategy.scope():
-        model = Gan()
-        model.compile(keras.optimizers.Adam(0.002, 0.5), keras.optimizers.Adam(0.002, 0.5))
-    return _fitted(ctx, model, images, optimizers=model.optimizers)
 
 
 def recommender(ctx: Any) -> dict[str, Any]:
@@ -355,33 +228,15 @@ def _convnet(keras: Any) -> Any:
     )
 
 
-def _judge(keras: Any) -> Any:
-    layers = keras.layers
-    convolution = layers.Conv2D(8, 3, strides=2, padding="same")
-    norm = [layers.BatchNormalization(), layers.LeakyReLU(), layers.Dropout(0.3)]
-    return keras.Sequential([keras.Input((8, 8, 1)), convolution, *norm, layers.Flatten(), layers.Dense(1)])
-
-
-def _generator(keras: Any) -> Any:
-    layers = keras.layers
-    dense = [layers.Dense(4 * 4 * 8), layers.BatchNormalization(), layers.LeakyReLU()]
-    larger = layers.Conv2DTranspose(1, 4, strides=2, padding="same", activation="tanh")
-    return keras.Sequential([keras.Input((6,)), *dense, layers.Reshape((4, 4, 8)), larger])
-
-
 def _normal(keras: Any) -> Any:
     """Returns a function that draws numbers of a shape by a state that is made in the strategy's scope."""
     import tensorflow as tf
 
-    if not _is_keras_3(keras):
+    if not hasattr(keras, "ops"):
         generator = tf.random.Generator.from_seed(7)
         return lambda shape: generator.normal(shape)
     seed = keras.random.SeedGenerator(7)
     return lambda shape: keras.random.normal(shape, seed=seed)
-
-
-def _is_keras_3(keras: Any) -> bool:
-    return hasattr(keras, "ops")
 
 
 def _update(optimizer: Any, tape: Any, loss: Any, variables: Sequence[Any]) -> None:
@@ -394,15 +249,12 @@ def _batches(arrays: Any) -> Any:
     return tf.data.Dataset.from_tensor_slices(arrays).shuffle(COUNT, seed=1).batch(BATCH)
 
 
-def _fitted(
-    ctx: Any, model: Any, arrays: Any, *, optimizers: Sequence[Any] | None = None, **options: Any
-) -> dict[str, Any]:
+def _fitted(ctx: Any, model: Any, arrays: Any, **options: Any) -> dict[str, Any]:
     """Trains for two epochs; returns the bytes of all that there is then."""
     history = ctx.fit(model, _batches(arrays), epochs=EPOCHS, **options).history
-    of_optimizers = [one for each in optimizers or [model.optimizer] for one in _variables_of(each)]
     of_metrics = [one for metric in model.metrics for one in metric.variables]
     told = {f"history/{name}": np.array(values, "float64") for name, values in history.items()}
-    return {**_bytes_of([*model.weights, *of_optimizers, *of_metrics]), **told}
+    return {**_bytes_of([*model.weights, *_variables_of(model.optimizer), *of_metrics]), **told}
 
 
 def _variables_of(optimizer: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Steps of ctx.train_steps on 2, 3 and 4 replicas: as on one device, or the first words of a note say that
+"""Steps of ctx.train_steps on 2 and 3 replicas: as on one device, or the first words of a note say that
 this is not known.
 
 Each task also trains by TensorFlow alone, eagerly and on one device, which is what is right.
@@ -18,27 +18,18 @@ from tests.support.processes import Cluster, TaskProcess, run_function
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TARGET = "tests.support.loop_functions:loops"
+NUM_STEPS = 3
 UNKNOWN = "gives the gradients of one device could not be shown"
 REFUSED = ("text shown", "nothing shown", "fails in Python")
-NORMS = ("norm, mean", "norm, average loss", "norm, sum")
+NORMS = ("norm, mean", "norm, average loss")
 # What a note says of each, in its first words.
 TOLD = {
     **dict.fromkeys(
         (
-            *("divided outside", "multiplied outside", "divided by an attribute", "divided by an item"),
-            *("divided by a default", "divided by an array", "divided by a tensor", "gradients divided"),
-            *("a part divided", "masked mean", "boolean mask", "masked mean, scaled", "compares", "branch"),
-            *("warm-up", "warm-up of a sum", "warm-up, average loss", "calls Python", "log of sums"),
-            *(
-                "divided by self",
-                "contrast",
-                "assigns a sum",
-                "by hand, mean",
-                "by hand, sum",
-                "reduces",
-                "two kinds of losses",
-                "late part",
-            ),
+            *("divided outside", "divided by self", "gradients divided", "a part divided", "late part"),
+            *("masked mean", "boolean mask", "compares", "contrast", "branch", "warm-up", "warm-up of a sum"),
+            *("calls Python", "log of sums", "assigns a sum", "by hand, mean", "by hand, sum", "reduces"),
+            "two kinds of losses",
         ),
         UNKNOWN,
     ),
@@ -46,6 +37,25 @@ TOLD = {
     "clips": "clips or rescales its gradients",
     "dropout": "draws random numbers",
     **dict.fromkeys(NORMS, "normalise each replica's part of the batch by itself"),
+}
+# And of some, with its cause; each is written once.
+CAUSES = {
+    **{
+        kind: (f"because it divides its losses by {name},",)
+        for kind, name in (
+            ("divided outside", "number"),
+            ("fit, divided outside", "number"),
+            ("divided by self", "self.number"),
+        )
+    },
+    "mean": ("so gradients are averaged over the",),
+    "masked mean": ("such as the sum of a mask",),
+    "late part": ("because its losses depend on how a batch is divided",),
+    "calls Python": ("because it calls Python",),
+    "assigns a sum": ("because they depend on center",),
+    "by hand, sum": ("because it gives them to no optimizer",),
+    "warm-up": ("its first gradients are zero",),
+    "shown": ("returns biggest, norm, which", "returned 0 as padded for the first batch"),
 }
 # What is told of them does not excuse gradients of another size.
 SIZED = ("dropout", *NORMS)
@@ -56,46 +66,38 @@ TOLERANCE = {"mixed_float16": 2e-3, "mixed_bfloat16": 2e-2}
 CLUSTERS = {
     "2 devices": Cluster(strategy="mirrored", devices=2),
     "3 devices": Cluster(strategy="mirrored", devices=3),
-    "4 devices": Cluster(strategy="mirrored", devices=4),
     "2 workers": Cluster(strategy="multi_worker_mirrored", workers=2),
     "2 devices, tf_keras": Cluster(strategy="mirrored", devices=2, keras="legacy"),
-    "2 workers, tf_keras": Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
 }
-# Those on which --sync-batchnorm is set.
-SYNCHRONIZED = ("4 devices", "2 workers, tf_keras")
+SYNCHRONIZED = "3 devices"  # where --sync-batchnorm is set
+# Those that the number of replicas does not matter to are each on one of these; 2 workers take twice as long.
+TURNS = ("2 devices", "3 devices", "2 devices", "3 devices", "2 workers")
 
 
 def kinds_of(cluster: str) -> list[str]:
-    """Returns the steps of a cluster: with each Keras all that it matters to, on one of its clusters in turn.
-
-    Those that the number of replicas matters to are on all clusters of Keras 3.
-    """
-    keras = CLUSTERS[cluster].keras
-    alike = [one for one in CLUSTERS if CLUSTERS[one].keras == keras]
-    kinds = [*STEPS, *OUTSIDE] if keras == "3" else OF_KERAS
-    everywhere = OF_NUMBERS if keras == "3" else ()
-    turning = [one for one in kinds if one not in everywhere]
-    norms = NORMS[:1] if cluster in SYNCHRONIZED else ()
+    """Returns the steps of a cluster: with each Keras all that it matters to."""
     of_fit = OF_FIT if cluster.startswith("2 devices") else ()
-    return list(dict.fromkeys([*everywhere, *turning[alike.index(cluster) :: len(alike)], *norms, *of_fit]))
+    if CLUSTERS[cluster].keras == "legacy":
+        return [*OF_KERAS, *of_fit]
+    others = [one for one in (*STEPS, *OUTSIDE) if one not in OF_NUMBERS]
+    turning = [one for index, one in enumerate(others) if TURNS[index % len(TURNS)] == cluster]
+    norms = NORMS[:1] if cluster == SYNCHRONIZED else ()
+    return list(dict.fromkeys([*OF_NUMBERS, *turning, *norms, *of_fit]))
 
 
 CASES = [(cluster, kind) for cluster in CLUSTERS for kind in kinds_of(cluster)]
+TRAINING = [one for one in CASES if one[1] not in REFUSED]
 
 
 def is_told(cluster: str, kind: str) -> bool:
     kind = kind.removeprefix("fit, ")
-    if kind in NORMS and cluster in SYNCHRONIZED:
-        return False
-    return kind in TOLD or (kind in TOLD_ON_TWO and cluster.startswith("2"))
-
-
-TRAINING = [one for one in CASES if one[1] not in REFUSED]
+    is_synchronized = kind in NORMS and cluster == SYNCHRONIZED
+    return (kind in TOLD and not is_synchronized) or (kind in TOLD_ON_TWO and cluster.startswith("2"))
 
 
 @functools.cache
 def run(cluster: str) -> list[TaskProcess]:
-    options = {"job_options": {"sync_batchnorm": True}} if cluster in SYNCHRONIZED else {}
+    options = {"job_options": {"sync_batchnorm": True}} if cluster == SYNCHRONIZED else {}
     return run_function(TARGET, CLUSTERS[cluster], kinds=kinds_of(cluster), timeout_s=1500, **options)
 
 
@@ -115,6 +117,8 @@ def test_step_trains_as_on_one_device_and_promises_no_less(cluster: str, kind: s
         notes = notes_of(task, kind)
         assert is_equal(task, kind), (task.values.get(f"{kind}/error"), notes)
         assert [note for note in notes if any(words in note for words in TOLD.values())] == []
+        assert_causes(notes, kind)
+        assert_shown_or_told(task, cluster, kind)
 
 
 @pytest.mark.parametrize(("cluster", "kind"), [one for one in TRAINING if is_told(*one)])
@@ -122,27 +126,34 @@ def test_step_that_may_not_be_as_on_one_device_is_told_in_the_first_words(cluste
     words = TOLD.get(kind.removeprefix("fit, "), UNKNOWN)
     for task in run(cluster):
         assert [note for note in notes_of(task, kind) if words in note.partition(",")[0]] != []
+        assert_causes(notes_of(task, kind), kind)
         own, right = task.arrays[f"{kind}/weights"], task.arrays[f"{kind}/right"]
         assert own.shape == right.shape
+        if kind == "calls Python":  # and not before it runs
+            assert task.values[f"{kind}/calls"] == NUM_STEPS * (CLUSTERS[cluster].devices or 1)
         if kind.removeprefix("fit, ") in SIZED:
             assert own @ right == pytest.approx(right @ right, rel=0.2)
+        if is_equal(task, kind):
+            assert_shown_or_told(task, cluster, kind)
 
 
-@pytest.mark.parametrize(("cluster", "kind"), TRAINING)
-def test_what_is_shown_is_that_of_one_device_or_told(cluster: str, kind: str) -> None:
-    tasks = run(cluster)
-    num_replicas = int(cluster[0])
-    for task in (one for one in tasks if is_equal(one, kind) and kind not in OF_FIT):
-        shown, right = (task.values[f"{kind}/{name}"] for name in ("shown", "right shown"))
-        rtol = TOLERANCE.get(kind, 1e-5)
-        notes = notes_of(task, kind)
-        differing = [name for name in right if not _is_close(shown[name], right[name], rtol)]
-        if any("What it returns is shown as the mean over the replicas" in note for note in notes):
-            differing = [
-                name for name in differing if not _is_close(shown[name] * num_replicas, right[name], rtol)
-            ]
-        told = " ".join(note for note in notes if "returns" in note or "returned" in note)
-        assert [name for name in differing if name not in told] == [], told
+def assert_causes(notes: list[str], kind: str) -> None:
+    for piece in CAUSES.get(kind, ()):
+        assert len([note for note in notes if piece in note]) == 1, (piece, notes)
+
+
+def assert_shown_or_told(task: TaskProcess, cluster: str, kind: str) -> None:
+    if kind in OF_FIT:
+        return
+    shown, right = (task.values[f"{kind}/{name}"] for name in ("shown", "right shown"))
+    rtol = TOLERANCE.get(kind, 1e-5)
+    notes = notes_of(task, kind)
+    differing = [name for name in right if not _is_close(shown[name], right[name], rtol)]
+    if any("What it returns is shown as the mean over the replicas" in note for note in notes):
+        num_replicas = int(cluster[0])
+        differing = [one for one in differing if not _is_close(shown[one] * num_replicas, right[one], rtol)]
+    told = " ".join(note for note in notes if "returns" in note or "returned" in note)
+    assert [name for name in differing if name not in told] == [], told
 
 
 @pytest.mark.parametrize(("cluster", "kind"), [one for one in CASES if one[1] in REFUSED])
@@ -156,12 +167,8 @@ def test_step_that_cannot_be_run_ends_with_its_own_error(cluster: str, kind: str
         assert all(piece in task.values[f"{kind}/error"] for piece in pieces[kind])
 
 
-def test_each_step_is_run_with_each_keras_that_it_matters_to() -> None:
-    of_keras = {
-        keras: {kind for cluster, kind in CASES if CLUSTERS[cluster].keras == keras}
-        for keras in ("3", "legacy")
-    }
-    assert of_keras == {"3": {*STEPS, *OUTSIDE, *OF_FIT}, "legacy": {*OF_KERAS, *OF_FIT}}
+def test_each_step_is_run() -> None:
+    assert {kind for cluster, kind in CASES if CLUSTERS[cluster].keras == "3"} == {*STEPS, *OUTSIDE, *OF_FIT}
 
 
 def _is_close(own: Any, right: Any, rtol: float) -> bool:

@@ -67,7 +67,7 @@ def test_with_deterministic_operations_nothing_is_measured() -> None:
     "legacy", "sparse gradients", covered_by="[3-dense gradients]; test_sparse_gradients.py"
 )
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["clipping", "recommender"], ids=["dense gradients", "sparse gradients"])
+@pytest.mark.parametrize("program", ["ema", "recommender"], ids=["dense gradients", "sparse gradients"])
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_results_do_not_change_by_a_bit(program: str, keras: str) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)

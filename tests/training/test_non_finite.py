@@ -20,8 +20,9 @@ WAYS = ("ctx.fit", "model.fit", "train_steps", "report")
 @functools.cache
 def run(*, stops: bool) -> dict[str, list[TaskProcess]]:
     calls = {how: (TARGET, {"how": how}) for how in WAYS}
-    options = {"stop_on_nan": stops}
-    return run_in_turn(calls, Cluster(strategy="multi_worker_mirrored", workers=2), job_options=options)
+    workers = Cluster(strategy="multi_worker_mirrored", workers=2)  # which have to stop together
+    cluster = workers if stops else Cluster(strategy="mirrored", devices=2)
+    return run_in_turn(calls, cluster, job_options={"stop_on_nan": stops})
 
 
 @pytest.mark.slow
