@@ -53,10 +53,15 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(params=["folder", "s3"])
+# Has a test of `runs_uri` run on S3 too.
+ON_EACH_STORAGE = pytest.mark.parametrize("runs_uri", ["folder", "s3"], indirect=True)
+
+
+@pytest.fixture
 def runs_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where runs are kept: a folder, and the S3 server."""
-    uri: str = str(tmp_path / "runs") if request.param == "folder" else request.getfixturevalue("s3_uri")
+    """Where runs are kept: a folder, or the S3 server."""
+    is_s3 = getattr(request, "param", None) == "s3"
+    uri: str = request.getfixturevalue("s3_uri") if is_s3 else str(tmp_path / "runs")
     return uri
 
 

@@ -23,25 +23,16 @@ SNIPPETS = {
 # What a page might come to say that is wrong: the page, what it says now, and the mistake.
 MISTAKES = [
     ("README", "global_batch_size=128", "globl_batchsize=128"),
-    ("README", "load_digits(return_X_y=True)", "load_digitz(return_X_y=True)"),
     ("README", "keras.layers.Dense(10)", "keras.layers.Dense(9)"),  # of ten classes
     ("README", 'ctx.params["epochs"]', 'ctx.params["epoch"]'),
     ("from-python", 'handle.result(timeout="1h")', 'handle.resultt(timeout="1h")'),
-    ("from-python", "result.metrics", "result.metrix"),
     ("from-python", "jobs/cifar.py", "jobs/cifarr.py"),
     ("from-python", 'event["error"]', 'event["errors"]'),
     ("input-data", 'features=["age", "income"]', 'features=["age", "wages"]'),
-    ("input-data", "tf.math.log1p", "tf.math.log1pp"),
-    ("input-data", ".map_batches(clean)", ".map_batch(clean)"),
     ("input-data", '.to_tf("x", "y", batch_size=128)', '.to_tensorflow("x", "y", batch_size=128)'),
-    ("coming-from", 'ctx.params["lr"]', 'ctx.params["rate"]'),
     ("coming-from", "MultiWorkerMirroredStrategy()", "MultiWorkerMirorredStrategy()"),
-    ("scripts", "ctx.is_chief", "ctx.is_cheif"),
     ("scripts", "step=first_step", "steps=first_step"),
-    ("storage", "CSVLogger", "CVSLogger"),
     ("storage", 'Path("labels.txt")', 'Path("lables.txt")'),
-    ("writing-a-job", "keras.datasets.mnist", "keras.datasets.mnits"),
-    ("writing-a-job", "base_batch_size=256", "base_batch=256"),
 ]
 
 

@@ -44,6 +44,7 @@ model.export(sys.argv[1])
 """
 
 
+@pytest.mark.exhaustive("legacy", covered_by="[3]")
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["3", "legacy"])
 def test_model_that_runs_code_is_not_loaded(flavour: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Several `raydist` processes that are given one name at the same moment: real Ray, an embedded one each."""
+"""Several `raydist` processes that are given one name at the same moment, on a real Ray."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from raydist.storage.claims import ClaimStore, this_process
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import read_events
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, RunningRay, status_of
+from tests.e2e.conftest import RunningRay, start_raydist, status_of
 
 pytestmark = pytest.mark.slow
 
@@ -39,16 +37,10 @@ def job(tmp_path: Path) -> str:
 
 
 def at_once(
-    folder: Path,
-    *arguments: str,
-    count: int = 2,
-    address: str = "local",
-    environ: Mapping[str, str] = os.environ,
+    ray: RunningRay, folder: Path, *arguments: str, count: int = 2
 ) -> dict[int, tuple[int, dict[str, Any]]]:
     """Runs the same command in several processes at once; returns exit code and answer by pid."""
-    command = [BIN / "raydist", *arguments, "--address", address, "--json"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen(command, cwd=folder, env=dict(environ), **pipes) for _ in range(count)]
+    started = [start_raydist(ray, folder, *arguments, "--json") for _ in range(count)]
     answers = {}
     for process in started:
         with process:
@@ -73,9 +65,9 @@ def winner_of(answers: dict[int, tuple[int, dict[str, Any]]], *, folder: Path) -
 
 
 def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_it_over(
-    job: str, tmp_path: Path
+    running_ray: RunningRay, job: str, tmp_path: Path
 ) -> None:
-    first = winner_of(at_once(tmp_path, "submit", job, "--name", "one"), folder=tmp_path)
+    first = winner_of(at_once(running_ray, tmp_path, "submit", job, "--name", "one"), folder=tmp_path)
     storage = open_run(str(tmp_path / "raydist_runs"), run="one")
     storage.write_text(storage.record, json.dumps({**status_of(tmp_path, "one"), "state": "RUNNING"}))
     claim = ClaimStore(storage).newest()
@@ -84,12 +76,12 @@ def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_i
 
     living = dataclasses.replace(claim, holder=this_process())
     storage.write_text(storage.claim(0), living.dump())
-    ((code, told),) = at_once(tmp_path, "resume", "one", count=1).values()
+    ((code, told),) = at_once(running_ray, tmp_path, "resume", "one", count=1).values()
     assert code == 2
     assert f"is still running (RUNNING), driven by process {os.getpid()}" in told["error"]["message"]
 
     storage.write_text(storage.claim(0), claim.dump())  # whose process has ended
-    second = winner_of(at_once(tmp_path, "resume", "one"), folder=tmp_path)
+    second = winner_of(at_once(running_ray, tmp_path, "resume", "one"), folder=tmp_path)
     record = status_of(tmp_path, "one")
     assert (record["attempts"], record["driver"]["pid"], record["claim"]) == (2, second, 1)
     states = [event["state"] for event in read_events(storage) if event["event"] == "state"]
@@ -99,8 +91,7 @@ def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_i
 def test_one_of_several_detached_submits_gets_the_name(
     running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
-    where: dict[str, Any] = {"address": running_ray.address, "environ": running_ray.environ}
-    answers = at_once(tmp_path, "submit", job, "--name", "far", "--detach", **where)
+    answers = at_once(running_ray, tmp_path, "submit", job, "--name", "far", "--detach")
     ((_, refused),) = [(code, told) for code, told in answers.values() if code == 2]
     ((_, accepted),) = [(code, told) for code, told in answers.values() if code == 0]
     assert accepted["run"] == "far"

@@ -1,9 +1,7 @@
-"""ctx.distribute: what comes before it runs in the data workers, and their deaths cost an attempt."""
+"""ctx.distribute: what comes before it runs in the data workers."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +19,6 @@ NUM_EXAMPLES = 400
 
 # Each example leaves a file that names the process in which it was made.
 JOB = """
-import time
-
 import keras
 import tensorflow as tf
 
@@ -43,7 +39,7 @@ class SeenOnce(keras.metrics.Metric):
         return tf.reduce_sum(tf.cast(self.counts == 1.0, tf.float32))
 
 
-@raydist.job(params={"epochs": 2, "folder": "", "pause_s": 0.0, "num_examples": 400})
+@raydist.job(params={"epochs": 2, "folder": "", "num_examples": 400})
 def train(ctx: raydist.TrainContext):
     folder = ctx.params["folder"]
 
@@ -52,15 +48,11 @@ def train(ctx: raydist.TrainContext):
         with tf.control_dependencies([tf.io.write_file(folder + "/" + tf.strings.as_string(index), pid)]):
             return tf.one_hot(index % 4, 4), tf.cast(index, tf.float32)
 
-    class Pace(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            time.sleep(ctx.params["pause_s"])
-
     data = ctx.distribute(tf.data.Dataset.range(ctx.params["num_examples"]).map(make)).batch(16)
     with ctx.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(1e-4), loss="mse", metrics=[SeenOnce()])
-    ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Pace()])
+    ctx.fit(model, data, epochs=ctx.params["epochs"])
 """
 
 
@@ -101,23 +93,3 @@ def test_data_workers_make_each_example_once_for_all_workers(
     assert all(23400 <= int(address.rpartition(":")[2]) <= 23420 for address in addresses)
     pids = set().union(*roles.values())
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
-
-
-@pytest.mark.exhaustive(covered_by="test_failures.py; a data worker's death is that of a task")
-def test_killed_data_worker_costs_an_attempt(
-    raydist: Raydist, running_ray: RunningRay, job: list[str], tmp_path: Path, wait_until: WaitUntil
-) -> None:
-    # It has the dispatcher too, which its clients would seek for an hour. One training worker, without
-    # a cluster of TensorFlow's.
-    process = start_raydist(
-        running_ray, tmp_path, *job, "--name", "killed", "--data-workers", "2", "-p", "pause_s=0.4"
-    )
-
-    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 26, timeout_s=240)  # of 25 an epoch
-    victim = next(one for one in status_of(tmp_path, "killed")["tasks"] if one["task"] == "data-worker/0")
-    os.kill(victim["pid"], signal.SIGKILL)
-    out, err = process.communicate(timeout=180)
-    ended = Ended(code=process.returncode, out=out, err=err)
-    assert ended.code == 0, err
-    assert (ended.json["state"], ended.json["attempts"], ended.json["steps"]) == ("SUCCEEDED", 2, 50)
-    assert any("data-worker/0 failed first (attempt 0)" in note for note in ended.json["notes"])

@@ -1,4 +1,4 @@
-"""raydist.run(datasets=...) from a script: Ray Data streams to the workers, through a death and a resume."""
+"""raydist.run(datasets=...) from a script: Ray Data streams to the workers, through a resume."""
 
 from __future__ import annotations
 
@@ -16,30 +16,19 @@ from tests.e2e.conftest import BIN, RunningRay
 pytestmark = pytest.mark.slow
 
 JOB = """
-import os
-import signal
-
 import tensorflow as tf
 
 import raydist
 
 
-@raydist.job(workers=2, params={"epochs": 3, "kill_at": -1, "name": "train"})
+@raydist.job(workers=2, params={"epochs": 3, "name": "train"})
 def train(ctx: raydist.TrainContext):
     data = ctx.dataset(ctx.params["name"]).to_tf("x", "y", batch_size=16)
-
-    class Death(tf.keras.callbacks.Callback):
-        steps = 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.steps += 1
-            if self.steps == ctx.params["kill_at"] and ctx.attempt == 0 and not ctx.is_chief:
-                os.kill(os.getpid(), signal.SIGKILL)
 
     with ctx.strategy.scope():
         model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
         model.compile(tf.keras.optimizers.SGD(0.1), loss="mse", metrics=["mae"])
-    ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Death()])
+    ctx.fit(model, data, epochs=ctx.params["epochs"])
     ctx.report({"bias": float(model.get_weights()[1][0])}, step=ctx.step)
 """
 
@@ -117,17 +106,6 @@ def data(running_ray: RunningRay, tmp_path_factory: pytest.TempPathFactory) -> P
 def script(running_ray: RunningRay, data: Path, tmp_path: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Runs the script with what `raydist.submit` is to be given; returns what it told."""
     return lambda do: call(running_ray, tmp_path, data, json.dumps(do))
-
-
-@pytest.mark.exhaustive(covered_by="runtime/cluster/test_datasets.py splits the data again")
-def test_killed_worker_costs_an_attempt_and_leaves_nothing_of_the_stream(script: Any) -> None:
-    # 160 rows for each worker, 8 of them a step.
-    told = script({"name": "killed", "params": {"kill_at": 30}})
-    assert (told["state"], told["attempts"]) == ("SUCCEEDED", 2)
-    # The second epoch had 10 steps in it; with the first row begins a whole pass.
-    assert told["steps"] == 60
-    assert told["metrics"]["bias"] == pytest.approx(1.0, abs=0.05)
-    assert told["coordinators"] == 0
 
 
 def test_resume_needs_the_datasets_again(script: Any, running_ray: RunningRay, tmp_path: Path) -> None:

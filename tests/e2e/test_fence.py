@@ -51,7 +51,7 @@ except OSError as error:
 PORT = 21000
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
     with Hosts.started(1, 1) as hosts:
         hosts.head.write("code/job.py", JOB)
@@ -59,9 +59,9 @@ def hosts() -> Iterator[Hosts]:
         yield hosts
 
 
-def submit(hosts: Hosts, *arguments: str) -> subprocess.Popen[str]:
+def submit(hosts: Hosts, name: str, *arguments: str) -> subprocess.Popen[str]:
     job = hosts.head.disk / "code" / "job.py"
-    place = ("--storage", str(hosts.shared / "runs"), "--name", "run", "-p", f"hold={hosts.shared}")
+    place = ("--storage", str(hosts.shared / "runs"), "--name", name, "-p", f"hold={hosts.shared}")
     address = ("--address", f"{hosts.head.address}:6379", "--ports", f"{PORT}-{PORT + 9}")
     return hosts.raydist("submit", job, "--json", *place, *address, *arguments)
 
@@ -88,7 +88,7 @@ def rules_of(host: Host) -> str:
 )
 def test_outsider_is_refused_and_the_run_goes_on(hosts: Hosts, wait_until: WaitUntil) -> None:
     outsider = hosts.outsider()
-    process = submit(hosts, "--fence", "--max-failures", "1")
+    process = submit(hosts, "fenced", "--fence", "--max-failures", "1")
     wait_for_servers(hosts, process, wait_until, 0)
     for host in hosts.all:
         assert connect(outsider, host) == "ConnectionRefusedError"
@@ -117,8 +117,8 @@ def test_host_that_may_not_have_rules_gets_a_note_once(hosts: Hosts) -> None:
             found = shutil.which(tool, path="/usr/sbin:/sbin:/usr/bin")
             if found is not None:
                 host.run("mount", "--bind", hidden, Path(found).resolve())
-    (hosts.shared / "hold").unlink()
-    out, err = submit(hosts, "--fence").communicate(timeout=200)
+    (hosts.shared / "hold").unlink(missing_ok=True)
+    out, err = submit(hosts, "open", "--fence").communicate(timeout=200)
     result = json.loads(out)
     assert result["state"] == "SUCCEEDED", err
     [note] = [note for note in result["notes"] if "--fence" in note]
@@ -159,15 +159,14 @@ def submit_in_public(tmp_path: Path) -> Iterator[Submit]:
         shutil.rmtree(short, ignore_errors=True)
 
 
-def test_server_at_a_public_address_is_refused(submit_in_public: Submit, tmp_path: Path) -> None:
+def test_server_at_a_public_address_is_refused_unless_it_is_allowed(
+    submit_in_public: Submit, tmp_path: Path
+) -> None:
     code, result, err = submit_in_public()
     assert (code, result["error"]["type"]) == (3, "ClusterError"), err
     assert f"worker/0 would listen at {PUBLIC}:" in result["error"]["message"]
     assert "--allow-public-ports" in result["error"]["message"]
     assert "Traceback" not in err
     assert not list(tmp_path.glob("up-*"))
-
-
-def test_public_address_is_no_matter_without_a_server_or_if_it_is_allowed(submit_in_public: Submit) -> None:
-    assert submit_in_public("--workers", "1")[0] == 0
+    assert submit_in_public("--workers", "1")[0] == 0  # which has no server
     assert submit_in_public("--allow-public-ports")[1]["state"] == "SUCCEEDED"

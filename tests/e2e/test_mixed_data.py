@@ -40,7 +40,7 @@ def examples(ids):
     return {"id": ids, "x": x, "y": x @ np.array([1, -2, 3], "float32") + ids % 7}
 
 
-@raydist.job(params={"folder": "", "stop": "", "pause_s": 0.0})
+@raydist.job(params={"folder": "", "pause_s": 0.0})
 def train(ctx: raydist.TrainContext):
     params = ctx.params
     second = examples(np.arange(1000, 1200))
@@ -49,7 +49,7 @@ def train(ctx: raydist.TrainContext):
         raydist.data.from_arrays({**second, "y": second["y"].astype("float32")}),
     ]
     # Windows of some row groups, so that there are several in a pass.
-    mixed = raydist.data.mix(sources, weights=[0.7, 0.3], stop=params["stop"])
+    mixed = raydist.data.mix(sources, weights=[0.7, 0.3], stop="longest")
     batches = mixed.batches(global_batch_size=24, seed=3, window_mb=0.002)
     with ctx.strategy.scope():
         layers = [tf.keras.layers.Dense(8, "tanh"), tf.keras.layers.Dense(1)]
@@ -84,9 +84,9 @@ def train(ctx: raydist.TrainContext):
 class Runs:
     """Runs of the job, and what their workers trained on."""
 
-    def __init__(self, running_ray: RunningRay, folder: Path, stop: str) -> None:
+    def __init__(self, running_ray: RunningRay, folder: Path) -> None:
         self.folder = folder
-        self._running_ray, self._stop = running_ray, stop
+        self._running_ray = running_ray
         (folder / "code").mkdir()
         (folder / "code/job.py").write_text(JOB)
         (folder / "data").mkdir()
@@ -99,8 +99,7 @@ class Runs:
             pq.write_table(table, folder / f"data/{number}.parquet", row_group_size=15)
 
     def start(self, name: str, *options: str) -> subprocess.Popen[str]:
-        params = ("-p", f"folder={self.folder}", "-p", f"stop={self._stop}")
-        common = ("--name", name, "--json", "--checkpoint-every", "7", *params)
+        common = ("--name", name, "--json", "--checkpoint-every", "7", "-p", f"folder={self.folder}")
         return start_raydist(self._running_ray, self.folder, "submit", "code/job.py", *common, *options)
 
     def end(self, process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -122,28 +121,22 @@ class Runs:
         return {step: [one for part in parts for one in part[step]] for step in sorted(common)}
 
 
-def check_epoch(ids: Sequence[int], stop: str) -> None:
+def check_epoch(ids: Sequence[int]) -> None:
     """Checks what the guide says of an epoch."""
     first, second = [one for one in ids if one < FIRST], [one for one in ids if one >= 1000]
     assert len(first) + len(second) == len(ids)
     assert abs(len(first) - WEIGHTS[0] * len(ids)) <= 1
-    if stop == "longest":
-        assert sorted(second) == list(range(1000, 1000 + SECOND))
-        # A second pass begins within a batch, whose examples stand by their lanes.
-        counts = Counter(first)
-        assert (len(counts), max(counts.values())) == (FIRST, 2)
-        assert len({*first[: FIRST - BATCH_SIZE]}) == FIRST - BATCH_SIZE
-    else:
-        assert sorted(first) == list(range(FIRST))
-        assert max(Counter(second).values()) == 1
-        assert len(second) < SECOND
+    assert sorted(second) == list(range(1000, 1000 + SECOND))
+    # A second pass begins within a batch, whose examples stand by their lanes.
+    counts = Counter(first)
+    assert (len(counts), max(counts.values())) == (FIRST, 2)
+    assert len({*first[: FIRST - BATCH_SIZE]}) == FIRST - BATCH_SIZE
 
 
-@pytest.mark.parametrize("stop", ["longest", "shortest"])
 def test_killed_workers_go_on_with_each_example_once_and_end_with_the_weights_of_one_device(
-    running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil, stop: str
+    running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
-    runs = Runs(running_ray, tmp_path, stop)
+    runs = Runs(running_ray, tmp_path)
     alone = runs.end(runs.start("alone", "--strategy", "one_device"))
     expected = runs.steps("alone", attempt=0, num_workers=1)
     per_epoch = alone["value"]["steps_per_epoch"]
@@ -154,7 +147,7 @@ def test_killed_workers_go_on_with_each_example_once_and_end_with_the_weights_of
     ]
     assert epochs[0] != epochs[1]
     for ids in epochs:
-        check_epoch(ids, stop)
+        check_epoch(ids)
 
     process = runs.start("killed", "--workers", "2", "-p", "pause_s=0.2")
     wait_until(lambda: process.poll() is not None or runs.status("killed")["steps"] >= 16, timeout_s=240)

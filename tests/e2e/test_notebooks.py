@@ -17,7 +17,6 @@ from tests.e2e.conftest import ROOT, RunningRay
 
 pytestmark = pytest.mark.slow
 
-HOMES = ["local", pytest.param("attached", marks=pytest.mark.slow)]
 DEFINED = """
 import raydist
 
@@ -52,11 +51,8 @@ def displays(outputs: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [one["data"] for one in outputs if one["output_type"] == "display_data"]
 
 
-@pytest.mark.exhaustive("attached", covered_by="[local]; training/test_scripts.py: notebook_runs")
-@pytest.mark.parametrize("home", HOMES)
-def test_cell_shows_one_display_and_the_result(running_ray: RunningRay, tmp_path: Path, home: str) -> None:
-    address = "local" if home == "local" else running_ray.address
-    call = f"raydist.run(train, name='in-cell', address={address!r}, storage='runs', params={{'steps': 8}})"
+def test_cell_shows_one_display_and_the_result(running_ray: RunningRay, tmp_path: Path) -> None:
+    call = "raydist.run(train, name='in-cell', address='local', storage='runs', params={'steps': 8})"
     cells = [
         DEFINED,
         call,
@@ -81,13 +77,8 @@ def test_cell_shows_one_display_and_the_result(running_ray: RunningRay, tmp_path
     assert has_widgets[0]["data"]["text/plain"] == "False"
 
 
-@pytest.mark.exhaustive("attached", covered_by="[local]; training/test_scripts.py: notebook_runs")
-@pytest.mark.parametrize("home", HOMES)
-def test_interrupt_stops_the_run_and_the_kernel_goes_on(
-    running_ray: RunningRay, tmp_path: Path, home: str
-) -> None:
-    address = "local" if home == "local" else running_ray.address
-    options = f"address={address!r}, storage='runs'"
+def test_interrupt_stops_the_run_and_the_kernel_goes_on(running_ray: RunningRay, tmp_path: Path) -> None:
+    options = "address='local', storage='runs'"
     cells = [
         DEFINED,
         (f"raydist.run(train, name='stopped', {options}, params={{'steps': 900}})", "loss"),

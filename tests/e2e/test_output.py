@@ -8,10 +8,13 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.e2e.conftest import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -72,30 +75,27 @@ Path(ctx.storage, "output").write_text("a file in the way")
 """
 
 
-def raydist(*arguments: str, code: int = 0) -> dict[str, Any]:
-    """Runs a command with --json; returns what it prints."""
-    command = [sys.executable, "-m", "raydist.cli.main", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == code, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
 def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def submit(tmp_path: Path, program: str, storage: str, *, code: int = 0) -> dict[str, Any]:
-    (tmp_path / "code").mkdir(exist_ok=True)
-    (tmp_path / "code" / "main.py").write_text(program)
-    options = ("--address", "local", "--storage", storage, "--name", "r")
-    return raydist("submit", str(tmp_path / "code" / "main.py"), *options, code=code)
+def write(folder: Path, program: str) -> str:
+    (folder / "code").mkdir(exist_ok=True)
+    (folder / "code" / "main.py").write_text(program)
+    return str(folder / "code" / "main.py")
 
 
 def test_files_of_a_job_whose_chief_died_are_all_on_s3(tmp_path: Path, s3_uri: str) -> None:
-    told = submit(tmp_path, JOB, s3_uri)
+    def command(*arguments: str) -> dict[str, Any]:
+        line = [sys.executable, "-m", "raydist.cli.main", *arguments, "--storage", s3_uri, "--json"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    told = command("submit", write(tmp_path, JOB), "--address", "local", "--name", "r")
     assert told["attempts"] == 2
-    assert raydist("download", "r", "output", str(tmp_path / "out"), "--storage", s3_uri)["num_files"] == 5
+    assert command("download", "r", "output", str(tmp_path / "out"))["num_files"] == 5
     out = tmp_path / "out"
     working = {"working_dir/model.keras", "working_dir/relative.csv"}
     assert names(out) == {"log.csv", "task.txt", "worker-1/task.txt", *working}
@@ -109,18 +109,22 @@ def test_files_of_a_job_whose_chief_died_are_all_on_s3(tmp_path: Path, s3_uri: s
     assert note.endswith("that the job wrote into its working folder: relative.csv, model.keras")
 
 
-def test_files_of_a_script_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "code").mkdir()
+def test_files_of_a_script_are_kept(raydist: Callable[..., Ended], tmp_path: Path) -> None:
+    script = write(tmp_path, SCRIPT)
     (tmp_path / "code" / "data.npz").write_bytes(os.urandom(11 * 10**6))
-    told = submit(tmp_path, SCRIPT, str(tmp_path / "runs"))
-    (note,) = [note for note in told["notes"] if "travels" in note]
+    ended = raydist("submit", script, "--name", "r", "--json")
+    assert ended.code == 0, ended.err
+    notes = ended.json["notes"]
+    (note,) = [note for note in notes if "travels" in note]
     assert note.startswith("the code that travels to each host takes 11.0 MB, of which data.npz 11.0 MB;")
-    assert names(tmp_path / "runs" / "r" / "output") == {"told.txt", "working_dir/model.keras"}
-    assert any(note.startswith("the run keeps 1 file") for note in told["notes"])
+    assert names(tmp_path / "raydist_runs" / "r" / "output") == {"told.txt", "working_dir/model.keras"}
+    assert any(note.startswith("the run keeps 1 file") for note in notes)
     assert names(tmp_path / "code") == {"main.py", "data.npz"}
 
 
-def test_output_that_cannot_be_stored_fails_the_run(tmp_path: Path) -> None:
-    error = submit(tmp_path, BLOCKED, str(tmp_path / "runs"), code=4)["error"]
+def test_output_that_cannot_be_stored_fails_the_run(raydist: Callable[..., Ended], tmp_path: Path) -> None:
+    ended = raydist("submit", write(tmp_path, BLOCKED), "--name", "r", "--json")
+    assert ended.code == 4, ended.err
+    error = ended.json["error"]
     assert (error["type"], error["task"]) == ("StorageError", "worker/0")
-    assert f"{tmp_path}/runs/r/output/told.txt" in error["message"]
+    assert f"{tmp_path}/raydist_runs/r/output/told.txt" in error["message"]

@@ -43,10 +43,8 @@ def endpoint(head: RayHead) -> Endpoint:
     return Endpoint(int(answer.stdout))
 
 
-@pytest.mark.exhaustive("detached", covered_by="[attached]; the controller is the same")
-@pytest.mark.parametrize("home", ["attached", "detached"])
 def test_run_is_seen_while_it_goes_on_and_its_series_end_with_it(
-    home: str, head: RayHead, endpoint: Endpoint, tmp_path: Path, wait_until: WaitUntil
+    head: RayHead, endpoint: Endpoint, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         command = [str(BIN / "raydist"), *arguments]
@@ -55,8 +53,7 @@ def test_run_is_seen_while_it_goes_on_and_its_series_end_with_it(
                 command, cwd=tmp_path, env=dict(head.environ), stdout=output, stderr=subprocess.STDOUT
             )
 
-    more = ["--detach"] if home == "detached" else []
-    submit = ("submit", write_slow_job(tmp_path), "--address", head.address, "--name", home, *more)
+    submit = ("submit", write_slow_job(tmp_path), "--address", head.address, "--name", "r")
     submitted = start(*submit, "-p", "pause_s=0.4", "-p", "epochs=200")
     try:
         wanted = {
@@ -65,8 +62,8 @@ def test_run_is_seen_while_it_goes_on_and_its_series_end_with_it(
             ("ray_raydist_task_steps_per_second", "worker/0"),
             ("ray_raydist_task_value", "worker/0", "loss"),
         }
-        wait_until(lambda: wanted <= endpoint.scrape(home).keys(), timeout_s=300)
-        seen = endpoint.scrape(home)
+        wait_until(lambda: wanted <= endpoint.scrape("r").keys(), timeout_s=300)
+        seen = endpoint.scrape("r")
         assert seen["ray_raydist_run_state", "RUNNING"] == 1
         assert seen["ray_raydist_run_state", "SUCCEEDED"] == 0
         assert seen["ray_raydist_run_attempt",] == 0
@@ -75,9 +72,9 @@ def test_run_is_seen_while_it_goes_on_and_its_series_end_with_it(
         assert 0 < seen["ray_raydist_task_steps_per_second", "worker/0"] < 3
         assert 0 <= seen["ray_raydist_task_input_wait_ratio", "worker/1"] <= 1
         assert 0 < seen["ray_raydist_task_value", "worker/0", "loss"] < 10
-        assert start("stop", home).wait(timeout=200) == 0, (tmp_path / "stop.txt").read_text()
+        assert start("stop", "r").wait(timeout=200) == 0, (tmp_path / "stop.txt").read_text()
         submitted.wait(timeout=200)
     finally:
         submitted.kill()
         submitted.wait()
-    wait_until(lambda: endpoint.scrape(home) == {}, timeout_s=90)
+    wait_until(lambda: endpoint.scrape("r") == {}, timeout_s=90)

@@ -96,56 +96,6 @@ def test_run_works_where_ray_was_initialised(running_ray: RunningRay, tmp_path: 
     assert "in-driver" in told["error"]
 
 
-TWO_RUNS = """
-import sys
-
-import raydist
-
-address, storage = sys.argv[1:]
-
-
-def train(ctx):
-    import time
-
-    import tensorflow as tf
-
-    for step in range(1, ctx.params["steps"] + 1):
-        time.sleep(0.5)
-        ctx.report({"step": step}, step=step)
-
-
-options = {"address": address, "storage": storage, "workers": 1, "resources": {"worker": {"cpus": 1}}}
-short = raydist.submit(train, name="short", params={"steps": 1}, **options)
-long = raydist.submit(train, name="long", params={"steps": 20}, **options)
-assert short.result(timeout=120).steps == 1
-assert long.status().state is not raydist.RunState.SUCCEEDED
-assert long.result(timeout=120).steps == 20
-
-import ray
-
-print(ray.is_initialized())
-"""
-
-
-@pytest.mark.exhaustive("running", covered_by="[ended]")
-@pytest.mark.parametrize("home", ["embedded", "running"])
-def test_run_that_ends_leaves_ray_to_the_others_of_its_process(
-    running_ray: RunningRay, tmp_path: Path, home: str
-) -> None:
-    (tmp_path / "script.py").write_text(TWO_RUNS)
-    address = "local" if home == "embedded" else running_ray.address
-    ended = subprocess.run(
-        [sys.executable, "script.py", address, str(tmp_path / "runs")],
-        cwd=tmp_path,
-        env=dict(running_ray.environ),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "False"
-
-
 RUNS_IN_THREADS = """
 import json
 import os

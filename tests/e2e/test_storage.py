@@ -149,14 +149,15 @@ def test_host_that_does_not_see_the_storage_is_exit_code_4(
     assert [task["state"] for task in _record(tmp_path / "shared", "apart")["tasks"]] != ["RUNNING"] * 2
 
 
-def test_full_disk_ends_the_run_and_resume_goes_on_where_there_is_space(
+def test_full_disk_ends_the_run_and_resume_goes_on_from_before_a_damaged_checkpoint(
     raydist: Raydist, job: str, tmp_path: Path
 ) -> None:
     # A checkpoint takes 0.8 MB: the third does not fit.
     options = ("-p", "hidden=22000", "--json")
+    whole = raydist("submit", job, *options, "--name", "whole").json
     with mounted_disk(tmp_path / "disk", size="2m") as disk:
-        storage = ("--storage", str(disk))
-        ended = raydist("submit", job, *options, *storage, "--name", "full")
+        storage = ("--storage", str(disk), "--name", "full")
+        ended = raydist("submit", job, *options, *storage)
         assert ended.code == 4, ended.err
         message = ended.json["error"]["message"]
         assert message.startswith(
@@ -167,9 +168,15 @@ def test_full_disk_ends_the_run_and_resume_goes_on_where_there_is_space(
         assert (found.checkpoint and found.checkpoint.step, found.damaged) == (8, ())
         assert _record(disk, "full")["state"] == "FAILED"
         subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
-        again = raydist("submit", job, *options, *storage, "--name", "full", "--resume")
+        newest = disk / "full" / "checkpoints" / "step-8-a0"
+        largest = max(newest.iterdir(), key=lambda file: file.stat().st_size)
+        largest.write_bytes(largest.read_bytes()[:-1])
+        again = raydist("submit", job, *options, *storage, "--resume")
         assert again.code == 0, again.err
         assert (again.json["steps"], again.json["attempts"]) == (12, 2)
+        (note,) = [note for note in again.json["notes"] if "damaged" in note]
+        assert f"{newest} is damaged: {largest.name} has" in note
+        assert again.json["metrics"]["norm"] == pytest.approx(whole["metrics"]["norm"], rel=1e-6)
 
 
 def test_storage_unmounted_and_mounted_anew_is_exit_code_4(
@@ -186,22 +193,6 @@ def test_storage_unmounted_and_mounted_anew_is_exit_code_4(
         assert run.returncode == 4, err
         assert "the run's storage was lost or replaced during the run" in json.loads(out)["error"]["message"]
         assert list(disk.glob("anew/checkpoints/*")) == []
-
-
-def test_run_goes_on_from_before_a_damaged_checkpoint_and_names_it(
-    raydist: Raydist, job: str, tmp_path: Path
-) -> None:
-    whole = raydist("submit", job, "--name", "whole", "--json").json
-    assert raydist("submit", job, "-p", "epochs=2", "--name", "torn", "--json").code == 0
-    newest = tmp_path / "raydist_runs" / "torn" / "checkpoints" / "step-8-a0"
-    largest = max(newest.iterdir(), key=lambda file: file.stat().st_size)
-    largest.write_bytes(largest.read_bytes()[:-1])
-    ended = raydist("submit", job, "--name", "torn", "--resume", "--json")
-    assert ended.code == 0, ended.err
-    assert ended.json["steps"] == 12
-    (note,) = [note for note in ended.json["notes"] if "damaged" in note]
-    assert f"{newest} is damaged: {largest.name} has" in note
-    assert ended.json["metrics"]["norm"] == pytest.approx(whole["metrics"]["norm"], abs=1e-5)
 
 
 def _record(storage: Path, run: str) -> dict[str, Any]:

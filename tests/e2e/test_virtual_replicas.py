@@ -56,13 +56,11 @@ def bits_in(text: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3; training/test_virtual_replicas.py")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_killed_and_resumed_on_fewer_workers_has_the_bits_of_one_worker(
-    raydist: Raydist, tmp_path: Path, keras: str
+    raydist: Raydist, tmp_path: Path
 ) -> None:
     write_job(tmp_path / "code")
-    submit = ("submit", "code/job.py", "--keras", keras, *OPTIONS)
+    submit = ("submit", "code/job.py", *OPTIONS)
     plain = raydist(*submit, "--name", "plain")
     assert plain.code == 0, plain.err
     expected = bits_in(raydist("logs", "plain", "--task", "worker/0").out)

@@ -34,11 +34,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 EVIL = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">'
-SHOTS = [
-    pytest.param(is_dark, width, marks=() if is_dark and width == 375 else pytest.mark.slow)
-    for is_dark in (False, True)
-    for width in (375, 1280, 2000)
-]
+SHOTS = [(True, 375), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((False, 1280), (True, 2000)))]
 
 
 @pytest.fixture(scope="module")
@@ -143,21 +139,18 @@ class TestReport:
         page = opened(browser, write_report(run, tmp_path / "large.html", curves=curves))
         assert "points; without those of 900 more tasks" in page.inner_text("main")
 
-    def test_nothing_is_fetched(self, browser: Browser, report: str) -> None:
-        opened(browser, report)
+    def test_everything_of_the_run_is_there_and_nothing_is_fetched(
+        self, browser: Browser, report: str
+    ) -> None:
+        page = opened(browser, report)
         assert browser.requested == [report]
-
-    def test_everything_of_the_run_is_there(self, browser: Browser, report: str) -> None:
-        text = opened(browser, report).inner_text("main")
+        text = page.inner_text("main")
         for sentence in (
             *("digits-1", "SUCCEEDED", "killed by SIGKILL", "trained on digits", "learning_rate"),
             *("multi_worker_mirrored: workers is 2", "7 s until the first step", "attempt 1", "step_time"),
             *("no task is 1.5 times slower than the median", "step-200-a1"),
         ):
             assert sentence in text
-
-    def test_what_ran_is_there(self, browser: Browser, report: str) -> None:
-        page = opened(browser, report)
         code = page.locator("#code").inner_text()
         assert all(each in code for each in ("c0ffee", "trunk", "true", ".env", "5e5e"))
         environment = page.locator("#environment")
@@ -173,6 +166,8 @@ class TestReport:
         assert "some-package" in environment.inner_text()
         environment.locator("summary", has_text="all options").click()
         assert all(each in page.inner_text("main") for each in ("checkpoint-every", "ps.cpus", "2.5"))
+        page.click("summary:has-text('end of its log')")
+        assert page.locator("pre").inner_text().endswith("last words of worker/1 in attempt 0\n")
 
     def test_run_that_ended_before_its_first_step_is_not_said_to_have_made_one(
         self, browser: Browser, run: RunStorage, tmp_path: Path
@@ -219,11 +214,6 @@ class TestReport:
         shown = page.locator("#workers").inner_text()
         assert "worker/7 is 4.0 times slower than the median (likely cause: unknown)" in shown
         assert "400 ms" in shown
-
-    def test_log_of_the_root_cause_opens(self, browser: Browser, report: str) -> None:
-        page = opened(browser, report)
-        page.click("summary:has-text('end of its log')")
-        assert page.locator("pre").inner_text().endswith("last words of worker/1 in attempt 0\n")
 
     def test_drag_zooms_all_charts_and_double_click_shows_all_again(
         self, browser: Browser, report: str
@@ -391,16 +381,6 @@ class TestLivePage:
             yield server.url
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("is_dark", "width"), SHOTS)
-    def test_list_fits_each_width_and_scheme(
-        self, browser: Browser, url: str, is_dark: bool, width: int
-    ) -> None:
-        page = browser.open(url, is_dark=is_dark, width=width)
-        page.wait_for_selector("text=tuned-1")
-        assert page.evaluate("document.documentElement.scrollWidth") == width
-        assert all(address.startswith(url) for address in browser.requested)
-
-    @pytest.mark.slow
     def test_list_of_long_names_fits_and_has_validation_and_best_values(
         self, browser: Browser, runs: Path
     ) -> None:
@@ -429,9 +409,12 @@ class TestLivePage:
             ]
 
     @pytest.mark.slow
-    def test_list_is_filtered_and_sorted(self, browser: Browser, url: str) -> None:
-        page = browser.open(url)
-        page.wait_for_selector("text=tuned-1")
+    def test_list_fits_each_width_and_is_filtered_and_sorted(self, browser: Browser, url: str) -> None:
+        for is_dark, width in ((True, 375), (True, 2000), (False, 1280)):
+            page = browser.open(url, is_dark=is_dark, width=width)
+            page.wait_for_selector("text=tuned-1")
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert all(address.startswith(url) for address in browser.requested)
 
         def names() -> list[str]:
             shown: list[str] = page.locator("tbody a").all_inner_texts()

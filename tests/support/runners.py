@@ -22,8 +22,8 @@ from raydist.spec.tasks import TaskId
 class CountingRunner:
     """Counts `steps` (a param) of 10 ms; the task `fail_in` does what `how` says at step 3.
 
-    `how` is one of: raise (reported as the user's), leak (raised out of the runner), exit, native_exit,
-    sigkill, sigterm, segfault, abort, hang.
+    `hows` says it for each of several tasks. It is one of: raise (reported as the user's), leak (raised
+    out of the runner), exit, native_exit, sigkill, sigterm, segfault, abort, hang.
     """
 
     def __init__(self, task: TaskId, host: str) -> None:
@@ -78,8 +78,9 @@ class CountingRunner:
             self._step = step
             print(f"{self._task} step {step}", flush=True)
             os.write(2, f"{self._task} native {step}\n".encode())
-            if step == params.get("fail_at", 3) and params.get("fail_in") == str(self._task):
-                _FAILURES[params["how"]]()
+            hows = params.get("hows") or {params.get("fail_in"): params.get("how")}
+            if step == params.get("fail_at", 3) and str(self._task) in hows:
+                _FAILURES[hows[str(self._task)]]()
             time.sleep(params.get("step_s", 0.01))
         self._step = params.get("steps", 3)
 

@@ -12,7 +12,7 @@ from raydist.storage.layout import INDEX
 from raydist.storage.run_names import run_names
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage
-from tests.cli.conftest import Run
+from tests.cli.conftest import ON_EACH_STORAGE, Run
 
 Runs = dict[str, RunStorage]
 
@@ -21,6 +21,7 @@ def uri(runs: Runs) -> str:
     return runs["live"].uri()
 
 
+@ON_EACH_STORAGE
 def test_delete_removes_all_of_the_runs_and_tells_what_it_frees(raydist: Run, four_runs: Runs) -> None:
     files = four_runs["finished"].list_files("finished")
     code, out, _ = raydist(
@@ -42,7 +43,6 @@ def test_delete_removes_all_of_the_runs_and_tells_what_it_frees(raydist: Run, fo
     ]
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize("others", [[], ["finished"]], ids=["alone", "with-another"])
 def test_run_that_goes_on_is_refused_and_nothing_is_deleted(
     raydist: Run, four_runs: Runs, others: list[str]
@@ -54,7 +54,6 @@ def test_run_that_goes_on_is_refused_and_nothing_is_deleted(
     assert len(run_names(four_runs["live"])) == 4
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_older_than_takes_what_has_ended_and_names_what_it_keeps(raydist: Run, four_runs: Runs) -> None:
     code, out, _ = raydist("delete", "--older-than", "0.5h", "--storage", uri(four_runs), "--yes")
     assert code == 0
@@ -65,7 +64,6 @@ def test_older_than_takes_what_has_ended_and_names_what_it_keeps(raydist: Run, f
     assert (code, out.splitlines()[-1]) == (0, "nothing to delete")
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_without_a_terminal_yes_has_to_be_given(raydist: Run, four_runs: Runs) -> None:
     code, out, err = raydist("delete", "failed", "--storage", uri(four_runs))
     assert code == 2
@@ -74,7 +72,6 @@ def test_without_a_terminal_yes_has_to_be_given(raydist: Run, four_runs: Runs) -
     assert "failed" in run_names(four_runs["live"])
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize("answer", [True, False], ids=["yes", "no"])
 def test_person_is_asked(
     raydist: Run, four_runs: Runs, monkeypatch: pytest.MonkeyPatch, answer: bool
@@ -94,7 +91,6 @@ def test_person_is_asked(
     assert (code == 0, "failed" in run_names(four_runs["live"])) == (answer, not answer)
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -113,7 +109,6 @@ def test_mistake_deletes_nothing(raydist: Run, four_runs: Runs, arguments: list[
     assert len(run_names(four_runs["live"])) == 4
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_removal_that_was_cut_off_can_be_repeated(raydist: Run, four_runs: Runs) -> None:
     storage = four_runs["failed"]
     storage.delete(storage.checkpoints)
@@ -122,7 +117,6 @@ def test_removal_that_was_cut_off_can_be_repeated(raydist: Run, four_runs: Runs)
     assert storage.list_files("failed") == []
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_run_that_is_resumed_while_it_is_asked_stays(raydist: Run, four_runs: Runs) -> None:
     """The state is looked at again right before the removal."""
     from raydist.errors import MistakeError

@@ -13,7 +13,7 @@ import pytest
 from raydist.spec.params import keep_params
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
-from tests.cli.conftest import Run
+from tests.cli.conftest import ON_EACH_STORAGE, Run
 from tests.support.records import make_record
 
 Runs = dict[str, RunStorage]
@@ -34,7 +34,6 @@ READING = {
 WITHOUT_RECORD = ("metrics", "status --checkpoints")
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("command", READING)
 def test_command_takes_a_run_of_every_state(
@@ -53,6 +52,7 @@ def test_command_takes_a_run_of_every_state(
         assert told["run"] == "damaged" if code == 0 else told["error"]["type"] == "StorageError"
 
 
+@ON_EACH_STORAGE
 def test_reading_commands_take_each_storage(raydist: Run, four_runs: Runs) -> None:
     for name, command in READING.items():
         assert raydist(*command, "failed", "--storage", uri(four_runs))[0] == 0
@@ -60,7 +60,6 @@ def test_reading_commands_take_each_storage(raydist: Run, four_runs: Runs) -> No
         assert (damaged, "run.json is damaged" in err) == (0 if name in WITHOUT_RECORD else 4, True)
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_describe_shows_options_checkpoints_and_sizes(raydist: Run, four_runs: Runs) -> None:
     out = raydist("status", "--all", "fin", "--storage", uri(four_runs))[1]
     assert "restart: " in out
@@ -100,7 +99,6 @@ def test_infinite_param_is_shown_and_differs_from_its_text(raydist: Run, tmp_pat
     assert told["spec"] == {"params": {"margin": ".inf"}, "param_types": {"number": [["margin"]]}}
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize(("run", "expected"), [("finished", 0), ("failed", 1)])
 def test_wait_ends_with_the_exit_code_of_the_run(
     raydist: Run, four_runs: Runs, run: str, expected: int
@@ -129,6 +127,7 @@ def test_wait_waits_for_the_end_and_no_longer_than_asked(raydist: Run, four_runs
     assert (code, out) == (130, "run live: CANCELLED after 9 steps\n")
 
 
+@ON_EACH_STORAGE
 def test_checkpoint_is_downloaded_whole(raydist: Run, four_runs: Runs, tmp_path: Path) -> None:
     arguments = ("download", "finished", "checkpoint", "--storage", uri(four_runs))
     code, out, _ = raydist(*arguments, str(tmp_path / "newest"))
@@ -139,7 +138,6 @@ def test_checkpoint_is_downloaded_whole(raydist: Run, four_runs: Runs, tmp_path:
     assert (told["step"], told["num_files"], told["bytes"]) == (10, 2, 102)
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_damaged_checkpoint_is_passed_over_and_named(raydist: Run, four_runs: Runs, tmp_path: Path) -> None:
     storage = four_runs["failed"]
     storage.write_bytes(f"{storage.checkpoint(step=20, attempt=0)}/v.npz", b"y" * 100)
@@ -153,6 +151,7 @@ def test_damaged_checkpoint_is_passed_over_and_named(raydist: Run, four_runs: Ru
     assert "checkpoint of step 10" in out
 
 
+@ON_EACH_STORAGE
 def test_export_is_downloaded_with_its_folders(raydist: Run, four_runs: Runs, tmp_path: Path) -> None:
     code, out, _ = raydist("download", "live", "export", str(tmp_path / "model"), "--storage", uri(four_runs))
     assert code == 0
@@ -161,7 +160,6 @@ def test_export_is_downloaded_with_its_folders(raydist: Run, four_runs: Runs, tm
     assert (tmp_path / "model/model.keras").read_bytes() == b"keras"
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -182,6 +180,7 @@ def test_download_that_cannot_be_is_exit_2(
     assert not (tmp_path / "new").exists()
 
 
+@ON_EACH_STORAGE
 def test_output_is_downloaded_into_a_folder_of_its_name(
     raydist: Run, four_runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +195,6 @@ def test_output_is_downloaded_into_a_folder_of_its_name(
     assert (copy / "working_dir" / "model.keras").read_text() == "model"
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_run_without_an_export_or_checkpoint_says_so(raydist: Run, four_runs: Runs, tmp_path: Path) -> None:
     storage = four_runs["finished"]
     storage.delete(storage.export)

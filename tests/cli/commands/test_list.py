@@ -10,7 +10,7 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.studies import StudyStore
-from tests.cli.conftest import Run
+from tests.cli.conftest import ON_EACH_STORAGE, Run
 from tests.support.records import make_record
 
 
@@ -36,6 +36,7 @@ def listed(raydist: Run, runs: str, *arguments: str) -> list[str]:
     return [run["run"] for run in json.loads(out)["runs"]]
 
 
+@ON_EACH_STORAGE
 def test_list_shows_job_state_duration_and_best_metric_and_names_the_damaged_run(
     raydist: Run, runs: str
 ) -> None:
@@ -54,7 +55,6 @@ def test_list_shows_job_state_duration_and_best_metric_and_names_the_damaged_run
     assert "torn/run.json is damaged" in out.splitlines()[-1]
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [

@@ -12,7 +12,7 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.log_times import encode_marks
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
-from tests.cli.conftest import Run
+from tests.cli.conftest import ON_EACH_STORAGE, Run
 from tests.support.records import make_record
 
 INFO = "I0000 00:00:1795383984.984572     156 port.cc:153] oneDNN custom operations are on."
@@ -110,6 +110,7 @@ def test_time_that_is_none_is_exit_2(raydist: Run, run: RunStorage) -> None:
     assert "--since is 'yesterday'; write seconds, or 90s, 5m, 2h, or a time such as 2026-11-21T09:30" in err
 
 
+@ON_EACH_STORAGE
 def test_json_has_each_text_whole_and_the_tail_where_it_is_asked_for(raydist: Run, run: RunStorage) -> None:
     arguments = ("logs", "digits-1", "--storage", run.uri(), "--json")
     assert json.loads(raydist(*arguments)[1])["logs"] == [
@@ -122,7 +123,6 @@ def test_json_has_each_text_whole_and_the_tail_where_it_is_asked_for(raydist: Ru
     ]
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_follower_goes_on_into_the_next_attempt_until_the_end(raydist: Run, run: RunStorage) -> None:
     def go_on() -> None:
         time.sleep(1.5)

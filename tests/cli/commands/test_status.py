@@ -11,7 +11,7 @@ from raydist.storage.claims import this_process
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter
-from tests.cli.conftest import Run
+from tests.cli.conftest import ON_EACH_STORAGE, Run
 from tests.support.records import make_record
 
 LIVE: dict[str, Any] = {
@@ -45,6 +45,7 @@ def live(runs_uri: str) -> RunStorage:
     return storage
 
 
+@ON_EACH_STORAGE
 def test_status_of_a_live_run_shows_progress_lag_and_restarts(raydist: Run, live: RunStorage) -> None:
     code, out, _ = raydist("status", "@latest", "--storage", live.uri())
     assert code == 0
@@ -126,7 +127,6 @@ def test_run_whose_driver_has_died_says_how_to_go_on(raydist: Run, live: RunStor
     )
 
 
-@pytest.mark.exhaustive("s3", covered_by="the same in a folder; tests/storage has each operation on S3")
 def test_watch_shows_progress_until_the_end(raydist: Run, live: RunStorage) -> None:
     def go_on() -> None:
         store = RunRecordStore(live)

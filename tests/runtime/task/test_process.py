@@ -212,12 +212,12 @@ AGENT = textwrap.dedent("""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["returns", "killed", "stopped"])
 @pytest.mark.parametrize(
-    "daemon",
+    ("daemon", "end"),
     [
-        pytest.param("setsid sleep 1000", id="session-of-its-own"),
-        pytest.param("env -i setsid sleep 1000", id="without-its-environment"),
+        ("setsid sleep 1000", "killed"),
+        ("env -i setsid sleep 1000", "returns"),
+        ("env -i setsid sleep 1000", "stopped"),
     ],
 )
 def test_daemon_ends_with_the_process_that_has_started_it(
