@@ -401,8 +401,10 @@ class RunMachine:
 
     def _pass_run_deadline(self) -> list[Action]:
         """Ends the run, once the chief has saved what it has trained."""
-        chief = self.attempt.statuses.get(self.chief)
+        chief, entry_point = self.attempt.statuses.get(self.chief), self.plan.job.entry_point
         if chief is None or chief.state is not TaskState.RUNNING or chief.first_step_at_s is None:
+            return self._fail(self._timeout_error())
+        if entry_point.is_script and chief.checkpoint is None:  # maybe it never saves
             return self._fail(self._timeout_error())
         self._last_saving = Saving(checkpoint_before=chief.checkpoint)
         return [SendCommand(Command.SAVE_LAST, (self.chief,)), Await(Deadline.SAVE)]

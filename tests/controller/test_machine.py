@@ -219,6 +219,14 @@ def test_run_timeout_is_final(events: list[Event]) -> None:
     assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 0"
 
 
+def test_script_that_has_saved_nothing_is_not_waited_for() -> None:
+    script = EntryPoint(file="main.py", function=None)
+    machine = RunMachine(make_plan(timeout=60.0, entry_point=script))
+    for event in (TRAINED, TIMED_OUT, GroupStopped()):
+        machine.handle(event)
+    assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 7"
+
+
 TIMED_OUT = DeadlinePassed(Deadline.RUN)
 TRAINED = updated(make_status("worker/0", step=7, first_step_at_s=1.0), make_status("worker/1"))
 SAVED = updated(make_status("worker/0", step=8, first_step_at_s=1.0, checkpoint="runs/step-8"))
