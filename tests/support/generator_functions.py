@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+keras = tf.keras
 
 
 def digests(model: Any) -> dict[str, str]:
     """Returns a digest of each generator of this process, and of those of a model's layers."""
-    import tensorflow as tf
     from keras.src.backend.common import global_state
     from tensorflow.python.eager import context
     from tensorflow.python.ops import stateful_random_ops
@@ -49,9 +51,7 @@ def around_each_call(ctx: Any) -> dict[str, Any]:
 
     Returns of each way and call the digests of all generators after it, and all variables.
     """
-    import tensorflow as tf
-
-    keras, found = tf.keras, {}
+    found = {}
     tables: dict[str, Any] = {}
 
     class Drawing(keras.layers.Layer):  # type: ignore[misc, name-defined]
@@ -87,7 +87,9 @@ def around_each_call(ctx: Any) -> dict[str, Any]:
             stacked.compile("adam", "mse", metrics=["mae"])
             own.compile("adam", own_loss, metrics=["mae"])
         calls = {
-            **{f"stacked {name}": (stacked, call) for name, call in _calls(ctx, stacked, way).items()},
+            **{
+                f"stacked {name}": (stacked, call) for name, call in _calls(ctx, stacked, way, most=3).items()
+            },
             **{f"own {name}": (own, call) for name, call in _calls(ctx, own, way).items()},
             **{name: (stacked, call) for name, call in _calls_of_context(ctx, stacked).items()},
         }
@@ -105,10 +107,8 @@ def around_each_call(ctx: Any) -> dict[str, Any]:
     return {**found, "tables": tables}
 
 
-def _calls(ctx: Any, model: Any, way: str) -> dict[str, Callable[[], Any]]:
-    """Returns what Keras has, by name: of the model itself, or of the context."""
-    import tensorflow as tf
-
+def _calls(ctx: Any, model: Any, way: str, most: int | None = None) -> dict[str, Callable[[], Any]]:
+    """Returns what Keras has, by name, or the first ones: of the model itself, or of the context."""
     x, y = _rows(24)
     fit, evaluate, predict = model.fit, model.evaluate, model.predict
     labelled: Any = (x, y)
@@ -121,7 +121,7 @@ def _calls(ctx: Any, model: Any, way: str) -> dict[str, Callable[[], Any]]:
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
 
-    return {
+    calls = {
         "fit": lambda: fit(data(), epochs=1, validation_data=data(), verbose=0),
         "evaluate": lambda: evaluate(data(), verbose=0),
         "predict": lambda: predict(x),
@@ -132,6 +132,7 @@ def _calls(ctx: Any, model: Any, way: str) -> dict[str, Callable[[], Any]]:
         "test_on_batch": lambda: model.test_on_batch(x[:8], y[:8]),
         "predict_on_batch": lambda: model.predict_on_batch(x[:8]),
     }
+    return dict([*calls.items()][:most])
 
 
 def _calls_of_context(ctx: Any, model: Any) -> dict[str, Callable[[], Any]]:
@@ -151,8 +152,6 @@ def _optimizer_variables(model: Any) -> list[Any]:
 
 
 def _loop(ctx: Any, model: Any) -> None:
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(_rows(24)).batch(8)
 
     def step(batch: Any) -> dict[str, Any]:
@@ -173,9 +172,7 @@ def shuffles_between_fits(ctx: Any, *, kind: str) -> dict[str, Any]:
     Args:
       kind: What the fits are given: arrays, or a dataset.
     """
-    import tensorflow as tf
-
-    keras, found = tf.keras, {}
+    found = {}
     x, y = _rows(32)
     for way in ("plain", "ctx"):
         keras.utils.set_random_seed(1)
@@ -207,9 +204,6 @@ def counting_layers(ctx: Any) -> dict[str, Any]:
 
     Returns the count, the loss, and the extra metric of each.
     """
-    import tensorflow as tf
-
-    keras = tf.keras
     is_keras_3 = keras.Model.__module__.startswith("keras")
     aggregation = "only_first_replica" if is_keras_3 else tf.VariableAggregation.ONLY_FIRST_REPLICA
 
@@ -268,11 +262,9 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
     Of one step: more may go into a call, which is traced by itself. Returns what is left of generators, and
     the counts.
     """
-    import tensorflow as tf
 
     from raydist.training.checks import loss_rules
 
-    keras = tf.keras
     own = random.Random(3)
     seen: list[float] = []
 
@@ -326,7 +318,6 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
 
 def undone_in_python(ctx: Any) -> dict[str, Any]:
     """Changes objects of many kinds in a block that is undone; returns what they hold after it."""
-    import tensorflow as tf
 
     from raydist.training.user_code import side_effects
 
@@ -380,9 +371,6 @@ def orders(ctx: Any, *, seed: int | None = None) -> dict[str, Any]:
     Args:
       seed: What the program gives to `set_random_seed`; None for a program without a seed.
     """
-    import tensorflow as tf
-
-    keras = tf.keras
     if seed is not None:
         keras.utils.set_random_seed(seed)
     numbers = tf.data.Dataset.range(12)
@@ -438,9 +426,6 @@ def unseeded_epochs(ctx: Any, *, kind: str, epochs: int) -> dict[str, Any]:
     Args:
       kind: `arrays`, or `map`: a dataset whose map function draws noise.
     """
-    import tensorflow as tf
-
-    keras = tf.keras
     x, y = _rows(8)
     with ctx.strategy.scope():
         model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
