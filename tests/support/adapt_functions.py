@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import notes_of
+
+keras = tf.keras
 
 WORDS = np.array(["red", "green", "blue", "red", "green", "red", "blue", "grey"] * 4)[:, None]
 NUMBERS = np.random.default_rng(3).normal(3.0, 2.0, size=(32, 2)).astype("float32")
@@ -17,8 +20,6 @@ WHOLE = (NUMBERS[:, :1] > 3.0).astype("int64")
 
 def every_layer(ctx: Any, *, places: list[str]) -> dict[str, Any]:
     """Returns the weights by layer and place where it was adapted, or what was raised."""
-    import tensorflow as tf
-
     found: dict[str, Any] = {}
     for name, (make, data) in _layers(tf).items():
         for place in places:
@@ -41,7 +42,6 @@ def _layers(tf: Any) -> dict[str, tuple[Callable[[], Any], np.ndarray]]:
 
 
 def _trained(ctx: Any, tf: Any, make: Callable[[], Any], data: np.ndarray, place: str) -> np.ndarray:
-    keras = tf.keras
     keras.utils.set_random_seed(7)
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
     given = dataset if place.endswith("dataset") else data
@@ -75,9 +75,6 @@ def _trained(ctx: Any, tf: Any, make: Callable[[], Any], data: np.ndarray, place
 
 def with_own_functions(ctx: Any) -> dict[str, np.ndarray]:
     """Returns the weights of models with a vocabulary, by what is the user's own: a loss, a step, neither."""
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class OwnStep(keras.Model):
         def train_step(self, data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Train functions for tests of `Dataset.cache(path)`. Import TensorFlow inside only."""
+"""Train functions for tests of `Dataset.cache(path)`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.train_functions import dense_model, examples
+
+keras = tf.keras
 
 
 def cached(ctx: Any, *, folder: str | None) -> dict[str, Any]:
     """Trains on data that are cached in a file, or in none; counts how often the map was called."""
     import keras
-    import tensorflow as tf
 
     calls = []
 
@@ -41,8 +43,6 @@ def killed_while_it_writes(ctx: Any, *, folder: str) -> dict[str, Any]:
     """Begins to write a cache, tells so, and waits to be killed."""
     import time
 
-    import tensorflow as tf
-
     data = iter(tf.data.Dataset.range(1000).cache(f"{folder}/cache"))
     next(data)
     Path(folder, "begun").touch()
@@ -52,8 +52,6 @@ def killed_while_it_writes(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def cached_again(ctx: Any, *, folder: str) -> dict[str, Any]:
     """Returns what comes from a path where another process has begun, and from one where one has ended."""
-    import tensorflow as tf
-
     before = _files(folder)
     again = [int(one) for one in tf.data.Dataset.range(5).cache(f"{folder}/cache")]
     whole = [int(one) for one in tf.data.Dataset.range(9).cache(f"{folder}/whole")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.train_functions import dense_model, examples
 
@@ -15,8 +16,6 @@ def trained(ctx: Any, *, asks: bool) -> dict[str, Any]:
     Args:
       asks: Whether to call enable_op_determinism, as a user does at the top of the train function.
     """
-    import tensorflow as tf
-
     if asks:
         tf.config.experimental.enable_op_determinism()
     result = {}
@@ -48,8 +47,6 @@ def trained(ctx: Any, *, asks: bool) -> dict[str, Any]:
 
 
 def _data() -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(examples(96)).shuffle(96).batch(16)
 
 
@@ -59,8 +56,6 @@ def _flat(model: Any) -> np.ndarray:
 
 def seeds_beside(ctx: Any) -> dict[str, Any]:
     """Returns weights of two models, one with layers and copies that may draw numbers, and two masks."""
-    import tensorflow as tf
-
     layers = tf.keras.layers
 
     def weights_with(*others: Any) -> Any:
@@ -83,7 +78,6 @@ def seeds_beside(ctx: Any) -> dict[str, Any]:
 
 def asked_between(ctx: Any) -> dict[str, Any]:
     """Returns the weights of fits between which the user asks, and what TensorFlow does then."""
-    import tensorflow as tf
 
     from raydist.training.stepping import step_timing
 

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tests.support.inside import notes_of
+from tests.support.inside import forget_notes, notes_of
+
+keras = tf.keras
 
 BATCH = 8
 
 
 def every_case(ctx: Any) -> dict[str, Any]:
     """Returns by model, optimizer and way of training the weights and a metric, or what was raised."""
-    import tensorflow as tf
-
     ways = {"function": _function, "eager": _eager, "loop": _loop, "in function": _in_function}
     ways |= {"train_steps": _train_steps}
     cases = [
@@ -36,9 +37,6 @@ def every_case(ctx: Any) -> dict[str, Any]:
 
 
 def _trained(ctx: Any, name: str, optimizer_name: str, way: Callable[..., None]) -> np.ndarray:
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(11)
     with ctx.strategy.scope():
         model, optimizer = _models(tf)[name](), _optimizers(tf)[optimizer_name]()
@@ -69,7 +67,7 @@ def _trained(ctx: Any, name: str, optimizer_name: str, way: Callable[..., None])
 
 
 def _models(tf: Any) -> dict[str, Callable[[], Any]]:
-    keras, layers = tf.keras, tf.keras.layers
+    layers = tf.keras.layers
 
     class Own(keras.Model):  # type: ignore[misc, name-defined]
         """Makes its layers, and weights beside them, when it is built."""
@@ -168,10 +166,9 @@ def _train_steps(ctx: Any, tf: Any, step: Callable[[Any], Any]) -> None:
 
 def losses_of_one_output(ctx: Any) -> dict[str, Any]:
     """Trains a model whose step has a loss for one of the outputs that `call` returns; with tf_keras."""
-    import tensorflow as tf
-
     from tests.programs.losses_of_outputs import Computed, given
 
+    forget_notes(ctx)
     rng = np.random.default_rng(3)
     rows = {"x": rng.normal(size=(20, 4)).astype("float32"), "labels": rng.integers(0, 3, 20)}
     data = tf.data.Dataset.from_tensor_slices(rows).batch(8)
@@ -189,9 +186,7 @@ def losses_of_one_output(ctx: Any) -> dict[str, Any]:
 
 def unbuilt_inside(ctx: Any) -> dict[str, Any]:
     """Returns the weights of a model that holds unbuilt Sequentials, after a `fit` of the user's own."""
-    import tensorflow as tf
-
-    keras, layers = tf.keras, tf.keras.layers
+    layers = tf.keras.layers
 
     class Autoencoder(keras.Model):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

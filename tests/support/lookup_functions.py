@@ -1,4 +1,4 @@
-"""Train functions that look up rows of tables in the ways that models do. Import TensorFlow inside only."""
+"""Train functions that look up rows of tables in the ways that models do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import forget_notes, notes_of
+
+keras = tf.keras
 
 NUM_ROWS, WIDTH = 12, 3
 
@@ -21,9 +24,6 @@ def tables_looked_up(
     clipnorm: float | None = None,
 ) -> dict[str, Any]:
     """Trains a model of tables, one looked up in each way, by Adam; returns the tables and the notes."""
-    import tensorflow as tf
-
-    keras = tf.keras
     rng = np.random.default_rng(1)
     words = rng.integers(0, NUM_ROWS, size=(12, 3)).astype("int64")
     features = np.where(rng.random((12, NUM_ROWS)) < 0.25, 1.0 + rng.random((12, NUM_ROWS)), 0.0)
@@ -54,8 +54,6 @@ def tables_looked_up(
 
 
 def _lookup_layer(keras: Any, kind: str) -> Any:
-    import tensorflow as tf
-
     class Lookup(keras.layers.Layer):  # type: ignore[misc, name-defined]
         def build(self, shape: Any) -> None:
             self.table = self.add_weight(shape=(NUM_ROWS, WIDTH), initializer="zeros", name="table")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from tests.support.train_functions import examples
+
+keras = tf.keras
 
 
 def messages(ctx: Any, *, mistakes: list[str]) -> dict[str, Any]:
@@ -23,9 +27,6 @@ def messages(ctx: Any, *, mistakes: list[str]) -> dict[str, Any]:
 
 def loss_with_the_default_reduction(ctx: Any) -> None:
     """A loss of tf_keras, made as for one device, called in a loop of the user's own."""
-    import tensorflow as tf
-
-    keras = tf.keras
     with ctx.strategy.scope():
         model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(3)])
         optimizer = keras.optimizers.SGD(0.1)
@@ -47,8 +48,6 @@ def summary_without_tensorboard(ctx: Any) -> None:
     import sys
     from unittest import mock
 
-    import tensorflow as tf
-
     gone = dict.fromkeys(("tensorboard", "tensorboard.summary", "tensorboard.summary.v2"))
     with mock.patch.dict(sys.modules, gone):
         tf.summary.scalar("loss", 0.5, step=1)
@@ -56,7 +55,6 @@ def summary_without_tensorboard(ctx: Any) -> None:
 
 def loop_over_other_sizes(ctx: Any) -> None:
     """A bare loop in which each worker has batches of another size, and sums a loss for each example."""
-    import tensorflow as tf
 
     @tf.function
     def run(ids: Any) -> Any:
@@ -70,8 +68,6 @@ def loop_over_other_sizes(ctx: Any) -> None:
 
 def label_out_of_range(ctx: Any) -> None:
     """Fits a model of three classes to a label 7."""
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = tf.keras.Sequential([tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)])
         model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -82,7 +78,6 @@ def label_out_of_range(ctx: Any) -> None:
 
 def assertion_in_a_step(ctx: Any) -> None:
     """Fits a model whose own step asserts what is not so."""
-    import tensorflow as tf
 
     class Asserting(tf.keras.Model):  # type: ignore[misc]
         def train_step(self, data: Any) -> Any:
@@ -99,7 +94,6 @@ def assertion_in_a_step(ctx: Any) -> None:
 
 def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
     """Fits and predicts by models that make the functions of their steps, by Keras's and without them."""
-    import tensorflow as tf
 
     from raydist.errors import UnsupportedError
 
@@ -139,9 +133,6 @@ def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
 def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
     """Trains, and asks for predictions of, layers that want the 16 rows of a whole batch."""
     import numpy as np
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class OfSixteen(keras.layers.Layer):
         def call(self, x: Any) -> Any:
@@ -206,9 +197,6 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
 def constant_inputs(ctx: Any) -> dict[str, Any]:
     """Asks models whose Input has the 16 rows of a whole batch, and that count on them, for predictions."""
     import numpy as np
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class Using(keras.layers.Layer):
         def __init__(self, use: Any, *, name: str) -> None:
@@ -253,7 +241,6 @@ def constant_inputs(ctx: Any) -> dict[str, Any]:
 
 def reshape_of_a_part(ctx: Any) -> dict[str, Any]:
     """Reshapes 8 rows of a batch of unknown size to 16 outside of replicas, where nothing keeps it."""
-    import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec([None, 6])])
     def mean(rows: tf.Tensor) -> tf.Tensor:
@@ -268,7 +255,6 @@ def reshape_of_a_part(ctx: Any) -> dict[str, Any]:
 def slips(ctx: Any) -> dict[str, str]:
     """Trains on data without batches, and mistypes a name of the context; returns the errors."""
     import numpy as np
-    import tensorflow as tf
 
     from raydist.errors import UnsupportedError
 

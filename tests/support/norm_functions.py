@@ -1,4 +1,4 @@
-"""Train functions with batch normalisation, for tests. Import TensorFlow inside only."""
+"""Train functions with batch normalisation, for tests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import forget_notes, notes_of
+
+keras = tf.keras
 
 
 def normalised(ctx: Any, *, norms: Sequence[str], ways: Sequence[str]) -> dict[str, Any]:
     """Trains a small convolutional model in each way; returns weights by norm and way, and the notes."""
-    import tensorflow as tf
-
-    keras = tf.keras
     rng = np.random.default_rng(0)
     x = rng.normal(size=(26, 4, 4, 2)).astype("float32")  # in batches that no two replicas share evenly
     y = x.mean(axis=(1, 2, 3), keepdims=False)[:, None] * 10
@@ -44,9 +44,6 @@ def normalised(ctx: Any, *, norms: Sequence[str], ways: Sequence[str]) -> dict[s
 
 def reducing_layer(ctx: Any) -> dict[str, Any]:
     """Trains by a step of the user's with a layer that takes the mean of all replicas; returns notes too."""
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class Centred(keras.layers.Layer):  # type: ignore[misc, name-defined]
         def call(self, inputs: Any) -> Any:
@@ -81,8 +78,6 @@ def reducing_layer(ctx: Any) -> dict[str, Any]:
 
 
 def _model(keras: Any, way: str, *, synchronized: bool) -> Any:
-    import tensorflow as tf
-
     class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
         def train_step(self, data: Any) -> Any:
             x, y = data
@@ -103,8 +98,6 @@ def _model(keras: Any, way: str, *, synchronized: bool) -> Any:
 
 
 def _step(model: Any, optimizer: Any) -> Any:
-    import tensorflow as tf
-
     def step(batch: Any) -> dict[str, Any]:
         x, y = batch
         with tf.GradientTape() as tape:

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+keras = tf.keras
 
 # Those that wrap others, and are made of them.
 _WRAPPERS = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
@@ -15,8 +18,6 @@ _WRAPPERS = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
 
 def train_with_each(ctx: Any) -> dict[str, Any]:
     """Returns by optimizer the weights and the loss scale after `fit`, or what it raises."""
-    import tensorflow as tf
-
     results: dict[str, Any] = {}
     for name, make in _optimizers_of(tf.keras).items():
         try:
@@ -27,9 +28,6 @@ def train_with_each(ctx: Any) -> dict[str, Any]:
 
 
 def _trained(ctx: Any, make: Callable[[], Any], *, has_infinity: bool) -> np.ndarray:
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(11)
     rng = np.random.default_rng(3)
     x = rng.integers(0, 20, size=(45, 3))
@@ -93,9 +91,6 @@ def assigning_when_built(ctx: Any) -> dict[str, Any]:
     """Returns the weights that ScheduleFreeAdamW leaves, whose `build` assigns, by who has built it when."""
     import contextlib
 
-    import tensorflow as tf
-
-    keras = tf.keras
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(24, 3)).astype("float32"), rng.normal(size=(24, 1)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
@@ -144,9 +139,6 @@ def first_step_outside(ctx: Any) -> dict[str, Any]:
     """Returns what steps outside of every scope leave, by who has built the model and how the steps ran."""
     import contextlib
 
-    import tensorflow as tf
-
-    keras = tf.keras
     x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 
     def trained(*, is_built: bool, is_compiled: bool, is_of_scope: bool = True) -> np.ndarray:
@@ -179,9 +171,6 @@ def made_outside(ctx: Any) -> dict[str, Any]:
     """Returns what optimizers train that were made in the scope, and outside of it; and what is refused."""
     import contextlib
 
-    import tensorflow as tf
-
-    keras = tf.keras
     x, y = np.random.default_rng(0).normal(size=(24, 3)).astype("float32"), np.ones([24, 1], "float32")
 
     class Mine(keras.optimizers.SGD):  # type: ignore[misc,name-defined]

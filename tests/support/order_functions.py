@@ -1,18 +1,20 @@
-"""Pipelines of `tf.data` that the workers read in one order, or not. Import TensorFlow inside only."""
+"""Pipelines of `tf.data` that the workers read in one order, or not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from tests.support.inside import forget_notes, notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
+
+keras = tf.keras
 
 
 def _pipelines(index: int) -> dict[str, Callable[[], Any]]:
     """Returns what makes each pipeline in a worker, by what it shows."""
-    import tensorflow as tf
-
     source = tf.data.Dataset.from_tensor_slices(examples(24))
     files = tf.constant(["a", "b", "c"])
 
@@ -59,7 +61,6 @@ def _pipelines(index: int) -> dict[str, Callable[[], Any]]:
 
 def noted(ctx: Any) -> dict[str, Any]:
     """Returns what is noted of the order of each pipeline, and its fingerprint."""
-    import tensorflow as tf
 
     from raydist.training.input import cut, worker_order
 
@@ -77,7 +78,6 @@ def noted(ctx: Any) -> dict[str, Any]:
 
 def compared_generators(ctx: Any) -> dict[str, Any]:
     """Returns how often each generator has begun, and what its passes have made, once it was compared."""
-    import tensorflow as tf
 
     from raydist.training.input import cut
 
@@ -109,9 +109,6 @@ def compared_generators(ctx: Any) -> dict[str, Any]:
 
 def noted_of_python(ctx: Any) -> dict[str, Any]:
     """Returns what is noted of generators and PyDatasets that each worker seeds by itself, or all alike."""
-    import tensorflow as tf
-
-    keras = tf.keras
     with ctx.strategy.scope():
         model = dense_model(keras, "sgd")
 

@@ -1,4 +1,4 @@
-"""Train functions with optimizers of the user's own, for tests. Import TensorFlow inside only."""
+"""Train functions with optimizers of the user's own, for tests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import forget_notes, notes_of
+
+keras = tf.keras
 
 
 def trained_by(ctx: Any, *, kinds: Sequence[str]) -> dict[str, Any]:
     """Trains by Keras's losses and each optimizer; returns weights by optimizer, and what was noted of it."""
-    import tensorflow as tf
-
-    keras = tf.keras
     x = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
     y = x.sum(axis=1, keepdims=True)
     results: dict[str, Any] = {}
@@ -34,8 +34,6 @@ def trained_by(ctx: Any, *, kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def _optimizer(keras: Any, kind: str) -> Any:
-    import tensorflow as tf
-
     legacy = getattr(keras.optimizers, "legacy", keras.optimizers).SGD
 
     class Mean(legacy):  # type: ignore[misc, valid-type]

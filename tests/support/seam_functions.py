@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-import importlib
+import importlib.util
 import inspect
 import json
 import pickle
@@ -54,7 +54,7 @@ def seam(ctx: Any, *, library: str) -> dict[str, Any]:
         "a fit that is set on Model": lambda: _set_on_model(keras, ctx.strategy, expected),
         "an argument that fit does not take": lambda: _mistake(keras, ctx.strategy),
     }
-    if hasattr(keras, "wrappers"):
+    if hasattr(keras, "wrappers") and importlib.util.find_spec("sklearn") is not None:
         tries["scikit-learn's wrapper"] = lambda: _wrapped(keras, ctx.strategy)
     for name, attempt in tries.items():
         try:

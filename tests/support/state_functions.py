@@ -1,20 +1,21 @@
-"""Train functions whose models have state of the user's own. Import TensorFlow inside only."""
+"""Train functions whose models have state of the user's own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from tests.support.inside import forget_notes, notes_of
 from tests.support.train_functions import dense_model, examples
 
+keras = tf.keras
+
 
 def state_that_cannot_be_saved(ctx: Any) -> dict[str, Any]:
     """Fits a model that has a table, an iterator and an optimizer that is not built; returns the notes."""
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(examples(32)).batch(16)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
@@ -44,9 +45,7 @@ def assigned(ctx: Any, *, forms: list[str]) -> dict[str, Any]:
 
 
 def _value_of(ctx: Any, made: str, used: str, options: str, value: str) -> float:
-    import tensorflow as tf
-
-    keras, held = tf.keras, dict[str, Any]()
+    held = dict[str, Any]()
 
     def make(place: str) -> None:
         if place == made and not held and value == "draw":

@@ -1,4 +1,4 @@
-"""Train functions whose worker/1 is slower than the others. Import TensorFlow inside only."""
+"""Train functions whose worker/1 is slower than the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import progress_of, run_of
 from tests.support.train_functions import dense_model, examples
@@ -21,8 +22,6 @@ SLOW_TASK = "worker/1"
 
 def step_of(model: Any) -> Callable[[Any], dict[str, Any]]:
     """Returns a replica's step of a global batch of 8."""
-    import tensorflow as tf
-
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
 
     def step_fn(batch: Any) -> dict[str, Any]:
@@ -47,8 +46,6 @@ def slowed(
         CPU that it may use, or nothing.
       loop: Whether to train by `train_steps` instead of `fit`.
     """
-    import tensorflow as tf
-
     is_slow = str(ctx.task) == SLOW_TASK
     pause_s = pause_s if is_slow else 0.0
 
@@ -134,8 +131,6 @@ def trained_with_and_without_the_clock(ctx: Any, *, program: str) -> dict[str, A
     """
     import importlib
 
-    import tensorflow as tf
-
     from raydist.training.cluster import collective_clock
 
     train = importlib.import_module(f"tests.programs.{program}").train
@@ -165,8 +160,6 @@ def slowed_worker(ctx: Any, *, pause_s: float, loop: bool, num_steps: int = 1200
     Args:
       loop: Whether to train by `train_steps` instead of `fit`.
     """
-    import tensorflow as tf
-
     told: list[Any] = []
     progress = progress_of(ctx)
     tell = progress.workers_paced

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+keras = tf.keras
 
 READS: dict[str, Callable[[Any], Any]] = {
     **{kind.__name__: kind for kind in (int, float, complex, repr, abs, round, len, list, np.float32)},
@@ -50,9 +53,7 @@ for _operator in (operator.pow, operator.matmul, operator.eq, operator.ne, opera
 
 def read_all(ctx: Any) -> dict[str, Any]:
     """Returns, by variable, read and place, what comes of it as text."""
-    import tensorflow as tf
-
-    keras, strategy = tf.keras, ctx.strategy
+    strategy = ctx.strategy
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, kernel_initializer="ones")])
         optimizer = keras.optimizers.Adam(0.5)
@@ -85,8 +86,6 @@ def read_all(ctx: Any) -> dict[str, Any]:
 
 def prints_alone(ctx: Any) -> dict[str, Any]:
     """The chief alone prints a metric's variable, which belongs to all workers."""
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         mean = tf.keras.metrics.Mean()
     return {"printed": repr(mean.variables[0]).partition(" path=")[0] if ctx.is_chief else ""}

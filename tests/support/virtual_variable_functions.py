@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+keras = tf.keras
 
 
 def _copies(variable: Any) -> list[list[float]]:
@@ -15,7 +18,6 @@ def _copies(variable: Any) -> list[list[float]]:
 def optimizers(ctx: Any) -> dict[str, Any]:
     """Trains weights by optimizers that make their variables in several ways; returns those by name."""
     import keras
-    import tensorflow as tf
     import tf_keras
 
     class Own(keras.optimizers.Optimizer):
@@ -64,7 +66,6 @@ def assigned(ctx: Any) -> dict[str, Any]:
 
     And what a checkpoint has of the queue for all replicas together.
     """
-    import tensorflow as tf
 
     from raydist.storage.checkpoint_marker import ARRAYS_NAME
     from raydist.training.checkpointing import npz, variables
@@ -128,8 +129,6 @@ def late_seeds(ctx: Any) -> dict[str, Any]:
 
 def distributed(ctx: Any) -> dict[str, Any]:
     """Returns the rows that each replica of this task gets of a batch of 10."""
-    import tensorflow as tf
-
     data = tf.data.Dataset.range(10).batch(10)
     [batch] = list(ctx.strategy.experimental_distribute_dataset(data))
     rows = ctx.strategy.experimental_local_results(batch)
@@ -139,7 +138,6 @@ def distributed(ctx: Any) -> dict[str, Any]:
 
 def noted(ctx: Any) -> dict[str, Any]:
     """Returns what is noted of steps whose results depend on the number of workers, by what they do."""
-    import tensorflow as tf
 
     from raydist.training.checks import layer_notes
 
