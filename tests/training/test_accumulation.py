@@ -20,7 +20,6 @@ CLUSTERS = {
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
 }
 FUNCTIONS = "tests.support.accumulation_functions"
-SLOW = pytest.mark.slow  # the same again in another way
 
 
 # A sparse gradient and a mean over valid entries; a loss scale; losses of the user's; a global order; parts
@@ -48,13 +47,13 @@ def run(where: str, keras: str, cases: tuple[str, ...]) -> dict[str, list[TaskPr
     [
         ("one device", "3", QUICK),
         ("2 workers", "3", QUICK),
-        pytest.param("one device", "legacy", QUICK, marks=SLOW),
-        pytest.param("2 devices", "legacy", QUICK, marks=SLOW),
-        pytest.param("2 workers", "legacy", QUICK, marks=SLOW),
-        pytest.param("2 devices", "3", QUICK, marks=SLOW),
-        pytest.param("one device", "3", OTHERS, marks=SLOW),
-        pytest.param("2 workers", "3", OTHERS, marks=SLOW),
-        pytest.param("2 devices", "legacy", OTHERS, marks=SLOW),
+        ("one device", "legacy", QUICK),
+        ("2 devices", "legacy", QUICK),
+        ("2 workers", "legacy", QUICK),
+        ("2 devices", "3", QUICK),
+        ("one device", "3", OTHERS),
+        ("2 workers", "3", OTHERS),
+        ("2 devices", "legacy", OTHERS),
     ],
     ids=lambda value: {QUICK: "quick", OTHERS: "others"}.get(value) if isinstance(value, tuple) else value,
 )
@@ -88,9 +87,7 @@ def test_gradients_are_reduced_once_for_all_batches_of_an_update() -> None:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize(
-    ("where", "keras"), [("2 workers", "3"), pytest.param("2 devices", "legacy", marks=SLOW)]
-)
+@pytest.mark.parametrize(("where", "keras"), [("2 workers", "3"), ("2 devices", "legacy")])
 def test_resumed_run_takes_up_each_batch_once(tmp_path: Path, where: str, keras: str) -> None:
     cluster, target = Cluster(**CLUSTERS[where], keras=keras), f"{FUNCTIONS}:resumed"
     options = {"storage": tmp_path, "job_options": {"checkpoint_every": "2"}}
@@ -106,7 +103,7 @@ def test_resumed_run_takes_up_each_batch_once(tmp_path: Path, where: str, keras:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_train_step_whose_batches_cannot_make_one_update_is_refused(keras: str) -> None:
     [task] = run_function(f"{FUNCTIONS}:refused", Cluster(keras=keras))
     expected = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -14,7 +15,7 @@ import pytest
 from raydist.controller.unequal_calls import unequal_calls
 from raydist.outcome.status import CallState, Collective
 from tests.support.fakes import attempt_of, make_status, task
-from tests.support.processes import Cluster, run_function, started
+from tests.support.processes import Cluster, TaskProcess, run_in_turn, started
 
 pytestmark = pytest.mark.slow
 
@@ -25,20 +26,16 @@ PLACES = (
     *("on_test_begin", "on_test_end", "on_epoch_end", "on_train_end", "after"),
 )
 CALLS = (
-    *("model.fit", "model.evaluate", "model.predict", "model.train_on_batch", "model.test_on_batch"),
-    *("model.predict_on_batch", "ctx.fit", "ctx.evaluate", "ctx.predict", "ctx.train_steps", "ctx.save"),
-    "ctx.restore",
+    *("model.fit", "model.evaluate", "model.predict", "model.train_on_batch", "ctx.fit", "ctx.evaluate"),
+    *("ctx.predict", "ctx.train_steps", "ctx.save", "ctx.restore"),
+    *("model.test_on_batch", "model.predict_on_batch"),
 )
-# Each call in two places, each place in two calls at least, and other pairs with the other Keras.
+# Each call in a place, each place in a call at least, and other pairs with the other Keras.
 CELLS = [
-    (keras, call, PLACES[(index + shift + (keras == "3")) % len(PLACES)])
-    for keras in ("3", "legacy")
+    (keras, call, PLACES[(index + shift) % len(PLACES)])
+    for keras, shift in (("3", 1), ("legacy", 4))
     for index, call in enumerate(CALLS)
-    for shift in (0, 4)
-    # All workers call ctx.fit after it, which is the same call.
-    if (call, PLACES[(index + shift + (keras == "3")) % len(PLACES)]) != ("ctx.fit", "before")
 ]
-QUICK = [("3", "model.evaluate", "on_epoch_end"), ("legacy", "model.predict", "after")]
 
 
 def sentence_of(keras: str, call: str, place: str, folder: Path) -> str:
@@ -63,17 +60,18 @@ def standing(name: str, folder: Path) -> Collective | None:
     return Collective(**{**fields, "state": CallState[fields["state"]]})
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize(
-    ("keras", "call", "place"), [*QUICK, *(pytest.param(*cell, marks=pytest.mark.slow) for cell in CELLS)]
+@pytest.mark.exhaustive(
+    *("legacy", "model.test_on_batch", "model.predict_on_batch"),
+    covered_by="Keras 3; model.train_on_batch; its place in another call",
 )
+@pytest.mark.parametrize(("keras", "call", "place"), CELLS)
 def test_call_of_one_worker_is_told_with_both_lines(
     keras: str, call: str, place: str, tmp_path: Path
 ) -> None:
     check(sentence_of(keras, call, place, tmp_path), call, place)
 
 
-@pytest.mark.parametrize("name", ["reduce", "gather", "own step", "variable"])
+@pytest.mark.parametrize("name", ["reduce", "own step", "variable"])
 def test_collective_of_one_worker_alone_is_told(name: str, tmp_path: Path) -> None:
     sentence = sentence_of("3", name, "after", tmp_path)
     assert re.fullmatch(
@@ -94,55 +92,47 @@ def check(sentence: str, call: str, place: str) -> None:
     )
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize(
-    ("keras", "options"),
-    [
-        pytest.param("3", {}, id="3"),
-        pytest.param("legacy", {}, id="legacy"),
-        pytest.param("3", {"virtual_replicas": "3"}, id="virtual", marks=pytest.mark.slow),
-        pytest.param("legacy", {"virtual_replicas": "3"}, id="legacy-virtual", marks=pytest.mark.slow),
-    ],
+@functools.cache
+def run(keras: str, *, is_virtual: bool) -> dict[str, list[TaskProcess]]:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=3 if is_virtual else 2, keras=keras)
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        name: (f"{FUNCTIONS}:{name}", {}) for name in ("read_alone", "counted", "changed_after")
+    }
+    return run_in_turn(calls, cluster, job_options={"virtual_replicas": "4"} if is_virtual else {})
+
+
+BOTH_WAYS = pytest.mark.parametrize(
+    ("keras", "is_virtual"),
+    [(keras, is_virtual) for keras in ("3", "legacy") for is_virtual in (False, True)],
 )
-def test_one_worker_reads_alone_what_all_have_trained(keras: str, options: dict[str, str]) -> None:
-    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
-    chief, other = run_function(f"{FUNCTIONS}:read_alone", cluster, job_options=options)
+
+
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@BOTH_WAYS
+def test_one_worker_reads_alone_what_all_have_trained(keras: str, is_virtual: bool) -> None:
+    chief, *others = run(keras, is_virtual=is_virtual)["read_alone"]
     assert chief.values["begun"] == []
     shown = set(chief.values["alone"])
     assert {"weights", "metrics", "saved", "checkpoint"} <= shown
-    for name, values in other.values["after"].items():
-        for of_epoch in chief.values["alone"][name]:
-            assert np.shape(of_epoch) == np.shape(values)
-        np.testing.assert_allclose(chief.values["alone"][name][-1], values, rtol=1e-6, err_msg=name)
+    for other in others:
+        for name, values in other.values["after"].items():
+            for of_epoch in chief.values["alone"][name]:
+                assert np.shape(of_epoch) == np.shape(values)
+            np.testing.assert_allclose(chief.values["alone"][name][-1], values, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_metric_that_changes_outside_of_calls_is_read_anew(keras: str) -> None:
-    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
-    for task_process in run_function(f"{FUNCTIONS}:changed_after", cluster):
+    for task_process in run(keras, is_virtual=False)["changed_after"]:
         shown = {"own function": 4.0, "of one worker": 5.0, "reset": 0.0, "restored": 6.0}
         assert task_process.values == {"evaluated": 0.0, **shown}
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize(
-    ("keras", "workers", "devices", "options"),
-    [
-        pytest.param("3", 2, None, {}, id="3"),
-        pytest.param("legacy", 2, None, {}, id="legacy"),
-        pytest.param("3", 2, 2, {}, id="2-devices", marks=pytest.mark.slow),
-        pytest.param("3", 3, None, {"virtual_replicas": "4"}, id="virtual", marks=pytest.mark.slow),
-        pytest.param(
-            "legacy", 3, None, {"virtual_replicas": "4"}, id="legacy-virtual", marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_workers_count_what_they_do_together_alike(
-    keras: str, workers: int, devices: int | None, options: dict[str, str]
-) -> None:
-    cluster = Cluster(strategy="multi_worker_mirrored", workers=workers, devices=devices, keras=keras)
-    first, *others = run_function(f"{FUNCTIONS}:counted", cluster, job_options=options)
+@BOTH_WAYS
+def test_workers_count_what_they_do_together_alike(keras: str, is_virtual: bool) -> None:
+    first, *others = run(keras, is_virtual=is_virtual)["counted"]
     assert all(one.values == first.values for one in others)
     counts = list(first.values.values())
     together = counts[:-1]  # the last is of a function without collectives

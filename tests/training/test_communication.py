@@ -18,7 +18,6 @@ TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
 TWO_DEVICES = {"strategy": "mirrored", "devices": 2}
 PLACES = {"2 workers": TWO_WORKERS, "2 devices": TWO_DEVICES, "one device": {}}
 RING = {"collective": "ring", "collective_timeout": "77s"}
-SLOW = pytest.mark.slow  # the same again in another way
 
 # Significant bits of each type, the leading one included.
 BITS = {"fp16": 11, "bf16": 8}
@@ -75,8 +74,8 @@ def compressed(kind: str, keras: str, where: str) -> Mapping[str, list[TaskProce
     [
         ("3", "2 workers"),
         ("legacy", "2 devices"),
-        pytest.param("legacy", "2 workers", marks=SLOW),
-        pytest.param("3", "2 devices", marks=SLOW),
+        ("legacy", "2 workers"),
+        ("3", "2 devices"),
     ],
 )
 def test_compressed_gradients_are_off_by_the_bound_that_is_stated_at_most(

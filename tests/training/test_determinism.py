@@ -26,7 +26,7 @@ CLUSTERS = {
         ("2 workers", "legacy"),
         # The same again in another way.
         *(
-            pytest.param(name, keras, marks=pytest.mark.slow)
+            (name, keras)
             for name, keras in [("one device", "legacy"), ("mirrored", "3"), ("mirrored", "legacy")]
         ),
     ],

@@ -35,7 +35,7 @@ def run(keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn(calls, cluster, job_options={"checkpoint_every": "3", "export": False})
 
 
-KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
+KERASES = ["3", "legacy"]
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
@@ -78,6 +78,7 @@ def weights_by_hand(cluster: Cluster) -> list[TaskProcess]:
     return run_function(f"{FUNCTIONS}:weights_by_hand", cluster)
 
 
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("cluster", [TWO_WORKERS, TWO_DEVICES], ids=["2 workers", "2 devices"])

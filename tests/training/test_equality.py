@@ -27,7 +27,6 @@ CLUSTERS = {
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
     "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
 }
-SLOW = pytest.mark.slow  # the same again in another way
 
 
 @functools.cache
@@ -60,11 +59,11 @@ def on_two_devices(keras: str, call: str) -> TaskProcess:
     ("name", "keras"),
     [
         ("2 workers", "3"),
-        pytest.param("2 workers", "legacy", marks=SLOW),
-        pytest.param("mirrored on 2 devices", "3", marks=SLOW),
-        pytest.param("mirrored on 2 devices", "legacy", marks=SLOW),
-        pytest.param("3 workers", "3", marks=SLOW),
-        pytest.param("3 workers", "legacy", marks=SLOW),
+        ("2 workers", "legacy"),
+        ("mirrored on 2 devices", "3"),
+        ("mirrored on 2 devices", "legacy"),
+        ("3 workers", "3"),
+        ("3 workers", "legacy"),
     ],
 )
 def test_weights_equal_those_of_one_device(name: str, keras: str) -> None:

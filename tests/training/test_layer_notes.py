@@ -15,9 +15,13 @@ FUNCTION = "tests.support.loss_functions:layer_that_draws"
 KINDS = ("layer", "lambda", "subclassed", "none")
 
 
+CONSTANT = "tests.support.mistake_functions:constant"
+
+
 @functools.cache
 def run(keras: str) -> dict[str, list[TaskProcess]]:
-    calls = {kind: (FUNCTION, {"kind": kind}) for kind in KINDS}
+    calls: dict[str, tuple[str, dict[str, object]]] = {kind: (FUNCTION, {"kind": kind}) for kind in KINDS}
+    calls |= {name: (f"{CONSTANT}_{name}", {}) for name in ("batch_sizes", "inputs")}
     return run_in_turn(calls, Cluster(strategy="mirrored", devices=2, keras=keras))
 
 
@@ -32,11 +36,9 @@ def test_layers_that_draw_by_tensorflow_are_noted(kind: str, keras: str) -> None
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 class TestAConstantBatchSize:
-    CONSTANT = "tests.support.mistake_functions:constant_batch_sizes"
-
     @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_two_replicas_are_told_the_layer_and_how_many_rows_each_has(self, keras: str) -> None:
-        [task] = run_function(self.CONSTANT, Cluster(strategy="mirrored", devices=2, keras=keras))
+        [task] = run(keras)["batch_sizes"]
         del task.values["errors"]["ctx.fit"]  # as fit
         for name, error in task.values["errors"].items():
             # Where rows have no known size either, TensorFlow counts values.
@@ -49,8 +51,7 @@ class TestAConstantBatchSize:
 
     @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_a_layer_that_counts_on_the_rows_of_an_input_is_named(self, keras: str) -> None:
-        function = self.CONSTANT.replace("batch_sizes", "inputs")
-        [task] = run_function(function, Cluster(strategy="mirrored", devices=2, keras=keras))
+        [task] = run(keras)["inputs"]
         told = task.values["told"]
         assert told.pop("none") == "32"
         assert "incompatible" in told["multiplies"] or "Dimensions must be equal" in told["multiplies"]
@@ -74,5 +75,5 @@ class TestAConstantBatchSize:
 
     @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_one_device_trains_it(self, keras: str) -> None:
-        [task] = run_function(self.CONSTANT, Cluster(keras=keras))
+        [task] = run_function(f"{CONSTANT}_batch_sizes", Cluster(keras=keras))
         assert set(task.values["errors"].values()) == {""}

@@ -21,7 +21,9 @@ WAYS = ("ctx.fit", "model.fit", "train_steps", "report")
 def run(*, stops: bool) -> dict[str, list[TaskProcess]]:
     calls = {how: (TARGET, {"how": how}) for how in WAYS}
     options = {"export": False, "stop_on_nan": stops}
-    return run_in_turn(calls, Cluster(strategy="multi_worker_mirrored", workers=2), job_options=options)
+    workers = Cluster(strategy="multi_worker_mirrored", workers=2)  # which have to stop together
+    cluster = workers if stops else Cluster(strategy="mirrored", devices=2)
+    return run_in_turn(calls, cluster, job_options=options)
 
 
 @pytest.mark.slow

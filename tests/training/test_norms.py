@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from tests.support.processes import Cluster, TaskProcess, run_function
+from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 pytestmark = pytest.mark.slow
 
@@ -18,15 +18,22 @@ TWO_DEVICES = Cluster(strategy="mirrored", devices=2)
 
 
 @functools.cache
+def run_all(cluster: Cluster) -> dict[str, list[TaskProcess]]:
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        "normalised": (f"{FUNCTIONS}:normalised", {"norms": NORMS, "ways": ("compiled", *OWN)}),
+        "reducing": (f"{FUNCTIONS}:reducing_layer", {}),
+    }
+    return run_in_turn(calls, cluster)
+
+
 def run(cluster: Cluster) -> list[TaskProcess]:
-    return run_function(f"{FUNCTIONS}:normalised", cluster, norms=NORMS, ways=("compiled", *OWN))
+    return run_all(cluster)["normalised"]
 
 
 CLUSTERS = [
     TWO_DEVICES,
-    pytest.param(Cluster(strategy="mirrored", devices=2, keras="legacy"), marks=pytest.mark.slow),
-    pytest.param(Cluster(strategy="mirrored", devices=3), marks=pytest.mark.slow),
-    pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2), marks=pytest.mark.slow),
+    Cluster(strategy="mirrored", devices=2, keras="legacy"),
+    Cluster(strategy="multi_worker_mirrored", workers=2),
 ]
 
 
@@ -64,11 +71,9 @@ def test_notes_tell_that_losses_are_averaged_and_what_is_normalised(
     assert len(notes) == 1 + (norm == "plain")
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
-def test_what_a_layer_reduces_is_not_taken_for_a_reduction_of_gradients(keras: str) -> None:
-    [expected] = run_function(f"{FUNCTIONS}:reducing_layer", Cluster(keras=keras))
-    cluster = Cluster(strategy="mirrored", devices=2, keras=keras)
-    [task] = run_function(f"{FUNCTIONS}:reducing_layer", cluster)
+@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
+@pytest.mark.parametrize("cluster", CLUSTERS[:2], ids=str)
+def test_what_a_layer_reduces_is_not_taken_for_a_reduction_of_gradients(cluster: Cluster) -> None:
+    [expected], [task] = (run_all(one)["reducing"] for one in (Cluster(keras=cluster.keras), cluster))
     np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
     assert [note for note in task.values["notes"] if "adds them up" in note] == []

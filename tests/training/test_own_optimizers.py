@@ -27,7 +27,6 @@ NOTES = {
     "3": {"clips": CLIPS, "centres": None},
 }
 EQUAL = ("a mean of its own", "clips for each example", "an aggregator", "centres")
-TWO_WORKERS = pytest.param("multi_worker_mirrored", marks=pytest.mark.slow)
 
 
 @functools.cache
@@ -39,8 +38,8 @@ def run(strategy: str, keras: str) -> list[TaskProcess]:
     return run_function(function, cluster, kinds=list(NOTES[keras]))
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("strategy", ["mirrored", TWO_WORKERS])
+@pytest.mark.exhaustive("legacy", "multi_worker_mirrored", covered_by="[mirrored-3]")
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
 @pytest.mark.parametrize(
     ("keras", "kind"), [(keras, kind) for keras, kinds in NOTES.items() for kind in kinds if kind in EQUAL]
 )
@@ -50,8 +49,8 @@ def test_weights_are_those_of_one_device(strategy: str, keras: str, kind: str) -
         np.testing.assert_allclose(task.arrays[kind], expected.arrays[kind], atol=1e-5, rtol=0)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("strategy", ["mirrored", TWO_WORKERS])
+@pytest.mark.exhaustive("legacy", "multi_worker_mirrored", covered_by="[mirrored-3]")
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
 @pytest.mark.parametrize(
     ("keras", "kind"), [(keras, kind) for keras, kinds in NOTES.items() for kind in kinds]
 )

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
-from tests.support.selected import selected
 
 pytestmark = pytest.mark.slow
 
@@ -23,25 +22,24 @@ EQUAL = (
 )
 # By program the value that cannot be put together from the replicas'.
 NOTED = {"own step": ("root", "largest"), "returned": ("sum_of_errors",)}
-KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
+KERASES = ["3", "legacy"]
+NAMES = (*EQUAL, *NOTED, "normed", "normed, mean in a layer", "worked out", "metric from outside")
 
 
 @functools.cache
-def run(names: tuple[str, ...], keras: str, *, workers: int) -> list[TaskProcess]:
+def run(keras: str, *, workers: int) -> list[TaskProcess]:
     strategy = "multi_worker_mirrored" if workers > 1 else "one_device"
     cluster = Cluster(strategy=strategy, workers=workers, keras=keras)
-    return run_function("tests.support.shown_functions:shown", cluster, names=names)
+    return run_function("tests.support.shown_functions:shown", cluster, names=NAMES)
 
 
 Shown = tuple[Any, list[tuple[Any, list[str]]]]
 
 
 @pytest.fixture
-def shown(request: pytest.FixtureRequest, name: str, keras: str) -> Shown:
+def shown(name: str, keras: str) -> Shown:
     """What one device shows, and what each of two workers shows and notes."""
-    names = selected(request, "name", keras=keras)
-    [one] = run(names, keras, workers=1)
-    tasks = run(names, keras, workers=2)
+    [one], tasks = run(keras, workers=1), run(keras, workers=2)
     return one.values["values"][name], [
         (task.values["values"][name], task.values["notes"][name]) for task in tasks
     ]
@@ -75,7 +73,7 @@ def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, shown
 
 
 def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
-    for task in run(("normed", "normed, mean in a layer"), "3", workers=2):
+    for task in run("3", workers=2):
         values, notes = task.values["values"], task.values["notes"]
         found = dict(values["normed, mean in a layer"])
         assert {"activity", "val_activity"} <= found.keys()

@@ -43,10 +43,10 @@ def run(cluster: Cluster, optimizers: tuple[str, ...]) -> list[TaskProcess]:
     [
         Cluster(),
         TWO_DEVICES,
-        pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2), marks=pytest.mark.slow),
-        pytest.param(Cluster(strategy="multi_worker_mirrored", workers=3), marks=pytest.mark.slow),
-        pytest.param(Cluster(keras="legacy"), marks=pytest.mark.slow),
-        pytest.param(Cluster(strategy="mirrored", devices=2, keras="legacy"), marks=pytest.mark.slow),
+        Cluster(strategy="multi_worker_mirrored", workers=2),
+        Cluster(strategy="multi_worker_mirrored", workers=3),
+        Cluster(keras="legacy"),
+        Cluster(strategy="mirrored", devices=2, keras="legacy"),
     ],
     ids=str,
 )

@@ -12,13 +12,12 @@ from tests.support.processes import Cluster, run_function, run_in_turn
 pytestmark = pytest.mark.slow
 
 FUNCTIONS = "tests.support.generator_functions"
-WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 # What the stock program with a seed repeats in each epoch.
 REPEATED = ("map", "decorated map", "map of batches", "map of pairs", "image")
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_programs_without_a_seed_draw_anew_in_each_epoch_and_those_with_one_as_plain_keras(
     keras: str,
 ) -> None:
@@ -38,11 +37,10 @@ def test_programs_without_a_seed_draw_anew_in_each_epoch_and_those_with_one_as_p
     assert [len(np.unique(seeded[name], axis=0)) for name in repeated] == [1] * len(repeated)
 
 
-@pytest.mark.parametrize("kind", ["arrays", pytest.param("map", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["arrays", "map"])
 def test_program_without_a_seed_continues_after_a_resume_as_without_it(kind: str, tmp_path: Path) -> None:
     function = f"{FUNCTIONS}:unseeded_epochs"
-    undisturbed = run_function(function, WORKERS, kind=kind, epochs=4)
-    run_function(function, WORKERS, kind=kind, epochs=2, storage=tmp_path)
-    resumed = run_function(function, WORKERS, kind=kind, epochs=4, storage=tmp_path, attempt=1)
-    for one, other in zip(undisturbed, resumed, strict=True):
-        np.testing.assert_allclose(other.arrays["weights"], one.arrays["weights"], rtol=1e-6)
+    [undisturbed] = run_function(function, Cluster(), kind=kind, epochs=4)
+    run_function(function, Cluster(), kind=kind, epochs=2, storage=tmp_path)
+    [resumed] = run_function(function, Cluster(), kind=kind, epochs=4, storage=tmp_path, attempt=1)
+    np.testing.assert_allclose(resumed.arrays["weights"], undisturbed.arrays["weights"], rtol=1e-6)

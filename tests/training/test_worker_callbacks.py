@@ -26,12 +26,8 @@ FUNCTIONS = "tests.support.callback_functions"
 WAYS = ("ctx", "plain")
 WORKERS = [
     Cluster(strategy="multi_worker_mirrored", workers=2),
-    pytest.param(
-        Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=pytest.mark.slow
-    ),
-    pytest.param(
-        Cluster(strategy="multi_worker_mirrored", workers=2, devices=2), marks=pytest.mark.slow
-    ),  # the same again in another way
+    Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
+    Cluster(strategy="multi_worker_mirrored", workers=2, devices=2),  # the same again in another way
 ]
 
 
@@ -93,7 +89,7 @@ def alone(cluster: Cluster) -> Found:
 
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_metrics_are_read_for_callbacks_that_look_at_the_logs_of_batches(keras: str) -> None:
     [task] = run_in_turn({"read": (f"{FUNCTIONS}:read_logs", {})}, Cluster(keras=keras))["read"]
     found = {name for name, is_read in task.values.items() if is_read}
