@@ -20,7 +20,7 @@ from raydist.controller.machine import InvalidTransitionError, RunMachine
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError, TaskFailedError
 from raydist.outcome.status import Command, FailureKind, RunState, TaskState, TaskStatus
-from raydist.spec.job import Strategy
+from raydist.spec.job import EntryPoint, Strategy
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CLUSTERS = (
     Cluster(strategy="multi_worker_mirrored", workers=2),

@@ -36,7 +36,7 @@ def found(where: table.Where) -> list[dict[str, Any]]:
     cluster = Cluster(
         strategy="multi_worker_mirrored" if workers > 1 else "one_device", workers=workers, keras=keras
     )
-    options = {"export": False, **({"virtual_replicas": virtual} if virtual else {})}
+    options = {"virtual_replicas": virtual} if virtual else {}
     cells = [_values(cell) for cell in table.chosen() if cell.where == where]
     return [
         task.values for task in run_function(TARGET, cluster, timeout_s=900, cells=cells, job_options=options)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BUILT, OPTIMIZED = "tests.support.late_build_functions", "tests.support.optimizer_functions"
 ONE, TWO_DEVICES = Cluster(), Cluster(strategy="mirrored", devices=2)

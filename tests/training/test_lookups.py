@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 FUNCTION = "tests.support.lookup_functions:tables_looked_up"
 KINDS = (
