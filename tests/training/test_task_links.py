@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from raydist.spec.tasks import ClusterSpec, TaskType
-from raydist.training.reporting.host_usage import TaskLinks
+from raydist.training.reporting.host_usage import TaskLinks, cut_connections
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux measures connections")
 
@@ -133,3 +133,14 @@ def test_tasks_of_one_host_have_no_link() -> None:
 def test_system_without_tcp_info_has_no_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert links_of("127.0.0.1:1", "127.0.0.1:1", "127.0.0.2:1").host is None
+
+
+def test_connections_with_a_host_that_is_gone_are_cut() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        gone, kept = (socket.create_connection(one.getsockname()) for one in (server, other))
+        with gone, kept:
+            cut_connections(f"127.0.0.1:{server.getsockname()[1]}")
+            assert gone.recv(1) == b""  # a call that waits for an answer returns
+            kept.sendall(b"x")
+            with other.accept()[0] as accepted:
+                assert accepted.recv(1) == b"x"
