@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, started_ray, status_of
+from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, status_of
 
 Raydist = Callable[..., Ended]
 
@@ -22,19 +22,6 @@ Raydist = Callable[..., Ended]
 def autograph_files() -> set[str]:
     """What TensorFlow leaves in the temporary folder when its process is killed."""
     return {path.name for path in Path(tempfile.gettempdir()).glob("__autograph_generated_file*")}
-
-
-@pytest.mark.slow
-def test_exception_in_the_train_function_is_shown_once(raydist: Raydist, slow_job: str) -> None:
-    ended = raydist("submit", slow_job, "-p", "raise_at=3", "--max-failures", "0", "--json")
-    assert ended.code == 1
-    error = ended.json["error"]
-    assert (error["type"], error["task"], error["attempt"]) == ("ValueError", "worker/1", 0)
-    assert "the user's own mistake" in error["message"]
-    assert ended.err.count("Traceback (most recent call last)") == 1
-    assert ended.err.count('raise ValueError("the user\'s own mistake")') == 1
-    assert Path(error["log"]).is_dir()
-    assert "the user's own mistake" in raydist("logs", ended.json["run"], "--task", "worker/1").out
 
 
 _CRASHING_JOB = """
@@ -114,6 +101,7 @@ def train(ctx: raydist.TrainContext):
 """
 
 
+@pytest.mark.exhaustive("before-the-first-step", covered_by="test_survival.py: code that hangs")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "kind", "task", "said"),
@@ -219,13 +207,11 @@ def test_run_is_retried_and_ends_as_the_exceptions_of_the_job_say(raydist: Raydi
 
 @pytest.mark.slow
 def test_task_whose_gpus_tensorflow_does_not_see_ends_before_it_trains(
-    slow_job: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    gpu_ray: RunningRay, slow_job: str, tmp_path: Path
 ) -> None:
-    folder = tmp_path_factory.mktemp("g", numbered=True)
-    with started_ray(folder, environ=os.environ, num_gpus=1) as ray:
-        asked = ("--workers", "1", "--gpus", "worker=1", "--name", "blind", "--json")
-        process = start_raydist(ray, tmp_path, "submit", slow_job, *asked)
-        out, err = process.communicate(timeout=180)
+    asked = ("--workers", "1", "--gpus", "worker=1", "--name", "blind", "--json")
+    process = start_raydist(gpu_ray, tmp_path, "submit", slow_job, *asked)
+    out, err = process.communicate(timeout=180)
     ended = Ended(code=process.returncode, out=out, err=err)
     assert ended.code == 3, err
     error = ended.json["error"]
@@ -233,7 +219,7 @@ def test_task_whose_gpus_tensorflow_does_not_see_ends_before_it_trains(
     assert " has 1 GPU from Ray (CUDA_VISIBLE_DEVICES=0), and TensorFlow " in error["message"]
     assert " sees none: " in error["message"]
     assert "Traceback" not in err
-    logs = start_raydist(ray, tmp_path, "logs", "blind").communicate(timeout=60)[0]
+    logs = start_raydist(gpu_ray, tmp_path, "logs", "blind").communicate(timeout=60)[0]
     reason = error["message"].partition(" sees none: ")[2].partition("; install")[0]
     assert any(reason in line and "worker/0 on" not in line for line in logs.splitlines())
 
@@ -262,43 +248,35 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
 
 
 @pytest.mark.slow
-def test_run_of_that_name_goes_on_with_resume(raydist: Raydist, slow_job: str) -> None:
-    assert raydist("submit", slow_job, "--name", "twice", "-p", "epochs=1", "-p", "pause_s=0").code == 0
-    again = raydist("submit", slow_job, "--name", "twice", "--json")
-    assert again.code == 2
-    assert "twice" in again.json["error"]["message"]
-    assert "--resume" in again.json["error"]["message"]
-    more = raydist("submit", slow_job, "--name", "twice", "--resume", "-p", "pause_s=0", "--json")
-    assert more.code == 0, more.err
-    assert (more.json["steps"], more.json["attempts"]) == (40, 2)
-    assert more.json["checkpoint"].endswith("step-40-a1")
-    # Nothing is left to train: it keeps the values that it had.
-    done = raydist("submit", slow_job, "--name", "twice", "--resume", "-p", "pause_s=0", "--json")
-    assert done.code == 0, done.err
-    assert (done.json["steps"], done.json["attempts"]) == (40, 3)
-    assert done.json["metrics"] == more.json["metrics"] != {}
-
-
-@pytest.mark.slow
-def test_same_command_with_resume_auto_begins_goes_on_and_ends(
+def test_run_of_that_name_goes_on_with_resume(
     raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
-    command = ("submit", slow_job, "--name", "again", "--resume", "auto", "-p", "pause_s=0.2", "--json")
-    process = start_raydist(running_ray, tmp_path, *command)
+    command = ("submit", slow_job, "--name", "again", "-p", "pause_s=0.4", "--json")
+    process = start_raydist(running_ray, tmp_path, *command, "--resume", "auto")
     wait_until(lambda: status_of(tmp_path, "again")["steps"] >= 12, timeout_s=240)
-    refused = raydist(*command)
+    refused = raydist(*command, "--resume", "auto")
     assert (refused.code, refused.json["error"]["type"]) == (2, "SpecError")
     assert "is still running" in refused.json["error"]["message"]
     process.kill()
     process.communicate(timeout=120)
-    more = raydist(*command)
+    refused = raydist(*command)
+    assert refused.code == 2
+    assert "again" in refused.json["error"]["message"]
+    assert "--resume" in refused.json["error"]["message"]
+    more = raydist(*command, "--resume", "auto")
     assert more.code == 0, more.err
     assert (more.json["state"], more.json["attempts"], more.json["steps"]) == ("SUCCEEDED", 2, 40)
-    done = raydist(*command)
+    assert more.json["checkpoint"].endswith("step-40-a1")
+    done = raydist(*command, "--resume", "auto")
     assert done.code == 0, done.err
     assert (done.json["state"], done.json["attempts"], done.json["steps"]) == ("SUCCEEDED", 2, 40)
     assert "has succeeded already, and nothing is trained again" in done.json["notes"][-1]
     assert done.err.count("has succeeded already") == 1
+    # Nothing is left to train: it keeps the values that it had.
+    asked = raydist(*command, "--resume")
+    assert asked.code == 0, asked.err
+    assert (asked.json["steps"], asked.json["attempts"]) == (40, 3)
+    assert asked.json["metrics"] == more.json["metrics"] != {}
 
 
 def test_ctrl_c_stops_the_run_and_leaves_nothing(

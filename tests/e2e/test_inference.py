@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from raydist.storage.filesystem import Storage
-from raydist.storage.run_storage import open_run
 from tests.e2e.conftest import Ended, RunningRay, start_raydist, started_ray
 from tests.support.object_store import new_bucket, s3_environ, s3_server
+from tests.support.processes import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -55,8 +56,9 @@ PREDICT = """
 import sys
 import keras
 import numpy as np
-model = keras.models.load_model(sys.argv[1])
-np.save(sys.argv[3], model.predict(np.load(sys.argv[2]), verbose=0))
+for kind in ("numbers", "images"):
+    model = keras.models.load_model(f"{sys.argv[1]}/raydist_runs/{kind}/export/model.keras")
+    np.save(f"{kind}.npy", model.predict(np.load(f"{sys.argv[1]}/{kind}.npy"), verbose=0))
 """
 # Writes what only TensorFlow writes.
 WRITE = """
@@ -69,7 +71,7 @@ if kind == "images":
     for number, image in enumerate(values):
         tf.io.write_file(f"{target}/{number:04d}.png", tf.io.encode_png(image.astype("uint8")))
 else:
-    for file, part in enumerate(np.array_split(values, 2)):
+    for file, part in enumerate(np.array_split(values[:501], 2)):
         with tf.io.TFRecordWriter(f"{target}/{file}.tfrecord") as writer:
             for row in part:
                 x = tf.train.Feature(float_list=tf.train.FloatList(value=row))
@@ -78,25 +80,44 @@ else:
                 writer.write(tf.train.Example(features=features).SerializeToString())
 """
 ROWS, FILES = 24000, 12
-PATIENCE_S = 180
+PATIENCE_S = 180 * PATIENCE
 
 
-def train(raydist: Callable[..., Ended], folder: Path, kind: str = "numbers") -> None:
-    (folder / "job.py").write_text(JOB)
-    ended = raydist("submit", "job.py", "--name", kind, "-p", f"kind={kind}")
-    assert ended.code == 0, ended.err
-
-
-def program(text: str, *arguments: str) -> None:
+def program(text: str, *arguments: str, cwd: Path | None = None) -> None:
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([sys.executable, "-c", text, *arguments], check=True, env=environ, timeout=PATIENCE_S)
+    command = [sys.executable, "-c", text, *arguments]
+    subprocess.run(command, check=True, env=environ, timeout=PATIENCE_S, cwd=cwd)
 
 
-def predicted_in_one_process(folder: Path, run: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    np.save(folder / "values.npy", values)
-    model = folder / "raydist_runs" / run / "export/model.keras"
-    program(PREDICT, str(model), str(folder / "values.npy"), str(folder / "predicted.npy"))
-    return np.load(io.BytesIO((folder / "predicted.npy").read_bytes()))
+class Trained(NamedTuple):
+    """Runs that have ended, examples for their models, and what the models predict for these."""
+
+    folder: Path
+    values: dict[str, np.ndarray[Any, Any]]
+    predicted: dict[str, np.ndarray[Any, Any]]
+
+    def copy_to(self, folder: Path) -> Path:
+        """Copies the storage of the runs there."""
+        return Path(shutil.copytree(self.folder / "raydist_runs", folder / "raydist_runs"))
+
+
+@pytest.fixture(scope="module")
+def trained(running_ray: RunningRay, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder, rng = tmp_path_factory.mktemp("trained"), np.random.default_rng(1)
+    (folder / "job.py").write_text(JOB)
+    values = {
+        "numbers": rng.normal(size=(ROWS, 4)).astype("float32"),
+        "images": rng.integers(0, 255, size=(1100, 6, 5, 3)).astype("float32"),
+    }
+    for kind, examples in values.items():
+        process = start_raydist(running_ray, folder, "submit", "job.py", "--name", kind, "-p", f"kind={kind}")
+        _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err
+        np.save(folder / f"{kind}.npy", examples)
+    (folder / "predicted").mkdir()
+    program(PREDICT, str(folder), cwd=folder / "predicted")
+    predicted = {kind: np.load(folder / "predicted" / f"{kind}.npy") for kind in values}
+    return Trained(folder, values, predicted)
 
 
 def predictions(folder: Path) -> pa.Table:
@@ -107,63 +128,13 @@ def matrix(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
     return np.array(column.to_pylist(), np.float32)
 
 
-def test_predictions_that_were_killed_are_continued_with_each_row_once(
-    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
-) -> None:
-    train(raydist, tmp_path)
-    values = np.random.default_rng(1).normal(size=(ROWS, 4)).astype("float32")
-    (tmp_path / "data").mkdir()
-    for file, rows in enumerate(np.array_split(np.arange(ROWS), FILES)):
-        columns = {name: values[rows, place] for place, name in enumerate("abcd")}
-        pq.write_table(pa.table({"id": rows, **columns}), tmp_path / f"data/{file:02d}.parquet")
-    command = ("predict", "numbers", "data", "-o", "out", "--address", running_ray.address)
-    # Small batches, so that there is a middle.
-    options = ("--features", "a,b,c,d", "--batch-size", "4")
-    process = start_raydist(running_ray, tmp_path, *command, *options)
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(list((tmp_path / "out").glob("part-*"))) < 2:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
-    assert 2 <= len(before) < FILES
-
-    refused = raydist(*command, "--features", "a,b,d,c")
-    assert refused.code == 2
-    assert "is that of other predictions: features was " in refused.err
-
-    ended = raydist(*command, *options, "--workers", "2", "--json")
-    assert ended.code == 0, ended.err
-    assert "Traceback" not in ended.err
-    assert "core_worker" not in ended.err
-    told = ended.json
-    assert (told["rows"], told["parts"]) == (ROWS, FILES)
-    assert told["parts_before"] >= len(before)
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-
-    found = predictions(tmp_path / "out")
-    assert found.column_names == ["id", "prediction"]
-    ids = found["id"].to_numpy()
-    np.testing.assert_array_equal(np.sort(ids), np.arange(ROWS))
-    expected = predicted_in_one_process(tmp_path, "numbers", values)
-    np.testing.assert_allclose(matrix(found["prediction"]), expected[ids], rtol=0, atol=1e-6)
-
-    again = raydist(*command, *options, "--json")
-    assert (again.code, again.json["rows_before"]) == (0, ROWS)
-
-
 def test_records_are_predicted_by_the_features_of_the_inputs_names(
-    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
+    running_ray: RunningRay, raydist: Callable[..., Ended], trained: Trained, tmp_path: Path
 ) -> None:
-    train(raydist, tmp_path)
-    values = np.random.default_rng(1).normal(size=(501, 4)).astype("float32")
-    expected = predicted_in_one_process(tmp_path, "numbers", values)
+    trained.copy_to(tmp_path)
+    expected = trained.predicted["numbers"][:501]
     (tmp_path / "data").mkdir()
-    program(WRITE, "tfrecord", str(tmp_path / "values.npy"), str(tmp_path / "data"))
+    program(WRITE, "tfrecord", str(trained.folder / "numbers.npy"), str(tmp_path / "data"))
     command = ("predict", "numbers", "data", "--address", running_ray.address, "--batch-size", "64")
     ended = raydist(*command, "-o", "out")
     assert ended.code == 0, ended.err
@@ -186,11 +157,10 @@ def test_records_are_predicted_by_the_features_of_the_inputs_names(
 
 
 def test_csv_is_predicted_to_csv(
-    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
+    running_ray: RunningRay, raydist: Callable[..., Ended], trained: Trained, tmp_path: Path
 ) -> None:
-    train(raydist, tmp_path)
-    values = np.random.default_rng(1).normal(size=(5000, 4)).astype("float32")
-    expected = predicted_in_one_process(tmp_path, "numbers", values)
+    trained.copy_to(tmp_path)
+    values, expected = trained.values["numbers"][:5000], trained.predicted["numbers"][:5000]
     rows = [f'{n:05d},{",".join(map(str, row))},"row\n{n}"' for n, row in enumerate(values.tolist())]
     (tmp_path / "data.csv").write_text("\n".join(["id,a,b,c,d,text", *rows]))
     command = ("predict", "numbers", "data.csv", "-o", "out", "--address", running_ray.address, "--json")
@@ -208,13 +178,11 @@ def test_csv_is_predicted_to_csv(
 
 
 def test_images_are_predicted_from_any_folder(
-    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
+    running_ray: RunningRay, raydist: Callable[..., Ended], trained: Trained, tmp_path: Path
 ) -> None:
-    train(raydist, tmp_path, "images")
-    values = np.random.default_rng(1).integers(0, 255, size=(1100, 6, 5, 3)).astype("float32")
-    expected = predicted_in_one_process(tmp_path, "images", values)
+    trained.copy_to(tmp_path)
     (tmp_path / "data").mkdir()
-    program(WRITE, "images", str(tmp_path / "values.npy"), str(tmp_path / "data"))
+    program(WRITE, "images", str(trained.folder / "images.npy"), str(tmp_path / "data"))
     command = ("predict", "images", "data", "-o", "out", "--address", running_ray.address, "--workers", "2")
     ended = raydist(*command)
     assert ended.code == 0, ended.err
@@ -224,6 +192,7 @@ def test_images_are_predicted_from_any_folder(
     again = raydist(*command, "--json")
     assert (again.code, again.json["parts"], again.json["rows_before"]) == (0, 2, 1024)
     assert predictions(tmp_path / "out").equals(found)
+    expected = trained.predicted["images"]
     np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
 
 
@@ -281,26 +250,24 @@ def test_model_that_kills_its_process_ends_the_predictions_with_a_remedy(
     assert f"{tmp_path}/data/out is in {tmp_path}/data, whose files are predicted for" in inside.err
 
 
-def test_workers_share_gpus_that_are_fewer(
-    raydist: Callable[..., Ended], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    train(raydist, tmp_path)
+def test_workers_share_gpus_that_are_fewer(gpu_ray: RunningRay, trained: Trained, tmp_path: Path) -> None:
+    trained.copy_to(tmp_path)
     (tmp_path / "data").mkdir()
     for file in range(6):
         pq.write_table(pa.table({"x": [[float(file)] * 4] * 10}), tmp_path / f"data/{file}.parquet")
     # Ray only counts them: TensorFlow finds none and predicts on the CPU.
-    with started_ray(tmp_path_factory.mktemp("g"), environ=os.environ, num_gpus=2) as ray:
-        command = ("predict", "numbers", "data", "-o", "out", "--address", ray.address, "--workers", "3")
-        process = start_raydist(ray, tmp_path, *command, "--json")
-        told, err = process.communicate(timeout=PATIENCE_S)
+    command = ("predict", "numbers", "data", "-o", "out", "--address", gpu_ray.address, "--workers", "3")
+    process = start_raydist(gpu_ray, tmp_path, *command, "--json")
+    told, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert json.loads(told)["rows"] == 60
     assert len(predictions(tmp_path / "out")) == 60
 
 
-def test_model_data_and_predictions_on_s3(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    values = np.random.default_rng(1).normal(size=(ROWS, 4)).astype("float32")
-    (tmp_path / "job.py").write_text(JOB)
+def test_predictions_on_s3_that_were_killed_are_continued_with_each_row_once(
+    trained: Trained, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    values = trained.values["numbers"]
     with (
         s3_server() as endpoint,
         pytest.MonkeyPatch.context() as patch,
@@ -309,50 +276,62 @@ def test_model_data_and_predictions_on_s3(tmp_path: Path, tmp_path_factory: pyte
         for name, value in s3_environ(endpoint).items():  # for what the test itself reads and writes
             patch.setenv(name, value)
         bucket = f"s3://{new_bucket(endpoint)}"
-        data, out = Storage.open(f"{bucket}/some data"), Storage.open(f"{bucket}/out")
+        data, out, runs = (Storage.open(f"{bucket}/{name}") for name in ("some data", "out", "runs"))
+        for path in (trained.folder / "raydist_runs").glob("numbers/**/*"):
+            if path.is_file():
+                runs.upload(path, path.relative_to(trained.folder / "raydist_runs").as_posix())
         for file, rows in enumerate(np.array_split(np.arange(ROWS), FILES)):
-            lists = pa.FixedSizeListArray.from_arrays(values[rows].reshape(-1), 4)
-            pq.write_table(pa.table({"id": rows, "x": lists}), tmp_path / "rows.parquet")
+            columns = {name: values[rows, place] for place, name in enumerate("abcd")}
+            pq.write_table(pa.table({"id": rows, **columns}), tmp_path / "rows.parquet")
             data.upload(tmp_path / "rows.parquet", f"{file:02d}.parquet")
 
         def start(*arguments: str) -> subprocess.Popen[str]:
-            return start_raydist(ray, tmp_path, *arguments, "--storage", f"{bucket}/runs")
+            command = ("predict", "numbers", data.uri(), "-o", out.uri(), "--address", ray.address)
+            return start_raydist(ray, tmp_path, *command, "--storage", runs.uri(), *arguments)
 
         def ended(*arguments: str) -> Ended:
             process = start(*arguments)
             told, err = process.communicate(timeout=PATIENCE_S)
             return Ended(code=process.returncode, out=told, err=err)
 
-        trained = ended("submit", "job.py", "--name", "numbers")
-        assert trained.code == 0, trained.err
-        command = ("predict", "numbers", data.uri(), "-o", out.uri(), "--address", ray.address)
-        process = start(*command, "--batch-size", "4")
+        def parts() -> dict[str, bytes]:
+            names = (name for name in out.list_names("") if name.startswith("part-"))
+            return {name: out.read_bytes(name) for name in sorted(names)}
+
+        # Small batches, so that there is a middle.
+        options = ("--features", "a,b,c,d", "--batch-size", "4")
+        process = start(*options)
         try:
             deadline = time.monotonic() + PATIENCE_S
-            while sum(name.startswith("part-") for name in out.list_names("")) < 2:
+            while len(parts()) < 2:
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         finally:
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        # What a killed upload leaves is not a file.
-        assert 3 <= len(out.list_names("")) < FILES + 1
+        before = parts()
+        assert 2 <= len(before) < FILES  # what a killed upload leaves is not a file
+        refused = ended("--features", "a,b,d,c")
+        assert refused.code == 2
+        assert "is that of other predictions: features was " in refused.err
 
-        continued = ended(*command, "--workers", "2", "--json")
+        continued = ended(*options, "--workers", "2", "--json")
         assert continued.code == 0, continued.err
         assert "Traceback" not in continued.err
+        assert "core_worker" not in continued.err
         told = continued.json
         assert (told["rows"], told["parts"]) == (ROWS, FILES)
-        assert 2 <= told["parts_before"] < FILES
-        names = sorted(name for name in out.list_names("") if name != "_raydist.json")
-        assert names == [f"part-{number:06d}.parquet" for number in range(FILES)]
-        found = pa.concat_tables(pq.read_table(io.BytesIO(out.read_bytes(name))) for name in names)
-        run = open_run(f"{bucket}/runs", run="numbers")
-        run.download_folder(run.export, tmp_path / "raydist_runs/numbers/export")
-    expected = predicted_in_one_process(tmp_path, "numbers", values)
+        assert len(before) <= told["parts_before"] < FILES
+        after = parts()
+        assert {name: after[name] for name in before} == before
+        assert list(after) == [f"part-{number:06d}.parquet" for number in range(FILES)]
+        again = ended(*options, "--json")
+        assert (again.code, again.json["rows_before"]) == (0, ROWS)
+    found = pa.concat_tables(pq.read_table(io.BytesIO(content)) for content in after.values())
+    assert found.column_names == ["id", "prediction"]
     np.testing.assert_array_equal(found["id"].to_numpy(), np.arange(ROWS))
-    np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(matrix(found["prediction"]), trained.predicted["numbers"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +363,7 @@ import sys
 import numpy as np
 import onnxruntime
 import tensorflow as tf
-folder, values = sys.argv[1], np.load(sys.argv[2])
+folder, values = sys.argv[1], np.load(sys.argv[2])[:7]
 loaded = tf.saved_model.load(folder + "/2")
 served = loaded.serve(tf.constant(values)).numpy()
 [lite] = tf.lite.Interpreter(model_path=folder + "/model.tflite").get_signature_runner()(x=values).values()
@@ -404,11 +383,9 @@ model.save(sys.argv[1])
 
 
 def test_exported_formats_have_the_outputs_of_the_run_s_model(
-    raydist: Callable[..., Ended], tmp_path: Path
+    raydist: Callable[..., Ended], trained: Trained, tmp_path: Path
 ) -> None:
-    train(raydist, tmp_path)
-    values = np.random.default_rng(1).normal(size=(7, 4)).astype("float32")
-    expected = predicted_in_one_process(tmp_path, "numbers", values)
+    runs = trained.copy_to(tmp_path)
     formats = ["saved_model", "litert", "keras", "onnx"]
     first = raydist("export", "numbers", "--to", "saved_model", "-o", "models")
     assert first.code == 0, first.err
@@ -418,12 +395,12 @@ def test_exported_formats_have_the_outputs_of_the_run_s_model(
     assert all(row["difference"] <= 1e-5 for row in ended.json["exported"])
     names = {"1", "2", "model.keras", "model.tflite", "model.onnx"}
     assert {path.name for path in (tmp_path / "models").iterdir()} == names
-    program(LOAD, *(str(tmp_path / name) for name in ("models", "values.npy", "seen.npz")))
+    program(LOAD, str(tmp_path / "models"), str(trained.folder / "numbers.npy"), str(tmp_path / "seen.npz"))
     with np.load(io.BytesIO((tmp_path / "seen.npz").read_bytes())) as seen:
         for name in seen:
-            np.testing.assert_allclose(seen[name], expected, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(seen[name], trained.predicted["numbers"][:7], atol=1e-5, err_msg=name)
 
-    model = tmp_path / "raydist_runs/numbers/export/model.keras"
+    model = runs / "numbers/export/model.keras"
     program(SPOIL, str(model))
     differing = raydist("export", "numbers", "--to", "keras", "-o", "spoiled")
     assert differing.code == 2
