@@ -46,7 +46,7 @@ DEFECTS = (
     Defect("controller", "if num_lost > max_failures:", "if num_lost >= max_failures:"),
     Defect("controller", "end.step <= restored_step:", "end.step < restored_step:"),
     Defect("controller", "at_s=at_s) < MAX_QUICK_DEATHS:", "at_s=at_s) <= MAX_QUICK_DEATHS:"),
-    Defect("controller", "if room > num_workers:", "if room >= num_workers:"),
+    Defect("controller", "if room > plan.num_workers:", "if room >= plan.num_workers:"),
     Defect("controller", "return chief.checkpoint != self.checkpoint_before", "return True"),
     Defect(
         "controller", "is_another = following is RunState.STARTING and is_staying", "is_another = is_staying"

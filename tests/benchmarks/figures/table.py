@@ -62,7 +62,6 @@ BENCHMARKS = (
     Benchmark("many_runs", "--runs 10", quick="--runs 2", minutes=0.8),
     Benchmark("search", "--trials 3", quick="--trials 2", minutes=1.1),
     Benchmark("parameter_server_kills", "worker --rounds 2", quick="worker --rounds 1", minutes=1.0),
-    Benchmark("parameter_server_kills", "grow --rounds 2", quick="grow --rounds 1", minutes=2.0),
     Benchmark("faults", "--faults 1", quick="--faults 1", minutes=0.6),
     Benchmark("task_memory", "--workers 4", quick="--workers 2", minutes=0.5),
     Benchmark("costs", "reporting --seconds 12", quick="reporting --seconds 9 --rounds 1", minutes=0.9),
@@ -141,6 +140,9 @@ BENCHMARKS = (
     Benchmark("search", quick="--trials 2", minutes=3.8, is_long=True),
     Benchmark("virtual_replicas", "--growth", quick="--growth --models dense", minutes=8.0, is_long=True),
     Benchmark("scale", "--tasks --agents 200", quick="--tasks --agents 3", minutes=6.0, is_long=True),
+    Benchmark(
+        "parameter_server_kills", "grow --rounds 2", quick="grow --rounds 1", minutes=2.0, is_long=True
+    ),
     Benchmark("parameter_server_kills", "any", quick="any --runs 1", minutes=8.0, is_long=True),
     Benchmark("faults", "--faults 100 --seed 3", quick="--faults 1", minutes=40.0, is_long=True),
 )
