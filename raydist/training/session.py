@@ -127,7 +127,8 @@ def open_script(
       release_port: Gives up the task's port, once TensorFlow has it.
     """
     progress = progress or TaskProgress(assignment.task)
-    progress.set_joining(assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
+    is_coordinator = assignment.strategy is Strategy.PARAMETER_SERVER and assignment.is_chief
+    progress.set_joining(is_coordinator or assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
     _follow_workers(assignment, commands)
     note = _patch(assignment)
     compute_in_fixed_order(assignment.job)

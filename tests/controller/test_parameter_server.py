@@ -320,6 +320,15 @@ def test_worker_that_comes_back_on_another_host_costs_nothing() -> None:
     assert (machine.state, machine.restarts) == (RunState.RUNNING, ())
 
 
+@pytest.mark.parametrize("chief", [{"state": STARTING}, {"is_joining": True}], ids=["starting", "script"])
+def test_worker_that_moves_before_the_strategy_is_built_restarts_the_run_at_once(
+    chief: dict[str, object],
+) -> None:
+    machine = machine_after(TRAINING, news(make_status("chief/0", **chief)), dies("worker/1"))
+    assert machine.handle(says("worker/1", STARTING, incarnation=1, **ELSEWHERE)) == [RESTART]
+    assert machine.restarts[0].sentence() == "worker/1 came back on another host: training was restarted"
+
+
 def elastic_after(*events: Event, workers: int = 2, **job: object) -> RunMachine:
     return machine_after(*events, workers=workers, workers_range=WorkerRange(minimum=1, maximum=4), **job)
 
