@@ -253,7 +253,7 @@ class RunMachine:
             return self._look_into_stall()
         self._awaits_stacks = False
         if self._last_saving is not None:
-            return self._stop(RunState.FAILED) if self._has_saved(self._last_saving) else []
+            return self._stop(RunState.FAILED) if self._has_saved(self._last_saving) else replacements
         planned = self._plan_restart()
         return planned if self._next is not None else [*replacements, *self._finish_evaluator(), *planned]
 

@@ -139,6 +139,13 @@ def test_worker_that_dies_before_the_addresses_are_known_costs_an_attempt() -> N
     assert machine.deaths.all == []
 
 
+def test_worker_that_dies_during_the_last_save_is_replaced() -> None:
+    machine = machine_after(
+        TRAINING, says("chief/0", step=5, first_step_at_s=1.0), DeadlinePassed(Deadline.RUN)
+    )
+    assert machine.handle(dies("worker/1")) == [REPLACE_1]
+
+
 def test_all_workers_may_die_at_once() -> None:
     machine = machine_after(TRAINING)
     lost = [make_failure(f"worker/{index}", FailureKind.LOST) for index in range(2)]
