@@ -13,6 +13,7 @@ from raydist.controller.events import (
     Event,
     GroupStopped,
     GroupUpdated,
+    RemoveWorkers,
     ReplaceTask,
     RoomFound,
     SendCommand,
@@ -367,9 +368,17 @@ def test_added_worker_that_cannot_start_is_given_up_and_training_continues() -> 
     replace = ReplaceTask(task("worker/2"))
     for incarnation in range(MAX_QUICK_DEATHS):
         assert machine.handle(dies("worker/2", incarnation=incarnation)) == [replace]
-    assert machine.handle(dies("worker/2", incarnation=MAX_QUICK_DEATHS)) == []
+    (removed,) = machine.handle(dies("worker/2", incarnation=MAX_QUICK_DEATHS))
+    assert isinstance(removed, RemoveWorkers)
+    assert (removed.plan.num_workers, machine.plan.num_workers) == (2, 2)
+    assert task("worker/2") not in removed.plan.tasks
     assert (machine.state, machine.attempt.failures) == (RunState.RUNNING, ())
     assert machine.deaths.all[-1].is_given_up
+    assert machine.handle(news()) == []
+    (added,) = machine.handle(RoomFound(3))
+    assert isinstance(added, AddWorkers)
+    assert [str(each) for each in added.plan.tasks][1:4] == ["worker/0", "worker/1", "worker/3"]
+    assert not machine.may_resize
 
 
 def test_chief_saves_before_it_is_restarted_for_a_worker_on_another_host() -> None:
