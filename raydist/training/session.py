@@ -357,16 +357,21 @@ def _follow_workers(assignment: TaskAssignment, commands: Commands | None) -> No
     """Has the chief of parameter servers take in the workers that come, and let go of those that leave."""
     if assignment.strategy is not Strategy.PARAMETER_SERVER or not assignment.is_chief:
         return
-    slots = tf_private.WorkerSlots(assignment.num_workers, cut=cut_connections)
+    slots = tf_private.WorkerSlots(assignment.num_workers, cut=cut_connections, note=reporting.note)
     slots.keep()
 
     def follow(orders: SimpleQueue[WorkerAddresses]) -> None:
         newest = -1
         while True:
             order = orders.get()
-            if order.number > newest:
-                newest = order.number
+            if order.number <= newest:
+                continue
+            newest = order.number
+            try:
                 slots.take(order.addresses)
+            except Exception as error:  # the next ones are taken all the same
+                logger.exception("the workers' addresses could not be taken in")
+                reporting.note(f"Some workers may not join: {type(error).__name__}: {error}.")
 
     if commands is not None:
         threading.Thread(target=follow, args=[commands.workers], name="raydist-workers", daemon=True).start()

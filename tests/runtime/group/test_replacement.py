@@ -291,10 +291,10 @@ def test_room_of_an_added_worker_that_is_given_up_is_given_back(start: Start, wa
 
 def test_stop_while_added_workers_have_no_room_leaves_nothing(start: Start, wait_until: WaitUntil) -> None:
     """Nor does it wait for them (`start` looks for what is left)."""
-    plan = elastic_ps_plan(20)
+    plan = elastic_ps_plan(12)
     drive = start(resized(plan, 1))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))
     drive.group.add_workers(plan)
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/1"))
-    assert drive.state("worker/19") is TaskState.PENDING
+    assert drive.state("worker/11") is TaskState.PENDING
     drive.group.stop()
