@@ -123,7 +123,7 @@ class Attempt:
         """Takes in that the attempt has these tasks now; those that are new have no process yet."""
         for task in set(tasks) - set(self.tasks):
             self.tally.counts[task.task_type, TaskState.PENDING] += 1
-        self.tasks = tasks
+        self.tasks = _in_order({*self.tasks, *tasks})
 
     def num_awaited(self, task_type: TaskType) -> int:
         """Returns how many needed tasks of a type have no process."""
@@ -204,8 +204,7 @@ class Attempt:
         return tuple(task for task in self._needed_of(self.tally.leaving) if self.state_of(task) in _ALIVE)
 
     def _needed_of(self, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
-        needed = (task for task in tasks if task not in self.dismissed)
-        return tuple(sorted(needed, key=lambda task: (_RANKS[task.task_type], task.index)))
+        return _in_order(task for task in tasks if task not in self.dismissed)
 
     @property
     def restored_step(self) -> int:
@@ -266,6 +265,10 @@ class Attempt:
         status = self.statuses.get(task)
         place = status and (status.address or status.host)
         return f"{task}{f' at {place}' if place else ''} ({self.state_of(task).name})"
+
+
+def _in_order(tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
+    return tuple(sorted(tasks, key=lambda task: (_RANKS[task.task_type], task.index)))
 
 
 def _is_news(status: TaskStatus, known: TaskStatus) -> bool:

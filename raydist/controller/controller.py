@@ -23,6 +23,7 @@ from raydist.controller.events import (
     GroupBroken,
     GroupStopped,
     GroupUpdated,
+    RemoveWorkers,
     ReplaceTask,
     RoomFound,
     SendCommand,
@@ -193,6 +194,8 @@ class Controller:
                 self._call_group(lambda group: group.replace(task))
             case AddWorkers(plan):
                 self._call_group(lambda group: group.add_workers(plan))
+            case RemoveWorkers(plan):
+                self._call_group(lambda group: group.remove_workers(plan))
             case SendCommand(command, tasks):
                 self._call_group(lambda group: group.command(command, tasks))
             case StopGroup(for_another, keeps_state):

@@ -145,6 +145,13 @@ class AddWorkers:
 
 
 @dataclass(frozen=True)
+class RemoveWorkers:
+    """End what is left of the workers that this plan does without, and give their room back."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True)
 class SendCommand:
     """Pass a command to those tasks."""
 
@@ -172,4 +179,4 @@ class StopGroup:
     keeps_state: bool = True
 
 
-Action = StartAttempt | ReplaceTask | AddWorkers | SendCommand | Await | StopGroup
+Action = StartAttempt | ReplaceTask | AddWorkers | RemoveWorkers | SendCommand | Await | StopGroup

@@ -20,6 +20,7 @@ from raydist.controller.events import (
     GroupBroken,
     GroupStopped,
     GroupUpdated,
+    RemoveWorkers,
     ReplaceTask,
     RoomFound,
     SendCommand,
@@ -147,7 +148,7 @@ class RunMachine:
             return False
         if self.state is RunState.STARTING:
             return not self.attempt.is_placed
-        has_less = self.plan.num_workers < self.plan.job.workers.maximum
+        has_less = self.plan.num_workers + len(self.plan.given_up) < self.plan.job.workers.maximum
         if self.plan.resizes_in_place:  # what is free may be for those that are awaited
             has_less = has_less and not self.attempt.num_awaited(TaskType.WORKER)
         return self.state is RunState.RUNNING and has_less and self._saving is None and not self._is_trained
@@ -253,7 +254,7 @@ class RunMachine:
             return self._look_into_stall()
         self._awaits_stacks = False
         if self._last_saving is not None:
-            return self._stop(RunState.FAILED) if self._has_saved(self._last_saving) else []
+            return self._stop(RunState.FAILED) if self._has_saved(self._last_saving) else replacements
         planned = self._plan_restart()
         return planned if self._next is not None else [*replacements, *self._finish_evaluator(), *planned]
 
@@ -312,7 +313,13 @@ class RunMachine:
         replaced = replace_dead(
             self.attempt, self.deaths, strategy=plan.strategy, at_s=at_s, least_workers=least
         )
-        return [ReplaceTask(task) for task in replaced]
+        actions: list[Action] = [ReplaceTask(task) for task in replaced]
+        dismissed = self.attempt.dismissed if not self._is_trained else ()
+        given_up = tuple(t for t in plan.tasks if t.task_type is TaskType.WORKER and t in dismissed)
+        if given_up:
+            self.plan = dataclasses.replace(plan, given_up=(*plan.given_up, *given_up))
+            actions.append(RemoveWorkers(self.plan))
+        return actions
 
     def _finish_evaluator(self) -> list[Action]:
         """Sends FINISH to the evaluator, and to each process that takes its place, once training is done.

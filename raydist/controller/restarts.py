@@ -9,7 +9,7 @@ from raydist.controller.attempt import Attempt
 from raydist.outcome.status import TaskState, TaskStatus
 from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
-from raydist.spec.tasks import TaskId, TaskType
+from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.spec.text import listed
 
 
@@ -74,8 +74,9 @@ def wanted(attempt: Attempt, *, plan: Plan, room: int) -> Cause | None:
     Args:
       plan: That of the attempt. `room`: how many workers the cluster has room for.
     """
-    if attempt.moved and not plan.follows_workers:
-        return _moved(attempt)
+    is_connected = _is_connected(attempt, chief_of(role.task_type for role in plan.roles))
+    if attempt.moved and not (plan.follows_workers and is_connected):
+        return _moved(attempt, can_save=is_connected and _has_worker_in_service(attempt))
     leaving = [task for task in attempt.leaving if not outlives_death_of(task, plan.strategy)]
     if leaving:
         why = attempt.statuses[leaving[0]].leaving
@@ -95,13 +96,19 @@ def resumed(restarts: tuple[Restart, ...], chief: TaskStatus | None, *, at_s: fl
     return (*before, dataclasses.replace(last, step=chief.restored_step, pause_s=pause_s))
 
 
-def _moved(attempt: Attempt) -> Cause:
-    """The fences of the other tasks do not let the workers' new hosts through."""
+def _is_connected(attempt: Attempt, chief: TaskId) -> bool:
+    """Whether the chief has built its strategy: until then TensorFlow waits at the first addresses."""
+    status = attempt.statuses.get(chief)
+    return status is not None and status.state is TaskState.RUNNING and not status.is_joining
+
+
+def _moved(attempt: Attempt, *, can_save: bool) -> Cause:
+    """The chief waits at the first addresses, or fences do not let the workers' new hosts through."""
     before = [_host(attempt.addresses[task]) for task in attempt.moved]
     now = [_host(attempt.statuses[task].address or "") for task in attempt.moved]
     where = "at another port" if before == now else "on another host"
     what = f"{listed(attempt.moved)} came back {where}"
-    return Cause(tasks=attempt.moved, what=what, can_save=_has_worker_in_service(attempt))
+    return Cause(tasks=attempt.moved, what=what, can_save=can_save)
 
 
 def _has_worker_in_service(attempt: Attempt) -> bool:

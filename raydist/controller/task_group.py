@@ -80,6 +80,9 @@ class TaskGroup(Protocol):
     def add_workers(self, plan: Plan) -> None:
         """Starts the workers that `plan` has besides, and returns before they are placed."""
 
+    def remove_workers(self, plan: Plan) -> None:
+        """Ends what is left of the workers that `plan` does without, and gives their room back."""
+
     def stop(self, *, for_another: bool = False, keeps_state: bool = True) -> None:
         """Ends every process, placement group and temporary file of the attempt. Idempotent.
 

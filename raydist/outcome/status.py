@@ -276,7 +276,8 @@ class TaskStatus:
         before the first.
       beats: Counts other signs of progress: batches evaluated, checkpoints saved.
       is_joining: Whether a script may be about to wait for its peers in TensorFlow, which keeps its process
-        from saying so (MultiWorkerMirroredStrategy holds Python's lock in that time).
+        from saying so (MultiWorkerMirroredStrategy holds Python's lock in that time). In the chief of
+        parameter servers: whether the script has built no strategy yet.
       pace: How fast it trains and what its steps wait for; None before the first step, and in a task that
         measures none.
       worker_paces: The chief of parameter servers: the pace of each worker, whose `at_s` counts the seconds

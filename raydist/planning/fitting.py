@@ -19,7 +19,7 @@ from raydist.spec.tasks import AnyRole, Role, TaskType
 
 def resized(plan: Plan, num_workers: int) -> Plan:
     """Returns the plan with that many workers."""
-    return dataclasses.replace(plan, roles=with_workers(plan.roles, num_workers))
+    return dataclasses.replace(plan, roles=with_workers(plan.roles, num_workers + len(plan.given_up)))
 
 
 def fitted(plan: Plan, free: Inventory) -> Plan:
@@ -38,7 +38,7 @@ def room_beside(plan: Plan, free: Inventory) -> int:
     """
     (role,) = (role for role in plan.roles if role.task_type is TaskType.WORKER)
     free = _without_avoided(plan, free)
-    have, most = plan.num_workers, plan.job.workers.maximum
+    have, most = plan.num_workers, plan.job.workers.maximum - len(plan.given_up)
     more = range(1, most - have + 1)
     return have + bisect.bisect(
         more, False, key=lambda num: not fits(free, [dataclasses.replace(role, num_tasks=num)])

@@ -37,6 +37,7 @@ class Plan:
       embedded_resources: Memory and custom resources to start an embedded Ray with, by Ray's names.
       avoid: Ray's ids of the nodes that no task is to go to.
       notes: Sentences about what was chosen on the user's behalf.
+      given_up: The workers that an attempt continues without.
       uses_of_unfit_hosts: What the attempt does with each host that failed lately and still has a problem,
         half a sentence each.
     """
@@ -56,6 +57,7 @@ class Plan:
     embedded_resources: Mapping[str, float] = field(default_factory=dict)
     avoid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    given_up: tuple[TaskId, ...] = ()
     uses_of_unfit_hosts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -77,7 +79,7 @@ class Plan:
     @functools.cached_property
     def tasks(self) -> tuple[TaskId, ...]:
         """Every task of the attempt, such as worker/0."""
-        return tuple(task for role in self.roles for task in role.tasks)
+        return tuple(task for role in self.roles for task in role.tasks if task not in self.given_up)
 
     @property
     def all_roles(self) -> tuple[AnyRole, ...]:
@@ -87,7 +89,7 @@ class Plan:
     @property
     def num_workers(self) -> int:
         """Tasks of type worker."""
-        return sum(role.num_tasks for role in self.roles if role.task_type is TaskType.WORKER)
+        return sum(task.task_type is TaskType.WORKER for task in self.tasks)
 
     @property
     def is_elastic(self) -> bool:

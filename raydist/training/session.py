@@ -127,7 +127,8 @@ def open_script(
       release_port: Gives up the task's port, once TensorFlow has it.
     """
     progress = progress or TaskProgress(assignment.task)
-    progress.set_joining(assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
+    is_coordinator = assignment.strategy is Strategy.PARAMETER_SERVER and assignment.is_chief
+    progress.set_joining(is_coordinator or assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
     _follow_workers(assignment, commands)
     note = _patch(assignment)
     compute_in_fixed_order(assignment.job)
@@ -356,16 +357,21 @@ def _follow_workers(assignment: TaskAssignment, commands: Commands | None) -> No
     """Has the chief of parameter servers take in the workers that come, and let go of those that leave."""
     if assignment.strategy is not Strategy.PARAMETER_SERVER or not assignment.is_chief:
         return
-    slots = tf_private.WorkerSlots(assignment.num_workers, cut=cut_connections)
+    slots = tf_private.WorkerSlots(assignment.num_workers, cut=cut_connections, note=reporting.note)
     slots.keep()
 
     def follow(orders: SimpleQueue[WorkerAddresses]) -> None:
         newest = -1
         while True:
             order = orders.get()
-            if order.number > newest:
-                newest = order.number
+            if order.number <= newest:
+                continue
+            newest = order.number
+            try:
                 slots.take(order.addresses)
+            except Exception as error:  # the next ones are taken all the same
+                logger.exception("the workers' addresses could not be taken in")
+                reporting.note(f"Some workers may not join: {type(error).__name__}: {error}.")
 
     if commands is not None:
         threading.Thread(target=follow, args=[commands.workers], name="raydist-workers", daemon=True).start()

@@ -13,6 +13,7 @@ from raydist.controller.events import (
     Event,
     GroupStopped,
     GroupUpdated,
+    RemoveWorkers,
     ReplaceTask,
     RoomFound,
     SendCommand,
@@ -137,6 +138,13 @@ def test_worker_that_dies_before_the_addresses_are_known_costs_an_attempt() -> N
     assert machine.handle(news(died, all_addressed=False)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert machine.deaths.all == []
+
+
+def test_worker_that_dies_during_the_last_save_is_replaced() -> None:
+    machine = machine_after(
+        TRAINING, says("chief/0", step=5, first_step_at_s=1.0), DeadlinePassed(Deadline.RUN)
+    )
+    assert machine.handle(dies("worker/1")) == [REPLACE_1]
 
 
 def test_all_workers_may_die_at_once() -> None:
@@ -320,6 +328,15 @@ def test_worker_that_comes_back_on_another_host_costs_nothing() -> None:
     assert (machine.state, machine.restarts) == (RunState.RUNNING, ())
 
 
+@pytest.mark.parametrize("chief", [{"state": STARTING}, {"is_joining": True}], ids=["starting", "script"])
+def test_worker_that_moves_before_the_strategy_is_built_restarts_the_run_at_once(
+    chief: dict[str, object],
+) -> None:
+    machine = machine_after(TRAINING, news(make_status("chief/0", **chief)), dies("worker/1"))
+    assert machine.handle(says("worker/1", STARTING, incarnation=1, **ELSEWHERE)) == [RESTART]
+    assert machine.restarts[0].sentence() == "worker/1 came back on another host: training was restarted"
+
+
 def elastic_after(*events: Event, workers: int = 2, **job: object) -> RunMachine:
     return machine_after(*events, workers=workers, workers_range=WorkerRange(minimum=1, maximum=4), **job)
 
@@ -351,9 +368,17 @@ def test_added_worker_that_cannot_start_is_given_up_and_training_continues() -> 
     replace = ReplaceTask(task("worker/2"))
     for incarnation in range(MAX_QUICK_DEATHS):
         assert machine.handle(dies("worker/2", incarnation=incarnation)) == [replace]
-    assert machine.handle(dies("worker/2", incarnation=MAX_QUICK_DEATHS)) == []
+    (removed,) = machine.handle(dies("worker/2", incarnation=MAX_QUICK_DEATHS))
+    assert isinstance(removed, RemoveWorkers)
+    assert (removed.plan.num_workers, machine.plan.num_workers) == (2, 2)
+    assert task("worker/2") not in removed.plan.tasks
     assert (machine.state, machine.attempt.failures) == (RunState.RUNNING, ())
     assert machine.deaths.all[-1].is_given_up
+    assert machine.handle(news()) == []
+    (added,) = machine.handle(RoomFound(3))
+    assert isinstance(added, AddWorkers)
+    assert [str(each) for each in added.plan.tasks][1:4] == ["worker/0", "worker/1", "worker/3"]
+    assert not machine.may_resize
 
 
 def test_chief_saves_before_it_is_restarted_for_a_worker_on_another_host() -> None:

@@ -154,6 +154,9 @@ class FakeTaskGroup:
     def add_workers(self, plan: Plan) -> None:
         self.added.append(plan.num_workers)
 
+    def remove_workers(self, plan: Plan) -> None:
+        self.added.append(plan.num_workers)
+
     def replace(self, task: TaskId) -> None:
         """The task's next process has sent no status yet."""
         name = str(task)

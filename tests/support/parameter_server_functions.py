@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -607,3 +608,85 @@ def come_and_go(ctx: Any, *, phases: list[tuple[int, str]], begun: str) -> dict[
             }
         )
     return {"phases": found}
+
+
+def worker_slots(ctx: Any) -> dict[str, Any]:
+    """What a coordinator's slots do about a lost SYN, updates that fail and a time without workers."""
+    import socket
+    import threading
+    from types import SimpleNamespace
+    from unittest import mock
+
+    import tensorflow as tf
+    from tensorflow.python.distribute.coordinator import cluster_coordinator
+    from tensorflow.python.eager import context
+
+    from raydist.training import tf_private
+    from raydist.training.parameter_server.train_input import IteratorFeed
+
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = {slot: f"127.0.0.1:{one.getsockname()[1]}" for slot, one in enumerate(sockets)}
+    server_def = tf.train.ServerDef()
+    server_def.cluster.job.add(name="worker").tasks.update(addresses)
+    cluster = SimpleNamespace(
+        _num_workers=2,
+        workers=[mock.Mock(), mock.Mock()],
+        closure_queue=SimpleNamespace(_cancellation_mgr=SimpleNamespace(is_cancelled=False)),
+        _record_and_ignore_transient_ps_failure=lambda error: False,
+        _record_and_ignore_transient_timeouts=lambda error: False,
+    )
+    updates: list[list[int]] = []
+    errors: list[Exception] = []
+    lost_syns: list[int] = []
+    notes: list[str] = []
+    connect = socket.create_connection
+
+    def update_server_def(new: Any) -> None:
+        updates.append(sorted(new.cluster.job[0].tasks))
+        if errors:
+            raise errors.pop()
+
+    def create_connection(address: tuple[str, int], **options: Any) -> socket.socket:
+        if address[1] in lost_syns:
+            lost_syns.remove(address[1])
+            raise TimeoutError
+        return connect(address, **options)
+
+    def lose_worker_1() -> None:
+        """Returns once it is back."""
+        name = "/job:worker/replica:0/task:1"
+        with handler.wait_on_failure(worker_device_name=name):
+            raise tf.errors.UnavailableError(None, None, f"{name} died")
+
+    found: dict[str, Any] = {}
+    with (
+        mock.patch.object(context.context(), "update_server_def", update_server_def),
+        mock.patch.object(socket, "create_connection", create_connection),
+    ):
+        slots = tf_private.WorkerSlots(2, cut=lambda address: None, note=notes.append)
+        slots.keep()
+        handler = cluster_coordinator.WorkerPreemptionHandler(server_def, cluster)
+        slots.serve(handler)
+        lost_syns.append(sockets[0].getsockname()[1])
+        lose_worker_1()
+        found["after a lost SYN"] = updates[:]
+        errors += [tf.errors.InternalError(None, None, "odd") for _ in range(4)]
+        lose_worker_1()
+        found["after errors"], found["notes"] = updates[1:], notes
+        coordinator = SimpleNamespace(_cluster=SimpleNamespace(failure_handler=handler))
+        made: list[tuple[int, ...]] = []
+
+        def make(members: Sequence[int], done: int) -> tuple[Any, Any]:
+            made.append(tuple(members))
+            return mock.MagicMock(), None
+
+        feed = IteratorFeed(coordinator, make)
+        slots.take({})
+        found["outdated without workers"] = feed.is_outdated
+        back = threading.Timer(0.3, slots.take, [{1: addresses[1]}])
+        back.start()
+        feed.renew(8)
+        found["made"], found["outdated"] = made, feed.is_outdated
+        back.join()
+        handler.stop()
+    return found

@@ -90,3 +90,17 @@ def test_grappler_drops_a_reshape_to_a_constant_shape() -> None:
     """Fails when it does not any more: then `check_constant_rows` can let reshapes be."""
     [task] = run_function("tests.support.mistake_functions:reshape_of_a_part", Cluster())
     assert task.values["mean"] == 6.0
+
+
+def test_slots_outlast_a_lost_packet_odd_errors_and_a_time_without_workers() -> None:
+    [task] = run_function("tests.support.parameter_server_functions:worker_slots", Cluster())
+    found = task.values
+    assert found["after a lost SYN"] == [[0, 1]]
+    assert found["after errors"] == [[0, 1]] * 5
+    (note,) = found["notes"]
+    assert note.startswith(
+        "TensorFlow could not add workers to its cluster 3 times in a row (InternalError: odd)"
+    )
+    assert not found["outdated without workers"]
+    assert found["made"] == [[0, 1], [1]]
+    assert not found["outdated"]

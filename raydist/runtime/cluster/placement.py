@@ -116,6 +116,11 @@ class Placement:
         """Asks for the room of a task that was not among the first, and waits for nothing."""
         self._moved[task] = self.request_more(asked, away_from=away_from)
 
+    def drop(self, task: TaskId) -> None:
+        """Gives the room of a task back, unless it is in the group of all: Ray takes no part of that back."""
+        if (room := self._moved.pop(task, None)) is not None:
+            self.give_back(room)
+
     def request_more(self, asked: Resources, *, away_from: Collection[str]) -> Room:
         """Asks for room beside that of the tasks, and waits for nothing.
 

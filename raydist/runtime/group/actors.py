@@ -87,7 +87,7 @@ class ActorSet:
           Whether that is possible; they are of no use otherwise.
         """
         own, placement = self._plan, self._placement
-        same = (own.roles, own.all_roles, own.strategy) == (plan.roles, plan.all_roles, plan.strategy)
+        same = (own.tasks, own.all_roles, own.strategy) == (plan.tasks, plan.all_roles, plan.strategy)
         if self._is_stuck or not same or placement is None:
             return False
         avoided = set(plan.avoid)
@@ -171,6 +171,19 @@ class ActorSet:
             self._setups[setup.task] = setup
             self._placement.add(setup.task, setup.resources, away_from=plan.avoid)
             self.handles[setup.task] = self._create_actor(setup, self._place_of(setup.task))
+
+    def remove(self, plan: Plan, task: TaskId, dead: Hello | None) -> None:
+        """Kills the agent of a task that `plan` does without, and gives back what room Ray takes back.
+
+        Args:
+          dead: The hello of its process; None where it sent none.
+        """
+        assert self._placement is not None
+        self._plan = plan
+        self._remains.leave(Remnant(setup=self._setups.pop(task), hello=dead))
+        ray.kill(self.handles.pop(task))
+        self._remains.gather(task)
+        self._placement.drop(task)
 
     def home_addresses(self) -> set[str]:
         """Returns the address of the driver's host; none outside the cluster."""

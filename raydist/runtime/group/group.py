@@ -277,6 +277,19 @@ class RayTaskGroup:
         for task in added:
             self._await("hello", task, self._actors.begin(task))
 
+    def remove_workers(self, plan: Plan) -> None:
+        """Ends what is left of the workers that `plan` does without, and gives their room back."""
+        if self._is_stopped:
+            return
+        removed = [task for task in self._actors.handles if task not in plan.tasks]
+        self._plan = plan
+        self._reach.close(removed)
+        for task in removed:
+            self._tell_chief(task, None)
+            self._actors.remove(plan, task, self._ledger.hellos.get(task))
+            self._ledger.remove(task)
+            self._gone.discard(task)
+
     def _tell_chief(self, task: TaskId, address: str | None) -> None:
         """Tells the chief where one of its workers is from now on; None for one that is gone."""
         if task.task_type is not TaskType.WORKER or not self._plan.follows_workers:

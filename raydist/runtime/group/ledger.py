@@ -145,6 +145,14 @@ class Ledger:
         """Awaits these tasks too."""
         self._tasks = (*self._tasks, *tasks)
 
+    def remove(self, task: TaskId) -> None:
+        """Awaits nothing of a task any more."""
+        self._tasks = tuple(one for one in self._tasks if one != task)
+        for known in (self._statuses, self._received_at_s, self.hellos):
+            known.pop(task, None)
+        for tasks in (self._awaited, self._failed, self._drained):
+            tasks.discard(task)
+
     @property
     def is_placed(self) -> bool:
         return "placement" in self._timings

@@ -63,10 +63,11 @@ class IteratorFeed:
 
     @property
     def is_outdated(self) -> bool:
-        return self._members != tf_private.members_of(self._coordinator)
+        members = tf_private.members_of(self._coordinator)
+        return bool(members) and members != self._members
 
     def renew(self, done: int) -> None:
-        self._members = tf_private.members_of(self._coordinator)
+        self._members = tf_private.wait_for_members(self._coordinator)
         self._iterators, self.element_spec = self._make(self._members, done)
 
     def arguments(self, first_step: int, num_steps: int) -> tuple[Any, ...]:

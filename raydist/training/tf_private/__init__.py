@@ -143,4 +143,5 @@ from raydist.training.tf_private.worker_slots import (
     WorkerSlots as WorkerSlots,
     members_of as members_of,
     num_present as num_present,
+    wait_for_members as wait_for_members,
 )

@@ -31,8 +31,11 @@ from tensorflow.python.framework import errors
 
 from raydist.training.tf_private.attributes import around, changed
 
-# How often workers that are expected are looked for, and how long one has to answer.
-_LOOK_S, _ANSWER_S = 0.1, 1.0
+# How often workers that are expected are looked for, and how long one has to answer: Linux sends a SYN that
+# was lost again after 1 s.
+_LOOK_S, _ANSWER_S = 0.1, 3.0
+# After so many failed updates in a row the run's notes say so. The wait doubles with each.
+_TOLD_FAILURES, _MOST_WAIT_S = 3, 5.0
 
 
 class WorkerSlots:
@@ -43,10 +46,17 @@ class WorkerSlots:
       addresses: By slot, where a worker is or is about to be; None while that is as in TF_CONFIG.
     """
 
-    def __init__(self, num_slots: int, *, cut: Callable[[str], None]) -> None:
-        """Takes what breaks this process's connections with an address whose host may be gone."""
+    def __init__(self, num_slots: int, *, cut: Callable[[str], None], note: Callable[[str], None]) -> None:
+        """Takes what the slots need of the task.
+
+        Args:
+          cut: Breaks this process's connections with an address whose host may be gone.
+          note: Adds a sentence to the run's notes.
+        """
         self.num_slots = num_slots
         self.cut = cut
+        self.note = note
+        self._lock = threading.Lock()
         self.addresses: Mapping[int, str] | None = None
         self._handler: _Handler | None = None
 
@@ -56,14 +66,16 @@ class WorkerSlots:
 
     def take(self, addresses: Mapping[int, str]) -> None:
         """Takes in where the workers are now. May wait for an update, so not in a training thread."""
-        self.addresses = addresses
-        if self._handler is not None:
-            self._handler.follow(addresses)
+        with self._lock:
+            self.addresses = addresses
+            if self._handler is not None:
+                self._handler.follow(addresses)
 
     def serve(self, handler: _Handler) -> None:
-        self._handler = handler
-        if self.addresses is not None:
-            handler.follow(self.addresses)
+        with self._lock:
+            self._handler = handler
+            if self.addresses is not None:
+                handler.follow(self.addresses)
 
 
 class _Kept:
@@ -73,6 +85,12 @@ class _Kept:
 def members_of(coordinator: Any) -> tuple[int, ...]:
     """Returns the workers that the run has now, those included that are on their way."""
     return tuple(coordinator._cluster.failure_handler.members)
+
+
+def wait_for_members(coordinator: Any) -> tuple[int, ...]:
+    """Returns the same, once there is one."""
+    coordinator._cluster.failure_handler.wait_for_members()
+    return members_of(coordinator)
 
 
 def num_present(coordinator: Any) -> int:
@@ -97,6 +115,7 @@ class _Handler(cluster_coordinator.WorkerPreemptionHandler):
         self._connected = dict(self._expected)  # the addresses in the server def
         self.away = set(range(cluster._num_workers)) - self._expected.keys()
         self.members = tuple(sorted(self._expected))
+        self._num_failures = 0  # of updates, in a row
         super().__init__(server_def, cluster)
 
     def follow(self, addresses: Mapping[int, str]) -> None:
@@ -109,12 +128,19 @@ class _Handler(cluster_coordinator.WorkerPreemptionHandler):
             }
             self._expected, self.members = dict(addresses), tuple(sorted(addresses))
             self._cluster_due_for_update_or_finish.set()
+            self._worker_up_cond.notify_all()
         for slot, address in left.items():
             self._cluster.workers[slot].leave()
             if not _answers(address):
                 # A call to a host that has vanished would wait for as long as TCP resends.
                 assert _Kept.slots is not None
                 _Kept.slots.cut(address)
+
+    def wait_for_members(self) -> None:
+        """Waits until the run has a worker, or the coordinator stops."""
+        if not self.members:
+            with self._cluster_update_lock:
+                self._worker_up_cond.wait_for(lambda: self.members or not self._should_preemption_thread_run)
 
     def wait_until_back(self, slot: int, *, raises: bool = False) -> None:
         """Waits until the slot's worker can take closures, or the coordinator stops.
@@ -176,9 +202,15 @@ class _Handler(cluster_coordinator.WorkerPreemptionHandler):
                 if not has_gone and not self.away & expected.keys():
                     self._cluster_due_for_update_or_finish.clear()
                     continue
-            there = {slot: address for slot, address in expected.items() if _answers(address)}
+                serving = self._connected.keys() - self.away
+            there = {
+                slot: address
+                for slot, address in expected.items()
+                # No worker that serves is let go of because of one packet.
+                if _answers(address) or (slot in serving and _answers(address))
+            }
             if not ((has_gone or self.away & there.keys()) and self._update(there)):
-                time.sleep(_LOOK_S)
+                time.sleep(min(_LOOK_S * 2**self._num_failures, _MOST_WAIT_S))
 
     def _update(self, there: dict[int, str]) -> bool:
         """Has the cluster consist of these workers; returns whether it does."""
@@ -188,17 +220,26 @@ class _Handler(cluster_coordinator.WorkerPreemptionHandler):
             try:
                 context.context().update_server_def(self._server_def)
             except Exception as error:
-                try:
-                    self._validate_preemption_failure(error)
-                except Exception as other:  # of a ps
-                    self._error_from_recovery = other
+                if cluster_coordinator._is_ps_failure(error):
+                    self._error_from_recovery = error
                     self._cluster_due_for_update_or_finish.clear()
                     self._worker_up_cond.notify_all()
+                else:
+                    self._note_failure(error)
                 return False
-            self._connected = there
+            self._connected, self._num_failures = there, 0
             self.away -= there.keys()
             self._worker_up_cond.notify_all()
             return True
+
+    def _note_failure(self, error: Exception) -> None:
+        self._num_failures += 1
+        slots = _Kept.slots
+        if slots is not None and self._num_failures == _TOLD_FAILURES:
+            slots.note(
+                f"TensorFlow could not add workers to its cluster {_TOLD_FAILURES} times in a row "
+                f"({type(error).__name__}: {error}). raydist tries again. The others continue to train."
+            )
 
 
 class _Slot(cluster_coordinator.Worker):
@@ -263,7 +304,7 @@ def _connect_to_cluster(original: Callable[..., None], strategy: Any, coordinato
 
 def _left(device_name: str) -> Exception:
     """Returns an error that TensorFlow takes for that of a worker (cluster_coordinator.py)."""
-    return errors.UnavailableError(None, None, f"{device_name} is not there")
+    return errors.UnavailableError(None, None, f"{device_name} has left the run")
 
 
 def _answers(address: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.util import placement_group_table
 
 from raydist.outcome.status import Command, FailureKind, TaskState, TaskStatus
+from raydist.planning.fitting import resized
+from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.host.scratch import scratch_root
-from raydist.spec.job import PortRange
+from raydist.spec.job import PortRange, WorkerRange
 from raydist.spec.tasks import TaskId
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_ps_plan
@@ -256,3 +260,41 @@ def test_replace_after_stop_starts_nothing(start: Start, wait_until: WaitUntil) 
     wait_until(lambda: is_lost(drive, "worker/0"))
     drive.group.stop()
     drive.group.replace(TaskId.parse("worker/0"))
+
+
+def elastic_ps_plan(num_workers: int) -> Plan:
+    plan = make_ps_plan(num_workers)
+    workers = WorkerRange(minimum=1, maximum=num_workers)
+    return dataclasses.replace(plan, job=dataclasses.replace(plan.job, workers=workers))
+
+
+def num_rooms() -> int:
+    """Returns how many placement groups Ray has, or looks for room for."""
+    return sum(group["state"] != "REMOVED" for group in placement_group_table().values())
+
+
+def test_room_of_an_added_worker_that_is_given_up_is_given_back(start: Start, wait_until: WaitUntil) -> None:
+    before, plan = num_rooms(), elastic_ps_plan(2)
+    drive = start(resized(plan, 1))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))
+    drive.group.add_workers(plan)
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/1"))
+    assert num_rooms() == before + 2
+    kill(drive, "worker/1")
+    wait_until(lambda: is_lost(drive, "worker/1"))
+    drive.group.remove_workers(dataclasses.replace(plan, given_up=(WORKER_1,)))
+    wait_until(lambda: num_rooms() == before + 1)
+    steps = drive.statuses["worker/0"].step
+    wait_until(lambda: drive.poll() or drive.statuses["worker/0"].step > steps)
+    assert drive.state("worker/1") is TaskState.FAILED
+
+
+def test_stop_while_added_workers_have_no_room_leaves_nothing(start: Start, wait_until: WaitUntil) -> None:
+    """Nor does it wait for them (`start` looks for what is left)."""
+    plan = elastic_ps_plan(12)
+    drive = start(resized(plan, 1))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))
+    drive.group.add_workers(plan)
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/1"))
+    assert drive.state("worker/11") is TaskState.PENDING
+    drive.group.stop()
