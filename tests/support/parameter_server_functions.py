@@ -169,6 +169,8 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
     """A custom loop by ctx.train_steps, and one by the bare coordinator."""
     import tensorflow as tf
 
+    from raydist.training.parameter_server import train_input
+
     with ctx.strategy.scope():
         weight = tf.Variable([0.0, 0.0], name="weight")
         calls = tf.Variable(0, dtype=tf.int64, name="calls")
@@ -204,7 +206,18 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
     iterator = iter(ctx.coordinator.create_per_worker_dataset(endless))
     losses = [ctx.coordinator.schedule(bare, args=(iterator,)) for _ in range(3)]
     ctx.coordinator.join()
+
+    def thousand(context: Any) -> Any:
+        rows = tf.data.Dataset.from_tensor_slices((np.ones((1000, 1)), np.zeros(1000)))
+        rows = rows.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return rows.batch(context.get_per_replica_batch_size(63))  # which 2 does not divide
+
+    with ctx.strategy.scope():
+        unbuilt = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+        unbuilt.compile(loss="mse")
     return {
+        "batches": train_input.num_batches(run_of(ctx), thousand),
+        "evaluated": ctx.evaluate(unbuilt, thousand)["loss"],
         "last": dict(last),
         "weight": weight.numpy(),
         "calls": int(calls.numpy()),

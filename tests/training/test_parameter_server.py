@@ -208,6 +208,7 @@ def test_train_steps_and_the_bare_coordinator(looped: tuple[TaskProcess, Path]) 
     assert values["calls"] == 203 + len(values["bare"])
     assert values["steps_repeated"] == 0
     assert values["last"]["rows"] == 8.0
+    assert (values["batches"], values["evaluated"]) == (16, pytest.approx(1.0))  # of 500 rows each, by 63
     np.testing.assert_allclose(chief.arrays["weight"], [1.0, -2.0], atol=0.05)
 
 
