@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -231,6 +232,7 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
 def mistakes(ctx: Any) -> dict[str, Any]:
     """Makes each mistake that a user can; returns what it is answered with."""
     import tensorflow as tf
+    from tensorflow.python.distribute.coordinator import values
 
     keras = tf.keras
     with ctx.strategy.scope():
@@ -254,9 +256,12 @@ def mistakes(ctx: Any) -> dict[str, Any]:
 
     made_outside = data()
     of_python = tf.data.Dataset.from_generator(lambda: iter([1.0]), output_signature=tf.TensorSpec([]))
+    nothing = mock.Mock(return_value=tf.constant(b""))
+    too_large = mock.patch.object(values, "serialize_dataset_to_graph", nothing)
     attempts = {
         "no data": fit(given=[1, 2]),
         "dataset of Python": fit(given=of_python),
+        "dataset of 2 GB": too_large(fit(given=data())),
         "dataset made outside": fit(given=lambda: made_outside),
         "no steps_per_epoch": fit(given=lambda: data().repeat(), steps_per_epoch=None),
         "no dataset": fit(given=lambda: [1, 2]),

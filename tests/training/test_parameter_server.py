@@ -347,6 +347,7 @@ def test_mistakes_are_answered_before_tensorflow_fails() -> None:
     wanted = {
         "no data": "train_data is list; parameter_server needs a tf.data.Dataset, a function",
         "dataset of Python": "train_data is a dataset that runs Python (from_generator, py_function",
+        "dataset of 2 GB": "train_data is a dataset that holds more than 2 GB in its graph, which no worker",
         "dataset made outside": "uses a dataset that was made outside of it",
         "no steps_per_epoch": "ctx.fit needs steps_per_epoch, as train_data never ends",
         "no dataset": "the train_data function returned list; return a tf.data.Dataset",
