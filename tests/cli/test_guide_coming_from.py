@@ -113,8 +113,8 @@ def test_fields_without_a_counterpart_are_named(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err == f"error: {path}: its kind is Job; give a manifest of the kind TFJob\n"
 
 
-SHELL = ["sh", "-c", "python /app/train.py --x"]
-NO_SCRIPT = "command sh -c 'python /app/train.py --x': name the script in place of main.py"
+SHELL = ["sh", "-c", "python /app/train.py"]
+NO_SCRIPT = "command sh -c 'python /app/train.py': name the script in place of main.py"
 
 
 @pytest.mark.parametrize(

@@ -328,7 +328,9 @@ def test_data_end_an_epoch_and_one_worker_trains_as_one_device() -> None:
     assert values["expected"][0] == 16
     for name, found in values["found"].items():
         assert found == pytest.approx(values["expected"], rel=1e-5), name
-    assert sum("train_data has 8 batches, counted in a pass over it" in note for note in values["notes"]) == 1
+    assert (
+        sum("raydist counted 8 batches in one pass over train_data" in note for note in values["notes"]) == 1
+    )
 
 
 @pytest.mark.slow

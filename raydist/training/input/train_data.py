@@ -260,8 +260,8 @@ def function_of(data: Any, name: str) -> Callable[..., Any]:
         if is_whole:
             return make
         raise UnsupportedError(
-            f"{name} is a dataset that runs Python (from_generator, py_function, numpy_function), which is "
-            "in the chief alone; use TensorFlow's own operations, or give arrays or batches of raydist.data"
+            f"{name} is a dataset that runs Python (from_generator, py_function, numpy_function), which no "
+            "worker has. Use TensorFlow's own operations, or give arrays or batches of raydist.data"
         )
     if callable(data):
         return data

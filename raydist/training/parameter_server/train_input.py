@@ -208,8 +208,8 @@ def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:
     run.coordinator.join()
     total = sum(int(result.fetch()) for result in results)
     reporter.note(
-        f"train_data has {total} batches, counted in a pass over it because TensorFlow does not know; "
-        f"steps_per_epoch={total} saves that pass"
+        f"raydist counted {total} batches in one pass over train_data. "
+        f"Pass steps_per_epoch={total} to skip it"
     )
     return total
 
