@@ -144,7 +144,7 @@ class UnsupportedError(MistakeError):
 
     Example:
         ctx.fit(model, dataset, epochs=3)
-        # UnsupportedError under parameter_server if the dataset runs Python, which is in the chief alone
+        # UnsupportedError under parameter_server if the dataset runs Python, which no worker has
     """
 
 

@@ -36,14 +36,15 @@ ROOMS: dict[str, set[str]] = {
     "entry": {"errors", "spec", "spec.settings"},
     "planning": {"errors", "spec", "spec.settings"},
     "stragglers": {"spec", "outcome"},
-    "storage": {"private_folders", "errors", "spec", "outcome"},
+    "storage.layout": {"errors", "spec"},
+    "storage": {"private_folders", "errors", "spec", "outcome", "storage.layout"},
     "metrics": {"errors", "spec", "outcome", "storage"},
     "data.order": set(),
     "data": {"errors", "data.order"},
     "data.sources": {"errors", "spec", "storage", "data.order", "data"},
     "data.__init__": {"data", "data.sources"},
     "page": {"errors", "spec", "outcome", "stragglers", "storage", "metrics"},
-    "board": {"errors", "spec", "storage", "page"},
+    "board": {"errors", "spec", "storage", "storage.layout", "page"},
     "tracking": {"errors", "spec", "outcome", "storage", "metrics"},
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
@@ -122,9 +123,11 @@ ROOMS: dict[str, set[str]] = {
     },
     # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
     "controller.task_group": {"spec", "outcome", "planning"},
-    "controller": {"errors", "spec", "outcome", "planning", "stragglers", "controller.task_group"},
+    "controller": {
+        *("errors", "spec", "outcome", "planning", "stragglers", "storage.layout", "controller.task_group"),
+    },
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
-    "runtime.host": {"private_folders", "errors", "known_versions", "spec", "storage"},
+    "runtime.host": {"private_folders", "errors", "known_versions", "spec", "storage", "storage.layout"},
     "runtime.cluster": {"errors", "spec", "planning", "runtime.host"},
     "runtime.doctor": {"errors", "known_versions", "storage", "runtime.host", "runtime.cluster"},
     "runtime.task": {"private_folders", "errors", "spec", "outcome", "planning", "storage", "runtime.host"},

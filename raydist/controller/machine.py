@@ -30,7 +30,7 @@ from raydist.controller.events import (
 from raydist.controller.lost_attempts import LostAttempts
 from raydist.controller.memory_growth import MemoryWatch
 from raydist.controller.replacement import Deaths, replace_dead
-from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
+from raydist.controller.restarts import Cause, Restart, Saving, resumed, saved_step, wanted
 from raydist.controller.revival import Reached, Revival
 from raydist.controller.root_cause import (
     RootCause,
@@ -102,7 +102,7 @@ class RunMachine:
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
         self._memory = MemoryWatch()
         self._saving: Saving | None = None
-        self._last_saving: Saving | None = None  # once the run's time is over
+        self._is_out_of_time = False  # and waits for the chief to save its last step
         self._awaits_stacks = self._is_state_doubted = False
         self._cause: RootCause | None = None  # of the end of the attempt that ended last
         self._failures: list[TaskFailure] = []  # of that attempt
@@ -253,8 +253,8 @@ class RunMachine:
         if self._watchdog.is_stalled and self.state is RunState.RUNNING:
             return self._look_into_stall()
         self._awaits_stacks = False
-        if self._last_saving is not None:
-            return self._stop(RunState.FAILED) if self._has_saved(self._last_saving) else replacements
+        if self._is_out_of_time:
+            return self._stop(RunState.FAILED) if self._has_saved_all() else replacements
         planned = self._plan_restart()
         return planned if self._next is not None else [*replacements, *self._finish_evaluator(), *planned]
 
@@ -355,15 +355,15 @@ class RunMachine:
             return [SendCommand(Command.SAVE, (self.chief,)), Await(Deadline.SAVE)]
         return self._restart(cause) if self._saving.is_done(chief) else []
 
-    def _has_saved(self, saving: Saving) -> bool:
+    def _has_saved_all(self) -> bool:
         chief = self.attempt.statuses.get(self.chief)
-        return chief is not None and saving.is_done(chief)
+        return chief is not None and 0 < chief.step <= saved_step(chief.checkpoint)
 
     def _restart_cause(self) -> Cause | None:
         return wanted(self.attempt, plan=self.plan, room=self._room)
 
     def _give_up_saving(self) -> list[Action]:
-        if self._last_saving is not None:
+        if self._is_out_of_time:
             return self._stop(RunState.FAILED)
         cause = self._restart_cause()
         if self._saving is None or cause is None:
@@ -413,7 +413,7 @@ class RunMachine:
             return self._fail(self._timeout_error())
         if entry_point.is_script and chief.checkpoint is None:  # maybe it never saves
             return self._fail(self._timeout_error())
-        self._last_saving = Saving(checkpoint_before=chief.checkpoint)
+        self._is_out_of_time = True
         return [SendCommand(Command.SAVE_LAST, (self.chief,)), Await(Deadline.SAVE)]
 
     def _judge(self, cause: RootCause) -> list[Action]:
@@ -456,7 +456,7 @@ class RunMachine:
         return self._stop(RunState.CANCELLED)
 
     def _stop(self, following: RunState) -> list[Action]:
-        if self._last_saving is not None and following in (RunState.STARTING, RunState.FAILED):
+        if self._is_out_of_time and following in (RunState.STARTING, RunState.FAILED):
             self.error, following = self._timeout_error(), RunState.FAILED
         self.state = RunState.STOPPING
         self._next = following
@@ -480,6 +480,8 @@ class RunMachine:
             self.reached = dataclasses.replace(self.reached, checkpoint=None)
         if stopped.note is not None:
             self._note(stopped.note)
+        if self.error is not None and self.error.type == RunTimeoutError.__name__:
+            self.error = self._timeout_error()  # by what is saved now
 
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:
         number = self.attempt.number
@@ -520,12 +522,12 @@ class RunMachine:
         return []
 
     def _timeout_error(self) -> RunError:
-        saved = self._last_saving is not None and self._has_saved(self._last_saving)
-        error = RunTimeoutError(
-            f"the run did not end within {self.plan.job.timeout:g} s (--timeout); it was at step "
-            f"{self.reached.steps}{', which is saved: raydist resume continues there' if saved else ''}"
-        )
-        return RunError.from_exception(error, attempt=self.attempt.number)
+        steps, saved = self.reached.steps, saved_step(self.reached.checkpoint)
+        what = f"the run did not end within {self.plan.job.timeout:g} s (--timeout); it was at step {steps}"
+        if saved:
+            which = "which is saved" if saved >= steps else f"and step {saved} is saved"
+            what += f", {which}: raydist resume continues there"
+        return RunError.from_exception(RunTimeoutError(what), attempt=self.attempt.number)
 
 
 def _is_death(failure: TaskFailure) -> bool:

@@ -11,6 +11,7 @@ from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.spec.text import listed
+from raydist.storage.layout import RunLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,12 @@ class Saving:
 
     def is_done(self, chief: TaskStatus) -> bool:
         return chief.checkpoint != self.checkpoint_before
+
+
+def saved_step(checkpoint: str | None) -> int:
+    """Returns the step of a checkpoint, by its URI; 0 without one."""
+    step, _ = RunLayout.parse_checkpoint((checkpoint or "").rpartition("/")[2]) or (0, 0)
+    return step
 
 
 @dataclass(frozen=True, kw_only=True)

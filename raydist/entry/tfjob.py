@@ -2,11 +2,12 @@
 
     python -m raydist.entry.tfjob tfjob.yaml > digits.yaml
 
-It is for the day on which one moves, so it is no command of its own.
+It is a module, not a subcommand, because it is used once.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ _KNOWN = {
     "pod": {"containers", "nodeSelector", "restartPolicy"},
     "container": {"name", "command", "args", "env", "resources", "ports"},
 }
+_REFERENCE = re.compile(r"(?<!\$)\$\([\w.-]+\)")  # which Kubernetes replaces by the variable's value
+_INTERPRETER = re.compile(r"(.*/)?python[\d.]*")
 # What takes the place of a field that no config file has.
 _INSTEAD = {
     "image": "the image of the Ray cluster's pods; the code travels with the run",
@@ -79,6 +82,9 @@ def convert(manifest: Any) -> Converted:
     policy = spec.get("runPolicy") or {}
     _look_for_others(policy, "spec.runPolicy", "spec.runPolicy", missing)
     by_role = {_ROLES[name]: (name, one) for name, one in replicas.items()}
+    if "ps" not in by_role and "evaluator" in by_role:
+        del by_role["evaluator"]
+        missing.append("Evaluator without PS: validation_data in the script's model.fit")
     config = {"address": "auto", **_tasks({role: one for role, (_, one) in by_role.items()})}
     resources: dict[str, Any] = {}
     first: dict[str, Any] = {}
@@ -95,7 +101,7 @@ def convert(manifest: Any) -> Converted:
                 missing.append(
                     f"{field} of {name}: all tasks have one; the script finds its own in TF_CONFIG"
                 )
-        amounts = _amounts(container.get("resources") or {})
+        amounts = _amounts(container.get("resources") or {}, missing)
         role = "worker" if role == "chief" and "ps" not in by_role else role  # its worker/0
         if resources.setdefault(role, amounts) != amounts:
             missing.append(f"resources of {name}: all workers have those of the first")
@@ -106,8 +112,9 @@ def convert(manifest: Any) -> Converted:
     for name, option in {"backoffLimit": "max_failures", "activeDeadlineSeconds": "timeout"}.items():
         if policy.get(name) is not None:
             config[option] = policy[name]
-    if "successPolicy" in spec:
-        config["success"] = "all" if spec["successPolicy"] == "AllWorkers" else "chief"
+    if "ps" not in by_role and config["workers"] > 1:  # where a chief, if there is one, decides alone
+        is_all = spec.get("successPolicy") == "AllWorkers" and "chief" not in by_role
+        config["success"] = "all" if is_all else "chief"
     if selector := first["pod"].get("nodeSelector"):
         config["label_selector"] = dict(selector)
     env = first["container"].get("env") or []
@@ -115,7 +122,10 @@ def convert(manifest: Any) -> Converted:
     if values := {one["name"]: one["value"] for one in env if "value" in one}:
         config["env"] = values
     words = [*first["container"].get("command", ()), *first["container"].get("args", ())]
-    program, args = _program(list(map(str, words)), missing)
+    words = list(map(str, words))
+    for text in (*words, *(f"env {name}={value}" for name, value in values.items())):
+        missing += [f"{one} in {text}: the value itself" for one in _REFERENCE.findall(text)]
+    program, args = _program(words, missing)
     if args:
         config["args"] = args
     name = manifest.get("metadata", {}).get("name")
@@ -143,7 +153,7 @@ def _look_for_others(given: Mapping[str, Any], kind: str, where: str, missing: l
             missing.append(f"{where}.{name}: {_INSTEAD.get(name, 'see the Ray cluster, and raydist guide')}")
 
 
-def _amounts(resources: Mapping[str, Any]) -> dict[str, Any]:
+def _amounts(resources: Mapping[str, Any], missing: list[str]) -> dict[str, Any]:
     """Returns a container's resources as those of a task."""
     given = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     found: dict[str, Any] = {}
@@ -154,19 +164,27 @@ def _amounts(resources: Mapping[str, Any]) -> dict[str, Any]:
         found["memory"] = f"{memory}B"
     if found or given:
         found["gpus"] = int(given.pop("nvidia.com/gpu", 0))
-    return {**found, **({"resources": given} if given else {})}
+    missing += [f"resources {name}: resources, under the name that Ray's hosts declare" for name in given]
+    return found
 
 
 def _program(words: list[str], missing: list[str]) -> tuple[list[str], list[str]]:
     """Returns what `raydist submit` runs, and its arguments."""
-    if "-m" in words[:-1]:
-        at = words.index("-m")
+    interpreters = (number for number, word in enumerate(words) if _INTERPRETER.fullmatch(word))
+    begin = next(interpreters, -1)
+    at = begin + 1
+    while begin >= 0 and at < len(words) and words[at].startswith("-") and words[at] != "-m":
+        at += 2 if words[at] in ("-W", "-X") else 1
+    if begin > 0:
+        missing.append(
+            f"command {shlex.join(words[:begin])}, before {words[begin]}: see raydist guide scripts"
+        )
+    if begin >= 0 and words[at : at + 1] == ["-m"] and at + 1 < len(words):
         return words[at : at + 2], words[at + 2 :]
-    at = next((number for number, word in enumerate(words) if word.endswith(".py")), -1)
-    if at < 0:
-        missing.append(f"command {shlex.join(words)}: name the script in place of main.py")
-        return ["main.py"], []
-    return [words[at]], words[at + 1 :]
+    if at < len(words) and words[at].endswith(".py") and " " not in words[at]:
+        return [words[at]], words[at + 1 :]
+    missing.append(f"command {shlex.join(words)}: name the script in place of main.py")
+    return ["main.py"], []
 
 
 def main(arguments: Sequence[str]) -> int:

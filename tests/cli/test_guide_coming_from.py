@@ -113,6 +113,76 @@ def test_fields_without_a_counterpart_are_named(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err == f"error: {path}: its kind is Job; give a manifest of the kind TFJob\n"
 
 
+SHELL = ["sh", "-c", "python /app/train.py"]
+NO_SCRIPT = "command sh -c 'python /app/train.py': name the script in place of main.py"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "missing"),
+    [
+        (
+            {"command": ["python3.11", "-u", "-W", "ignore", "-m", "pkg.train", "-m", "resnet"]},
+            "-m pkg.train",
+            (),
+        ),
+        ({"command": ["python", "train.py", "-m", "resnet"]}, "train.py", ()),
+        ({"command": ["/app/train.py", "-m"]}, "/app/train.py", ()),
+        ({"command": SHELL}, "main.py", (NO_SCRIPT,)),
+        (
+            {"command": ["nice", "python", "a.py"]},
+            "a.py",
+            ("command nice, before python: see raydist guide scripts",),
+        ),
+        ({"args": ["--to=$(B)", "$$(C)"]}, "main.py", ("$(B) in --to=$(B): the value itself",)),
+        ({"env": [{"name": "A", "value": "x/$(B)"}]}, "main.py", ("$(B) in env A=x/$(B): the value itself",)),
+    ],
+)
+def test_commands_and_variables_of_a_tfjob(
+    changes: dict[str, Any], found: str, missing: tuple[str, ...]
+) -> None:
+    manifest = yaml.safe_load(_BLOCKS[0])
+    container = manifest["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]
+    container.update(changes)
+    converted = convert(manifest)
+    assert shlex.join(converted.command).removeprefix("raydist submit ") == f"{found} --name digits"
+    assert [one for one in converted.missing if "image" not in one] == [*missing]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "policy", "resources", "config", "missing"),
+    [
+        ({"Chief": 1, "Worker": 2}, None, {}, {"workers": 3, "success": "chief"}, []),
+        ({"Chief": 1, "Worker": 2}, "", {}, {"workers": 3, "success": "chief"}, []),
+        ({"Chief": 1, "Worker": 2}, "AllWorkers", {}, {"workers": 3, "success": "chief"}, []),
+        ({"Worker": 2}, None, {}, {"workers": 2, "success": "chief"}, []),
+        ({"Worker": 2}, "AllWorkers", {}, {"workers": 2, "success": "all"}, []),
+        ({"Worker": 1}, None, {}, {"workers": 1}, []),
+        ({"Worker": 1, "Evaluator": 1}, None, {}, {"workers": 1}, ["Evaluator without PS"]),
+        (
+            {"Worker": 1},
+            None,
+            {"cpu": 2, "ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi", "amd.com/gpu": 1},
+            {"workers": 1, "resources": {"worker": {"cpus": 2, "gpus": 0}}},
+            ["resources ephemeral-storage", "resources hugepages-2Mi", "resources amd.com/gpu"],
+        ),
+    ],
+)
+def test_tasks_of_a_tfjob(
+    replicas: dict[str, int],
+    policy: str | None,
+    resources: dict[str, Any],
+    config: dict[str, Any],
+    missing: list[str],
+) -> None:
+    container = {"command": ["python", "main.py"], "resources": {"limits": resources}}
+    template = {"spec": {"containers": [container]}}
+    specs = {name: {"replicas": number, "template": template} for name, number in replicas.items()}
+    spec = {"tfReplicaSpecs": specs, **({} if policy is None else {"successPolicy": policy})}
+    converted = convert({"kind": "TFJob", "spec": spec})
+    assert converted.config == {"address": "auto", **config}
+    assert [one.partition(":")[0] for one in converted.missing] == missing
+
+
 @pytest.mark.usefixtures("roomy")
 def test_parameter_servers_run_the_script_as_under_a_tfjob(tmp_path: Path) -> None:
     plan = planned(_BLOCKS[3], tmp_path)

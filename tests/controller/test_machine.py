@@ -227,27 +227,48 @@ def test_script_that_has_saved_nothing_is_not_waited_for() -> None:
     assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 7"
 
 
-TIMED_OUT = DeadlinePassed(Deadline.RUN)
+TIMED_OUT, TOO_LATE = DeadlinePassed(Deadline.RUN), DeadlinePassed(Deadline.SAVE)
+RESUMED = "saved: raydist resume continues there"
 TRAINED = updated(make_status("worker/0", step=7, first_step_at_s=1.0), make_status("worker/1"))
-SAVED = updated(make_status("worker/0", step=8, first_step_at_s=1.0, checkpoint="runs/step-8"))
+
+
+def at(step: int, *, saved: int) -> TaskStatus:
+    return make_status("worker/0", step=step, first_step_at_s=1.0, checkpoint=f"runs/step-{saved}-a0")
+
+
+SAVED = updated(at(8, saved=8))
 
 
 @pytest.mark.parametrize(
-    ("events", "message"),
+    ("before", "events", "message"),
     [
-        pytest.param([SAVED], "it was at step 8, which is saved: raydist resume continues there", id="saved"),
-        pytest.param([DeadlinePassed(Deadline.SAVE)], "it was at step 7", id="cannot-save"),
-        pytest.param([LOST], "it was at step 7", id="died"),
+        (TRAINED, [SAVED], f"it was at step 8, which is {RESUMED}"),
+        (TRAINED, [TOO_LATE], "it was at step 7"),
+        (TRAINED, [LOST], "it was at step 7"),
+        # One that was under way by then.
+        (TRAINED, [updated(at(8, saved=6)), TOO_LATE], f"it was at step 8, and step 6 is {RESUMED}"),
+        (
+            TRAINED,
+            [updated(at(8, saved=6)), updated(at(8, saved=8))],
+            f"it was at step 8, which is {RESUMED}",
+        ),
+        (
+            TRAINED,
+            [TOO_LATE, GroupStopped(statuses=(at(9, saved=9),))],
+            f"it was at step 9, which is {RESUMED}",
+        ),
+        # It validates, at a step that is saved.
+        (updated(at(7, saved=7)), [updated(at(7, saved=7))], f"it was at step 7, which is {RESUMED}"),
     ],
+    ids=["saved", "cannot-save", "died", "saved-less", "saved-twice", "saved-late", "was-saved"],
 )
 def test_run_timeout_saves_the_last_step_and_starts_no_other_attempt(
-    events: list[Event], message: str
+    before: Event, events: list[Event], message: str
 ) -> None:
-    machine = machine_after(TRAINING, TRAINED)
+    machine = machine_after(TRAINING, before)
     wanted = [SendCommand(Command.SAVE_LAST, (task("worker/0"),)), Await(Deadline.SAVE)]
     assert machine.handle(TIMED_OUT) == wanted
-    assert machine.handle(TRAINED) == []
-    for event in (*events, GroupStopped()):
+    for event in (*events, GroupStopped()):  # which is an invalid transition if it stops too early
         machine.handle(event)
     assert machine.state is RunState.FAILED
     assert machine.error is not None

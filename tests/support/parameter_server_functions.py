@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -170,6 +171,8 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
     """A custom loop by ctx.train_steps, and one by the bare coordinator."""
     import tensorflow as tf
 
+    from raydist.training.parameter_server import train_input
+
     with ctx.strategy.scope():
         weight = tf.Variable([0.0, 0.0], name="weight")
         calls = tf.Variable(0, dtype=tf.int64, name="calls")
@@ -205,7 +208,18 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
     iterator = iter(ctx.coordinator.create_per_worker_dataset(endless))
     losses = [ctx.coordinator.schedule(bare, args=(iterator,)) for _ in range(3)]
     ctx.coordinator.join()
+
+    def thousand(context: Any) -> Any:
+        rows = tf.data.Dataset.from_tensor_slices((np.ones((1000, 1)), np.zeros(1000)))
+        rows = rows.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return rows.batch(context.get_per_replica_batch_size(63))  # which 2 does not divide
+
+    with ctx.strategy.scope():
+        unbuilt = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+        unbuilt.compile(loss="mse")
     return {
+        "batches": train_input.num_batches(run_of(ctx), thousand),
+        "evaluated": ctx.evaluate(unbuilt, thousand)["loss"],
         "last": dict(last),
         "weight": weight.numpy(),
         "calls": int(calls.numpy()),
@@ -219,6 +233,7 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
 def mistakes(ctx: Any) -> dict[str, Any]:
     """Makes each mistake that a user can; returns what it is answered with."""
     import tensorflow as tf
+    from tensorflow.python.distribute.coordinator import values
 
     keras = tf.keras
     with ctx.strategy.scope():
@@ -242,9 +257,12 @@ def mistakes(ctx: Any) -> dict[str, Any]:
 
     made_outside = data()
     of_python = tf.data.Dataset.from_generator(lambda: iter([1.0]), output_signature=tf.TensorSpec([]))
+    nothing = mock.Mock(return_value=tf.constant(b""))
+    too_large = mock.patch.object(values, "serialize_dataset_to_graph", nothing)
     attempts = {
         "no data": fit(given=[1, 2]),
         "dataset of Python": fit(given=of_python),
+        "dataset of 2 GB": too_large(fit(given=data())),
         "dataset made outside": fit(given=lambda: made_outside),
         "no steps_per_epoch": fit(given=lambda: data().repeat(), steps_per_epoch=None),
         "no dataset": fit(given=lambda: [1, 2]),

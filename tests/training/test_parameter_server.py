@@ -208,6 +208,7 @@ def test_train_steps_and_the_bare_coordinator(looped: tuple[TaskProcess, Path]) 
     assert values["calls"] == 203 + len(values["bare"])
     assert values["steps_repeated"] == 0
     assert values["last"]["rows"] == 8.0
+    assert (values["batches"], values["evaluated"]) == (16, pytest.approx(1.0))  # of 500 rows each, by 63
     np.testing.assert_allclose(chief.arrays["weight"], [1.0, -2.0], atol=0.05)
 
 
@@ -327,7 +328,9 @@ def test_data_end_an_epoch_and_one_worker_trains_as_one_device() -> None:
     assert values["expected"][0] == 16
     for name, found in values["found"].items():
         assert found == pytest.approx(values["expected"], rel=1e-5), name
-    assert sum("train_data has 8 batches, counted in a pass over it" in note for note in values["notes"]) == 1
+    assert (
+        sum("raydist counted 8 batches in one pass over train_data" in note for note in values["notes"]) == 1
+    )
 
 
 @pytest.mark.slow
@@ -346,6 +349,7 @@ def test_mistakes_are_answered_before_tensorflow_fails() -> None:
     wanted = {
         "no data": "train_data is list; parameter_server needs a tf.data.Dataset, a function",
         "dataset of Python": "train_data is a dataset that runs Python (from_generator, py_function",
+        "dataset of 2 GB": "train_data is a dataset that holds more than 2 GB in its graph, which no worker",
         "dataset made outside": "uses a dataset that was made outside of it",
         "no steps_per_epoch": "ctx.fit needs steps_per_epoch, as train_data never ends",
         "no dataset": "the train_data function returned list; return a tf.data.Dataset",

@@ -48,7 +48,9 @@ class Selection:
             raise DataError(
                 f"{self.what} got features and columns; give features for one tensor, or columns for a dict"
             )
-
+        for option in ("defaults", "padded_shapes", "padding_values"):
+            if not isinstance(value := getattr(self, option), Mapping):
+                raise DataError(f"{option} is {value!r}; give a dict by column, such as {{'age': 0}}")
         if isinstance(self.ragged, str):
             raise DataError(f"ragged is {self.ragged!r}; give a list of names")
         for name in self.padded_shapes:

@@ -248,7 +248,7 @@ def from_csv(
         label=label,
         columns=columns,
         dtype=dtype,
-        defaults=dict(defaults or {}),
+        defaults=defaults or {},
     )
     return CsvSource(CsvFiles(uri, what="from_csv", types=types or {}, delimiter=delimiter), selection)
 

@@ -179,10 +179,10 @@ def from_parquet(
         label=label,
         columns=columns,
         dtype=dtype,
-        defaults=dict(defaults or {}),
+        defaults=defaults or {},
         ragged=ragged,
-        padded_shapes=dict(padded_shapes or {}),
-        padding_values=dict(padding_values or {}),
+        padded_shapes=padded_shapes or {},
+        padding_values=padding_values or {},
     )
     return ParquetSource(uri, selection)
 

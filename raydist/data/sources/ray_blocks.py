@@ -107,10 +107,10 @@ def from_ray_dataset(
         label=label,
         columns=columns,
         dtype=dtype,
-        defaults=dict(defaults or {}),
+        defaults=defaults or {},
         ragged=ragged,
-        padded_shapes=dict(padded_shapes or {}),
-        padding_values=dict(padding_values or {}),
+        padded_shapes=padded_shapes or {},
+        padding_values=padding_values or {},
     )
     return RayBlockSource(dataset, selection)
 

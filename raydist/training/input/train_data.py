@@ -250,12 +250,18 @@ def function_of(data: Any, name: str) -> Callable[..., Any]:
       UnsupportedError: They cannot be made there.
     """
     if isinstance(data, tf.data.Dataset):
-        make, is_whole = tf_private.remake(data)
+        remade = tf_private.remake(data)
+        if remade is None:
+            raise UnsupportedError(
+                f"{name} is a dataset that holds more than 2 GB in its graph, which no worker can get; give "
+                "the arrays, or a function that reads them from files"
+            )
+        make, is_whole = remade
         if is_whole:
             return make
         raise UnsupportedError(
-            f"{name} is a dataset that runs Python (from_generator, py_function, numpy_function), which is "
-            "in the chief alone; use TensorFlow's own operations, or give arrays or batches of raydist.data"
+            f"{name} is a dataset that runs Python (from_generator, py_function, numpy_function), which no "
+            "worker has. Use TensorFlow's own operations, or give arrays or batches of raydist.data"
         )
     if callable(data):
         return data

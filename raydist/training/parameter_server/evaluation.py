@@ -16,6 +16,7 @@ from raydist.training import tf_private
 from raydist.training.input import train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.keras_patches.adapters import adapter_of
+from raydist.training.parameter_server import train_input
 from raydist.training.parameter_server.returned_values import LocalMetrics, ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import StepFeed, check_made_inside, checked_dataset
@@ -55,7 +56,7 @@ class WorkerEvaluation:
         self._strategy = run.strategy
         self._model = model
         self._test_step = adapter_of(model).converted(model, model.test_step)
-        self._num_shards = run.assignment.num_workers
+        self._num_shards, self._contexts = run.assignment.num_workers, train_input.contexts(run)
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
         self._data = data if isinstance(data, Batches) else train_data.function_of(data, self._name)
         self._sources = sources
@@ -72,7 +73,7 @@ class WorkerEvaluation:
         if isinstance(self._data, Batches):
             return StepFeed(self._data, self._sources.publish(self._data)).element_spec
         is_sharding = train_data.takes_input_context(self._data)
-        own = (tf.distribute.InputContext(self._num_shards, 0, self._num_shards),) if is_sharding else ()
+        own = self._contexts[:1] if is_sharding else ()
         return checked_dataset(self._data(*own), self._name).element_spec
 
     def run(self) -> dict[str, Any]:
@@ -107,13 +108,9 @@ class WorkerEvaluation:
         return np.array([one @ sizes / sizes.sum() for one in values])
 
     def _make_shards(self) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
-        num_shards, data = self._num_shards, self._data
+        num_shards, contexts, data = self._num_shards, self._contexts, self._data
         if isinstance(data, Batches):
             return self._shards_of_steps(data)
-        num_replicas = self._strategy.num_replicas_in_sync
-        contexts = [
-            tf.distribute.InputContext(num_shards, index, num_replicas) for index in range(num_shards)
-        ]
         takes_context = train_data.takes_input_context(data)
         num_steps = self._num_steps
         # Made once outside of a graph, where its size can be asked.

@@ -174,19 +174,22 @@ def _from(dataset: Any, skip: int, done: tf.Tensor) -> tf.data.Dataset:
     return dataset.repeat().skip(skip + tf.where(size > 0, done % tf.maximum(size, 1), done))
 
 
+def contexts(run: TaskRun) -> list[tf.distribute.InputContext]:
+    """Returns what tells each worker which part of the data is its own."""
+    num_workers, num_replicas = run.assignment.num_workers, run.strategy.num_replicas_in_sync
+    return [tf.distribute.InputContext(num_workers, index, num_replicas) for index in range(num_workers)]
+
+
 def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:
     """Returns how many batches one pass over the data of all workers has; counts them where nobody knows.
 
     Raises:
       UnsupportedError: They never end.
     """
-    num_workers, name = run.assignment.num_workers, "train_data"
+    name = "train_data"
     makers: list[Callable[[], Any]] = [function]
     if train_data.takes_input_context(function):
-        contexts = (
-            tf.distribute.InputContext(num_workers, index, num_workers) for index in range(num_workers)
-        )
-        makers = [functools.partial(function, one) for one in contexts]
+        makers = [functools.partial(function, one) for one in contexts(run)]
     counts = [int(checked_dataset(make(), name).cardinality()) for make in makers]
     if tf.data.INFINITE_CARDINALITY in counts:
         raise UnsupportedError(
@@ -206,8 +209,8 @@ def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:
     run.coordinator.join()
     total = sum(int(result.fetch()) for result in results)
     reporter.note(
-        f"train_data has {total} batches, counted in a pass over it because TensorFlow does not know; "
-        f"steps_per_epoch={total} saves that pass"
+        f"raydist counted {total} batches in one pass over train_data. "
+        f"Pass steps_per_epoch={total} to skip it"
     )
     return total
 

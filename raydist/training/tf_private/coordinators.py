@@ -42,13 +42,15 @@ def per_worker_iterators(
     return values.PerWorkerDistributedIterator(tuple(remote_values))
 
 
-def remake(dataset: tf.data.Dataset) -> tuple[Callable[[], tf.data.Dataset], bool]:
+def remake(dataset: tf.data.Dataset) -> tuple[Callable[[], tf.data.Dataset], bool] | None:
     """Returns a function that makes a dataset again in the process that runs it, as its graph says.
 
-    And whether that is all of it: Python's part stays here. As in coordinator/values.py,
-    PerWorkerDatasetFromDataset.
+    And whether that is all of it: Python's part stays here. None if its graph is too large for a message
+    (2 GB). As in coordinator/values.py, PerWorkerDatasetFromDataset.
     """
     graph, spec = values.serialize_dataset_to_graph(dataset), dataset.element_spec
+    if not graph.numpy():  # TensorFlow raises nothing
+        return None
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
     nodes = [definition.node, *(function.node_def for function in definition.library.function)]
     is_whole = not any("PyFunc" in node.op for part in nodes for node in part)

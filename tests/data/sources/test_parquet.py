@@ -346,6 +346,12 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"padded_shapes": {"v": 1}, "padding_values": {"v": 0.5}},
         "padding_values has 0.5 for column v",
     ),
+    "length without a name": (
+        {"v": [[1]]},
+        {"padded_shapes": "v"},
+        "padded_shapes is 'v'; give a dict by column",
+    ),
+    "default without a name": ({"v": [1]}, {"defaults": 0.5}, r"defaults is 0\.5; give a dict by column"),
     "padding without a length": ({"v": [[1]]}, {"padding_values": {"v": 1}}, "which padded_shapes does not"),
 }
 
