@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, status_of
+from tests.support.processes import PATIENCE
 
 Raydist = Callable[..., Ended]
 
@@ -277,6 +278,15 @@ def test_run_of_that_name_goes_on_with_resume(
     assert asked.code == 0, asked.err
     assert (asked.json["steps"], asked.json["attempts"]) == (40, 3)
     assert asked.json["metrics"] == more.json["metrics"] != {}
+
+
+@pytest.mark.slow
+def test_run_that_is_out_of_time_has_its_last_step_on_storage(raydist: Raydist, slow_job: str) -> None:
+    asked = ("-p", "epochs=20000", "--checkpoint-every", "1000000", "--timeout", str(60 * PATIENCE), "--json")
+    ended = raydist("submit", slow_job, "--name", "late", *asked)
+    assert (ended.code, ended.json["error"]["type"]) == (124, "RunTimeoutError"), ended.err
+    assert ended.json["checkpoint"].endswith(f"/step-{ended.json['steps']}-a0")
+    assert f"at step {ended.json['steps']}, which is saved" in ended.json["error"]["message"]
 
 
 def test_ctrl_c_stops_the_run_and_leaves_nothing(

@@ -23,7 +23,6 @@ from unittest import mock
 import keras
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 import ray.data
 import tensorflow as tf
@@ -122,16 +121,12 @@ def stand_ins(ctx: Any, folder: Path) -> Iterator[None]:
     """Puts those of a cluster in place; each has the signature of what it stands for."""
     handle = mock.create_autospec(RunHandle, instance=True)
     handle.status.return_value = handle.result.return_value = RESULT
-    parquet, csv, plan = raydist.data.from_parquet, raydist.data.from_csv, raydist.plan
+    parquet, plan = raydist.data.from_parquet, raydist.plan
     digits = (np.zeros((NUM_EXAMPLES, 28, 28), "uint8"), np.arange(NUM_EXAMPLES) % 10)
 
     def local_parquet(uri: Any, **keywords: Any) -> Any:
         assert str(uri).startswith("s3://")
         return parquet(folder / "rows.parquet", **keywords)
-
-    def local_csv(uri: Any, **keywords: Any) -> Any:
-        assert str(uri).startswith("s3://")
-        return csv(folder / "rows.csv", **keywords)
 
     replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (raydist, "run", lambda *args, **options: starting(*args, **options) or RESULT),
@@ -141,7 +136,6 @@ def stand_ins(ctx: Any, folder: Path) -> Iterator[None]:
         (raydist, "attach", lambda *_, **__: handle),
         (raydist, "context", lambda: ctx),
         (raydist.data, "from_parquet", local_parquet),
-        (raydist.data, "from_csv", local_csv),
         (keras.datasets.mnist, "load_data", lambda *_, **__: (digits, digits)),
     ]
     with ExitStack() as stack:
@@ -172,7 +166,7 @@ def prelude(ctx: Any, folder: Path) -> dict[str, Any]:
             "make_dataset": lambda batch_size=32: examples().batch(batch_size),
             "log": io.StringIO(),
         },
-        **{"pattern": str(folder / "*.tfrecord"), "files": [str(folder / "a.tfrecord")], "decode": decode},
+        **{"files": [str(folder / "a.tfrecord")], "decode": decode},
         "clean": lambda batch: batch,
         "ray": SimpleNamespace(
             data=SimpleNamespace(
@@ -191,7 +185,6 @@ def write_data(folder: Path) -> None:
     rng = np.random.default_rng(0)
     columns = {name: rng.random(2048, "float32") for name in ("age", "income", "bought")}
     pyarrow.parquet.write_table(pa.table(columns), folder / "rows.parquet")
-    pyarrow.csv.write_csv(pa.table(columns), folder / "rows.csv")
     with tf.io.TFRecordWriter(str(folder / "a.tfrecord")) as writer:
         for index in range(600):
             writer.write(bytes(index % 7))
