@@ -357,7 +357,7 @@ def _follow_workers(assignment: TaskAssignment, commands: Commands | None) -> No
     """Has the chief of parameter servers take in the workers that come, and let go of those that leave."""
     if assignment.strategy is not Strategy.PARAMETER_SERVER or not assignment.is_chief:
         return
-    slots = tf_private.WorkerSlots(assignment.num_workers, cut=cut_connections, note=reporting.note)
+    slots = tf_private.WorkerSlots(assignment.num_slots, cut=cut_connections, note=reporting.note)
     slots.keep()
 
     def follow(orders: SimpleQueue[WorkerAddresses]) -> None:

@@ -55,7 +55,7 @@ class WorkerEvaluation:
         self._strategy = run.strategy
         self._model = model
         self._test_step = adapter_of(model).converted(model, model.test_step)
-        self._num_shards = run.assignment.num_workers
+        self._num_shards = tf_private.num_members(run.coordinator)
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
         self._data = data if isinstance(data, Batches) else train_data.function_of(data, self._name)
         self._sources = sources
@@ -77,7 +77,9 @@ class WorkerEvaluation:
 
     def run(self) -> dict[str, Any]:
         """Returns the metrics over all examples, and what an own `test_step` returns of the last batch."""
-        if self._shards is None:
+        num_shards = tf_private.num_members(self._coordinator)
+        if self._shards is None or num_shards != self._num_shards:
+            self._num_shards = num_shards
             self._shards = self._make_shards()
         # Variables that a metric hides, in a list for instance, stay on their ps and are used there.
         self._model.reset_metrics()

@@ -125,7 +125,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     Raises:
       UnsupportedError: `data` are no such data.
     """
-    strategy, num_slots = run.strategy, run.assignment.num_workers
+    strategy, num_slots = run.strategy, run.assignment.num_slots
     num_replicas = strategy.num_replicas_in_sync
     if isinstance(data, Batches):
         if num_replicas > 1:
@@ -180,7 +180,7 @@ def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:
     Raises:
       UnsupportedError: They never end.
     """
-    num_workers, name = run.assignment.num_workers, "train_data"
+    num_workers, name = tf_private.num_members(run.coordinator), "train_data"
     makers: list[Callable[[], Any]] = [function]
     if train_data.takes_input_context(function):
         contexts = (

@@ -87,6 +87,11 @@ def members_of(coordinator: Any) -> tuple[int, ...]:
     return tuple(coordinator._cluster.failure_handler.members)
 
 
+def num_members(coordinator: Any) -> int:
+    """Returns how many parts to divide work into that the workers share; at least 1."""
+    return max(1, len(members_of(coordinator)))
+
+
 def wait_for_members(coordinator: Any) -> tuple[int, ...]:
     """Returns the same, once there is one."""
     coordinator._cluster.failure_handler.wait_for_members()
