@@ -360,15 +360,15 @@ def _follow_workers(assignment: TaskAssignment, commands: Commands | None) -> No
     slots = tf_private.WorkerSlots(assignment.num_slots, cut=cut_connections, note=reporting.note)
     slots.keep()
 
-    def follow(orders: SimpleQueue[WorkerAddresses]) -> None:
+    def follow(messages: SimpleQueue[WorkerAddresses]) -> None:
         newest = -1
         while True:
-            order = orders.get()
-            if order.number <= newest:
+            message = messages.get()
+            if message.number <= newest:
                 continue
-            newest = order.number
+            newest = message.number
             try:
-                slots.take(order.addresses)
+                slots.take(message.addresses)
             except Exception as error:  # the next ones are taken all the same
                 logger.exception("the workers' addresses could not be taken in")
                 reporting.note(f"Some workers may not join: {type(error).__name__}: {error}.")

@@ -353,7 +353,7 @@ def test_workers_are_added_to_the_attempt_when_there_is_room() -> None:
     assert machine.handle(says("worker/2", address="10.0.0.9:4444")) == []
     assert machine.may_resize
     assert (machine.state, machine.attempt.number, machine.restarts) == (RunState.RUNNING, 0, ())
-    assert machine.notes == ("there is room for 3 workers instead of 2, from step 0 on",)
+    assert machine.notes == ("worker/2 was added at step 0: the cluster has room for 3 workers",)
     assert machine.handle(RoomFound(3)) == machine.handle(RoomFound(2)) == []
 
 
