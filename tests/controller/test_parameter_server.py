@@ -357,6 +357,14 @@ def test_workers_are_added_to_the_attempt_when_there_is_room() -> None:
     assert machine.handle(RoomFound(3)) == machine.handle(RoomFound(2)) == []
 
 
+def test_ps_that_has_to_leave_restarts_a_run_that_may_grow_once_the_chief_has_saved() -> None:
+    machine = elastic_after(TRAINING, RoomFound(3))
+    assert machine.handle(says("worker/1", leaving="its host is drained")) == []
+    assert machine.handle(says("ps/0", leaving="its host is drained")) == [SAVE, Await(Deadline.SAVE)]
+    assert machine.handle(says("chief/0", checkpoint="/c/step-9")) == [StopGroup(for_another=False)]
+    assert machine.restarts[0].cause.tasks == (task("ps/0"),)
+
+
 @pytest.mark.parametrize("job", [{"fence": True}, {"run_on": RunOn.ALL}])
 def test_run_whose_tasks_know_no_other_workers_grows_at_a_checkpoint(job: dict[str, object]) -> None:
     machine = elastic_after(TRAINING, **job)
