@@ -31,7 +31,6 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context
 from tensorflow.python.framework import errors
 
-from raydist.outcome.status import WorkerAddresses
 from raydist.training.tf_private.attributes import around, changed
 
 logger = logging.getLogger(__name__)
@@ -69,8 +68,8 @@ class WorkerSlots:
         """Has strategies and coordinators that are built from now on use the slots."""
         _Kept.slots = self
 
-    def follow(self, messages: SimpleQueue[WorkerAddresses]) -> NoReturn:
-        """Takes in the newest of the messages, for as long as the process lives."""
+    def follow(self, messages: SimpleQueue[Any]) -> NoReturn:
+        """Takes in the newest of the `WorkerAddresses`, for as long as the process lives."""
         newest = -1
         while True:
             message = messages.get()
