@@ -21,7 +21,7 @@ from raydist.entry.entry_point import load_function, run_script
 from raydist.entry.job_source import note_on_params
 from raydist.entry.keras2_names import advice_on
 from raydist.known_versions import KNOWN, installed_version
-from raydist.outcome.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.outcome.status import FailureKind, TaskFailure, TaskMessage, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import KerasFlavour
 from raydist.spec.secrecy import Secrets, secrets_of
@@ -99,10 +99,10 @@ class TrainingRunner:
     def status(self) -> TaskStatus:
         return self._progress.status()
 
-    def handle(self, order: Order) -> None:
-        """Takes an order for the train function, which looks at it when it comes to a step's end."""
-        if not self._commands.take(order):
-            logger.info("%s: %s is not for the train function", self._task, order)
+    def handle(self, message: TaskMessage) -> None:
+        """Takes a message for the train function, which looks at it when it comes to a step's end."""
+        if not self._commands.take(message):
+            logger.info("%s: %s is not for the train function", self._task, message)
 
     def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> TaskStatus:
         """Runs the train function and returns the last status; what it raises becomes a failure there."""

@@ -46,7 +46,7 @@ class TrainContext(Protocol):
       task: This task.
       is_chief: Whether this task writes checkpoints and summaries. False in an evaluator, where
         TensorFlow's own `is_chief` is true.
-      num_workers: Tasks of type worker.
+      num_workers: Tasks of type worker as the attempt begins.
       attempt: 0 for the first attempt of the run, one more after each failure.
       run_name: The run's name.
       storage: URI of the run's folder.

@@ -57,6 +57,7 @@ from raydist.outcome.status import (
 from raydist.planning.fitting import describe_growth, resized
 from raydist.planning.plan import Plan
 from raydist.spec.tasks import TaskId, TaskType, chief_of
+from raydist.spec.text import listed
 from raydist.stragglers.watch import StragglerWatch
 
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
@@ -218,11 +219,13 @@ class RunMachine:
     def _add_workers(self, num_workers: int) -> list[Action]:
         if num_workers <= self.plan.num_workers:
             return []
+        larger = resized(self.plan, num_workers)
+        added = [task for task in larger.tasks if task not in self.plan.tasks]
         self._note(
-            f"there is room for {num_workers} workers instead of {self.plan.num_workers}, from step "
-            f"{self.attempt.step} on"
+            f"{listed(added)} {'was' if len(added) == 1 else 'were'} added at step {self.attempt.step}: the "
+            f"cluster has room for {num_workers} workers"
         )
-        self.plan = resized(self.plan, num_workers)
+        self.plan = larger
         self.attempt.add(self.plan.tasks)
         return [AddWorkers(self.plan)]
 

@@ -359,7 +359,7 @@ class WorkerAddresses:
 
 
 # What a running task may be sent.
-Order = Command | WorkerAddresses
+TaskMessage = Command | WorkerAddresses
 
 
 def steps_hint(*, is_script: bool, step: int, running_s: float | None) -> str | None:

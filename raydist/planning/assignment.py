@@ -28,7 +28,8 @@ class TaskAssignment:
       cluster_spec: The addresses of all tasks; empty for a single-host strategy.
       attempt: 0 for the first attempt.
       run_uri: URI of the run's folder on storage.
-      num_workers, num_ps: Tasks of type worker and ps; where workers come and go, the most of them.
+      num_workers, num_ps: Tasks of type worker and ps, as the attempt began.
+      num_slots: Workers that TensorFlow's cluster has room for, as some may come later.
       gpus_per_worker: GPUs of each worker, for tasks of every type.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
       has_default_strategy: Whether the job runs in the scope of the run's strategy.
@@ -55,6 +56,7 @@ class TaskAssignment:
     attempt: int
     run_uri: str
     num_workers: int
+    num_slots: int
     num_ps: int = 0
     num_cpus: float = 1.0
     num_gpus: int = 0
@@ -160,7 +162,8 @@ def make_assignments(
         "attempt": attempt,
         "run_uri": run_uri,
         "role_hosts": dict(role_hosts),
-        "num_workers": plan.most_workers,
+        "num_workers": plan.num_workers,
+        "num_slots": plan.num_slots,
         "num_ps": num_tasks[TaskType.PS],
         "gpus_per_worker": plan.resources_of(worker).num_gpus,
         "data_service": addresses.get(dispatcher),

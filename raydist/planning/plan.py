@@ -113,8 +113,8 @@ class Plan:
         return self.is_elastic and self.follows_workers and self.job.run_on is not RunOn.ALL
 
     @property
-    def most_workers(self) -> int:
-        """Workers that an attempt of this plan may have."""
+    def num_slots(self) -> int:
+        """Workers that TensorFlow's cluster has room for, as some may come later."""
         return self.job.workers.maximum if self.resizes_in_place else self.num_workers
 
     def threads_of(self, role: Role) -> int:

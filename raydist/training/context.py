@@ -127,7 +127,7 @@ class TaskContext(TrainContext):
             self.note("ctx.distribute changes nothing: the run has no data workers (--data-workers N)")
             return dataset
         self._num_distributed += 1
-        name = f"data-{self._num_distributed}" if self.num_workers > 1 else None
+        name = f"data-{self._num_distributed}" if self._run.assignment.num_slots > 1 else None
         return data_service.through(dataset, sharding=sharding, service=service, name=name)
 
     @property

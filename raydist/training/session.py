@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from queue import SimpleQueue
 from types import ModuleType
 from typing import TypeVar
 
@@ -20,7 +19,7 @@ from raydist import train_context
 from raydist.data import shared
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
-from raydist.outcome.status import SHOW_PROGRESS, WorkerAddresses
+from raydist.outcome.status import SHOW_PROGRESS
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.best import is_of_validation
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
@@ -357,24 +356,11 @@ def _follow_workers(assignment: TaskAssignment, commands: Commands | None) -> No
     """Has the chief of parameter servers take in the workers that come, and let go of those that leave."""
     if assignment.strategy is not Strategy.PARAMETER_SERVER or not assignment.is_chief:
         return
-    slots = tf_private.WorkerSlots(assignment.num_workers, cut=cut_connections, note=reporting.note)
+    slots = tf_private.WorkerSlots(assignment.num_slots, cut=cut_connections, note=reporting.note)
     slots.keep()
-
-    def follow(orders: SimpleQueue[WorkerAddresses]) -> None:
-        newest = -1
-        while True:
-            order = orders.get()
-            if order.number <= newest:
-                continue
-            newest = order.number
-            try:
-                slots.take(order.addresses)
-            except Exception as error:  # the next ones are taken all the same
-                logger.exception("the workers' addresses could not be taken in")
-                reporting.note(f"Some workers may not join: {type(error).__name__}: {error}.")
-
     if commands is not None:
-        threading.Thread(target=follow, args=[commands.workers], name="raydist-workers", daemon=True).start()
+        follow = functools.partial(slots.follow, commands.workers)
+        threading.Thread(target=follow, name="raydist-workers", daemon=True).start()
 
 
 def _seed(assignment: TaskAssignment) -> None:

@@ -353,8 +353,16 @@ def test_workers_are_added_to_the_attempt_when_there_is_room() -> None:
     assert machine.handle(says("worker/2", address="10.0.0.9:4444")) == []
     assert machine.may_resize
     assert (machine.state, machine.attempt.number, machine.restarts) == (RunState.RUNNING, 0, ())
-    assert machine.notes == ("there is room for 3 workers instead of 2, from step 0 on",)
+    assert machine.notes == ("worker/2 was added at step 0: the cluster has room for 3 workers",)
     assert machine.handle(RoomFound(3)) == machine.handle(RoomFound(2)) == []
+
+
+def test_ps_that_has_to_leave_restarts_a_run_that_may_grow_once_the_chief_has_saved() -> None:
+    machine = elastic_after(TRAINING, RoomFound(3))
+    assert machine.handle(says("worker/1", leaving="its host is drained")) == []
+    assert machine.handle(says("ps/0", leaving="its host is drained")) == [SAVE, Await(Deadline.SAVE)]
+    assert machine.handle(says("chief/0", checkpoint="/c/step-9")) == [StopGroup(for_another=False)]
+    assert machine.restarts[0].cause.tasks == (task("ps/0"),)
 
 
 @pytest.mark.parametrize("job", [{"fence": True}, {"run_on": RunOn.ALL}])

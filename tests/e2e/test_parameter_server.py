@@ -167,4 +167,4 @@ def test_worker_joins_the_attempt_once_there_is_room(
     result = result_of(process)
     assert (result["attempts"], result["steps_repeated"]) == (1, 0)
     assert len(result["tasks"]) == 4
-    assert any("there is room for 2 workers instead of 1" in note for note in result["notes"])
+    assert any("the cluster has room for 2 workers" in note for note in result["notes"])

@@ -113,11 +113,11 @@ def test_room_on_a_host_that_the_attempt_avoids_does_not_count() -> None:
     assert room_beside(plan, hosts(0, 1, 1)) == 2
 
 
-def test_workers_that_come_later_are_in_the_number_that_all_tasks_know() -> None:
+def test_all_tasks_know_how_many_workers_may_come_later() -> None:
     plan = resized(elastic(1, 4, now=1, strategy=Strategy.PARAMETER_SERVER), 3)
     known = {task: f"{task.path_name}:1" for task in plan.tasks if str(task) != "worker/1"}  # not there yet
     assignments = make_assignments(plan, known, attempt=0, run_uri="runs/r")
     assert assignments.keys() == known.keys()
-    assert {one.num_workers for one in assignments.values()} == {4}
+    assert {(one.num_workers, one.num_slots) for one in assignments.values()} == {(3, 4)}
     fenced = dataclasses.replace(plan, job=dataclasses.replace(plan.job, fence=True))
-    assert fenced.most_workers == 3
+    assert fenced.num_slots == 3

@@ -103,4 +103,5 @@ def assignment_of(
         attempt=attempt,
         run_uri="runs/digits-1",
         num_workers=2,
+        num_slots=2,
     )

@@ -632,6 +632,7 @@ def worker_slots(ctx: Any) -> dict[str, Any]:
     """What a coordinator's slots do about a lost SYN, updates that fail and a time without workers."""
     import socket
     import threading
+    from queue import SimpleQueue
     from types import SimpleNamespace
     from unittest import mock
 
@@ -639,6 +640,7 @@ def worker_slots(ctx: Any) -> dict[str, Any]:
     from tensorflow.python.distribute.coordinator import cluster_coordinator
     from tensorflow.python.eager import context
 
+    from raydist.outcome.status import WorkerAddresses
     from raydist.training import tf_private
     from raydist.training.parameter_server.train_input import IteratorFeed
 
@@ -701,10 +703,12 @@ def worker_slots(ctx: Any) -> dict[str, Any]:
         feed = IteratorFeed(coordinator, make)
         slots.take({})
         found["outdated without workers"] = feed.is_outdated
-        back = threading.Timer(0.3, slots.take, [{1: addresses[1]}])
-        back.start()
+        messages: SimpleQueue[Any] = SimpleQueue()
+        threading.Thread(target=slots.follow, args=[messages], daemon=True).start()
+        messages.put(SimpleNamespace(number=0, addresses=None))  # cannot be taken in
+        back = WorkerAddresses(number=1, addresses={1: addresses[1]})
+        threading.Timer(0.3, messages.put, [back]).start()
         feed.renew(8)
         found["made"], found["outdated"] = made, feed.is_outdated
-        back.join()
         handler.stop()
     return found

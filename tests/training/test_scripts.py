@@ -319,6 +319,20 @@ def test_guides_parameter_server_script_reaches_the_accuracy_of_one_device(
     assert found["iterations"] == 401  # none is lost, as with stock Keras 3
 
 
+def test_script_of_parameter_servers_says_that_it_has_built_no_strategy_yet(tmp_path: Path) -> None:
+    source = """
+import raydist
+import tensorflow as tf
+from tests.support.inside import progress_of
+progress = progress_of(raydist.context())
+before = progress.status().is_joining
+tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+raydist.context().report({"before": before, "after": progress.status().is_joining}, step=1)
+"""
+    [chief] = ended(tmp_path, source, Cluster(strategy="parameter_server", workers=1, ps=1))
+    assert chief["metrics"] == {"before": 1.0, "after": 0.0}, chief
+
+
 def test_job_has_the_same_context() -> None:
     [task] = run_function("tests.support.script_functions:is_current", Cluster())
     assert task.values == {"is current": True}

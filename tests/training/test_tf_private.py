@@ -97,8 +97,9 @@ def test_slots_outlast_a_lost_packet_odd_errors_and_a_time_without_workers() -> 
     found = task.values
     assert found["after a lost SYN"] == [[0, 1]]
     assert found["after errors"] == [[0, 1]] * 5
-    (note,) = found["notes"]
-    assert note.startswith(
+    of_update, of_message = found["notes"]
+    assert of_message.startswith("Some workers may not join: AttributeError: ")
+    assert of_update.startswith(
         "TensorFlow could not add workers to its cluster 3 times in a row (InternalError: odd)"
     )
     assert not found["outdated without workers"]

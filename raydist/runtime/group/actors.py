@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from raydist.outcome.status import Order
+from raydist.outcome.status import TaskMessage
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
@@ -243,8 +243,8 @@ class ActorSet:
         self._splits = DatasetSplits.start(datasets, node_ids=[hellos[task].node_id for task in workers])
         return {task: self._splits.share_of(task.index) for task in workers}
 
-    def command(self, order: Order, task: TaskId) -> None:
-        ref = self.handles[task].command.remote(order)
+    def command(self, message: TaskMessage, task: TaskId) -> None:
+        ref = self.handles[task].command.remote(message)
         self._commands = [*self._commands[-_MOST_COMMANDS:], ref]
 
     def stop(

@@ -45,6 +45,7 @@ from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.runtime.task.runner import runner_of
 from raydist.spec.tasks import TaskId, TaskType, chief_of
+from raydist.spec.text import listed
 from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
@@ -267,13 +268,20 @@ class RayTaskGroup:
         self._await("hello", task, hello)
 
     def add_workers(self, plan: Plan) -> None:
-        """Starts the workers that `plan` has beside those that there are."""
+        """Starts the workers that `plan` has beside those that there are.
+
+        Raises:
+          ClusterError: Ray cannot be asked for their room.
+        """
         if self._is_stopped:
             return
         added = [task for task in plan.tasks if task not in self._actors.handles]
         self._plan = plan
         self._ledger.add(added)
-        self._actors.add(plan, [self._setup_of(task) for task in added])
+        try:
+            self._actors.add(plan, [self._setup_of(task) for task in added])
+        except (RayError, ConnectionError) as error:
+            raise ClusterError(f"Ray cannot be asked for room for {listed(added)}: {error}") from error
         for task in added:
             self._await("hello", task, self._actors.begin(task))
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import ray
 
 from raydist.outcome.printed import Printed
-from raydist.outcome.status import Order, TaskStatus
+from raydist.outcome.status import TaskMessage, TaskStatus
 from raydist.planning.assignment import TaskAssignment, apply_changes, static_environment
 from raydist.planning.this_machine import usable_cores
 from raydist.planning.threads import reserved_threads
@@ -191,10 +191,10 @@ class TaskActor:
         self._called_at_s = time.monotonic()
         return news
 
-    def command(self, order: Order) -> None:
-        """Passes an order to the process."""
+    def command(self, message: TaskMessage) -> None:
+        """Passes a message to the process."""
         if self._life is not None:
-            self._life.command(order)
+            self._life.command(message)
 
     def end(self, for_another: bool) -> News:
         """Ends the process, stores what it has left and clears up; returns its last news, without a number.

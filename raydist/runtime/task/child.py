@@ -30,8 +30,8 @@ from raydist.outcome.status import (
     CodePlace,
     Command,
     FailureKind,
-    Order,
     TaskFailure,
+    TaskMessage,
     TaskStatus,
     WorkerAddresses,
 )
@@ -155,7 +155,7 @@ class _Task:
         self._placed_after = (0, 0)
         self._standing = Standing()
         self._has_ended = False
-        self._early: list[Order] | None = []  # orders that came before there was anything to do
+        self._early: list[TaskMessage] | None = []  # that came before there was anything to do
         self._commanding = threading.Lock()
         self._leaving: str | None = None
 
@@ -249,18 +249,18 @@ class _Task:
                 case Command() | WorkerAddresses():
                     self._handle(message)
 
-    def _handle(self, order: Order) -> None:
+    def _handle(self, message: TaskMessage) -> None:
         with self._commanding:
             if self._early is not None:
-                self._early.append(order)
+                self._early.append(message)
             elif self._runner is not None:
-                self._runner.handle(order)
+                self._runner.handle(message)
 
     def _handle_early(self) -> None:
         with self._commanding:
             early, self._early = self._early or [], None
-        for order in early:
-            self._handle(order)
+        for message in early:
+            self._handle(message)
 
     def _push(self) -> None:
         runner, begun_at_s = self._runner, time.monotonic()

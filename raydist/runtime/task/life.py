@@ -15,7 +15,7 @@ from typing import Any
 
 from raydist.errors import StorageError
 from raydist.outcome.printed import Printed
-from raydist.outcome.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.outcome.status import FailureKind, TaskFailure, TaskMessage, TaskState, TaskStatus
 from raydist.planning.assignment import TaskAssignment
 from raydist.private_folders import HOST_TMPDIR, host_tmpdir
 from raydist.runtime.host.address import join_address, split_address
@@ -143,10 +143,10 @@ class TaskLife:
                 )
             )
 
-    def command(self, order: Order) -> None:
-        """Passes an order to the process."""
+    def command(self, message: TaskMessage) -> None:
+        """Passes a message to the process."""
         if self._process is not None:
-            self._process.send(order)
+            self._process.send(message)
 
     def status(self) -> TaskStatus:
         """Returns how the task stands."""

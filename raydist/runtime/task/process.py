@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from raydist.outcome.status import Command, Order, TaskFailure, TaskStatus
+from raydist.outcome.status import Command, TaskFailure, TaskMessage, TaskStatus
 from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Run, Stopped
 from raydist.runtime.task.fork_client import connect, import_path
@@ -96,7 +96,7 @@ class TaskProcess:
         ).start()
         threading.Thread(target=self._listen, name="raydist-link", daemon=True).start()
 
-    def send(self, message: Run | Answer | Order) -> None:
+    def send(self, message: Run | Answer | TaskMessage) -> None:
         """Sends what the process is to do, or has asked for; it gets that as soon as it is there."""
         with self._sending, contextlib.suppress(OSError):  # it is gone, which its code says
             self._link.send(message)

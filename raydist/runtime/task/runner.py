@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from raydist.errors import RaydistError
-from raydist.outcome.status import FailureKind, Order, TaskFailure, TaskStatus
+from raydist.outcome.status import FailureKind, TaskFailure, TaskMessage, TaskStatus
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.job import JobSpec, RunOn, Strategy
@@ -57,7 +57,7 @@ class TaskRunner(Protocol):
     def status(self) -> TaskStatus:
         """Returns where the task stands now; called by another thread about twice a second."""
 
-    def handle(self, order: Order) -> None:
+    def handle(self, message: TaskMessage) -> None:
         """Takes a command other than STOP and DUMP_STACKS; called by another thread, returns at once."""
 
 

@@ -163,7 +163,7 @@ class StepScheduler:
             between two steps may change the next one.
         """
         self._per_worker = 1 if is_watched else _CLOSURES_PER_WORKER
-        self._times = BusyTimes(run.assignment.num_workers, report=run.reporter.progress.workers_paced)
+        self._times = BusyTimes(run.assignment.num_slots, report=run.reporter.progress.workers_paced)
         self._coordinator = run.coordinator
         self._steps = steps
         self._sizes = sizes

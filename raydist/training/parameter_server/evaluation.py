@@ -56,7 +56,7 @@ class WorkerEvaluation:
         self._strategy = run.strategy
         self._model = model
         self._test_step = adapter_of(model).converted(model, model.test_step)
-        self._num_shards, self._contexts = run.assignment.num_workers, train_input.contexts(run)
+        self._num_shards = tf_private.num_members(run.coordinator)
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
         self._data = data if isinstance(data, Batches) else train_data.function_of(data, self._name)
         self._sources = sources
@@ -73,12 +73,14 @@ class WorkerEvaluation:
         if isinstance(self._data, Batches):
             return StepFeed(self._data, self._sources.publish(self._data)).element_spec
         is_sharding = train_data.takes_input_context(self._data)
-        own = self._contexts[:1] if is_sharding else ()
+        own = train_input.contexts(self._strategy, self._num_shards)[:1] if is_sharding else ()
         return checked_dataset(self._data(*own), self._name).element_spec
 
     def run(self) -> dict[str, Any]:
         """Returns the metrics over all examples, and what an own `test_step` returns of the last batch."""
-        if self._shards is None:
+        num_shards = tf_private.num_members(self._coordinator)
+        if self._shards is None or num_shards != self._num_shards:
+            self._num_shards = num_shards
             self._shards = self._make_shards()
         # Variables that a metric hides, in a list for instance, stay on their ps and are used there.
         self._model.reset_metrics()
@@ -108,7 +110,8 @@ class WorkerEvaluation:
         return np.array([one @ sizes / sizes.sum() for one in values])
 
     def _make_shards(self) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
-        num_shards, contexts, data = self._num_shards, self._contexts, self._data
+        num_shards, data = self._num_shards, self._data
+        contexts = train_input.contexts(self._strategy, num_shards)
         if isinstance(data, Batches):
             return self._shards_of_steps(data)
         takes_context = train_data.takes_input_context(data)

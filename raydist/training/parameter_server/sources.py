@@ -104,7 +104,7 @@ def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
     if assignment.job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     SharedSources(assignment.parcels).serve()
-    task, num_peers = assignment.task, assignment.num_workers + assignment.num_ps + 1
+    task, num_peers = assignment.task, assignment.num_slots + assignment.num_ps + 1
     try:
         return tf.distribute.Server(
             # The chief tells it of the others, which may come and go.

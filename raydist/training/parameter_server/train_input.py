@@ -125,7 +125,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     Raises:
       UnsupportedError: `data` are no such data.
     """
-    strategy, num_slots = run.strategy, run.assignment.num_workers
+    strategy, num_slots = run.strategy, run.assignment.num_slots
     num_replicas = strategy.num_replicas_in_sync
     if isinstance(data, Batches):
         if num_replicas > 1:
@@ -174,9 +174,9 @@ def _from(dataset: Any, skip: int, done: tf.Tensor) -> tf.data.Dataset:
     return dataset.repeat().skip(skip + tf.where(size > 0, done % tf.maximum(size, 1), done))
 
 
-def contexts(run: TaskRun) -> list[tf.distribute.InputContext]:
+def contexts(strategy: tf.distribute.Strategy, num_workers: int) -> list[tf.distribute.InputContext]:
     """Returns what tells each worker which part of the data is its own."""
-    num_workers, num_replicas = run.assignment.num_workers, run.strategy.num_replicas_in_sync
+    num_replicas = strategy.num_replicas_in_sync
     return [tf.distribute.InputContext(num_workers, index, num_replicas) for index in range(num_workers)]
 
 
@@ -186,10 +186,10 @@ def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:
     Raises:
       UnsupportedError: They never end.
     """
-    name = "train_data"
+    num_workers, name = tf_private.num_members(run.coordinator), "train_data"
     makers: list[Callable[[], Any]] = [function]
     if train_data.takes_input_context(function):
-        makers = [functools.partial(function, one) for one in contexts(run)]
+        makers = [functools.partial(function, one) for one in contexts(run.strategy, num_workers)]
     counts = [int(checked_dataset(make(), name).cardinality()) for make in makers]
     if tf.data.INFINITE_CARDINALITY in counts:
         raise UnsupportedError(

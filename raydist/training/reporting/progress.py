@@ -22,9 +22,9 @@ from raydist.outcome.printed import OutputSpan
 from raydist.outcome.status import (
     Collective,
     Command,
-    Order,
     Report,
     TaskFailure,
+    TaskMessage,
     TaskPace,
     TaskState,
     TaskStatus,
@@ -61,17 +61,17 @@ class Commands:
             Command.PROFILE: self.profile,
         }
 
-    def take(self, order: Order) -> bool:
-        """Notes an order; returns whether it is one for the train function."""
-        if isinstance(order, WorkerAddresses):
-            self.workers.put(order)
+    def take(self, message: TaskMessage) -> bool:
+        """Takes a message in; returns whether it is one for the train function."""
+        if isinstance(message, WorkerAddresses):
+            self.workers.put(message)
             return True
-        if order is Command.SAVE_LAST:
+        if message is Command.SAVE_LAST:
             self.is_last_save.set()
-            order = Command.SAVE
-        if order in self._events:
-            self._events[order].set()
-        return order in self._events
+            message = Command.SAVE
+        if message in self._events:
+            self._events[message].set()
+        return message in self._events
 
 
 # A train function may call `fit` for each of thousands of epochs. The status holds so many, and a curve

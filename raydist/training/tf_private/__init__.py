@@ -142,6 +142,7 @@ from raydist.training.tf_private.without_effects import WithoutEffects as Withou
 from raydist.training.tf_private.worker_slots import (
     WorkerSlots as WorkerSlots,
     members_of as members_of,
+    num_members as num_members,
     num_present as num_present,
     wait_for_members as wait_for_members,
 )

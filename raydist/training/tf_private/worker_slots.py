@@ -18,11 +18,13 @@ process serves at that address. Meanwhile no worker can come back, and the other
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NoReturn
 
 from tensorflow.python.distribute import parameter_server_strategy_v2
 from tensorflow.python.distribute.coordinator import cluster_coordinator
@@ -30,6 +32,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import errors
 
 from raydist.training.tf_private.attributes import around, changed
+
+logger = logging.getLogger(__name__)
 
 # How often workers that are expected are looked for, and how long one has to answer: Linux sends a SYN that
 # was lost again after 1 s.
@@ -64,6 +68,20 @@ class WorkerSlots:
         """Has strategies and coordinators that are built from now on use the slots."""
         _Kept.slots = self
 
+    def follow(self, messages: SimpleQueue[Any]) -> NoReturn:
+        """Takes in the newest of the `WorkerAddresses`, for as long as the process lives."""
+        newest = -1
+        while True:
+            message = messages.get()
+            if message.number <= newest:
+                continue
+            newest = message.number
+            try:
+                self.take(message.addresses)
+            except Exception as error:  # the next ones are taken in all the same
+                logger.exception("the workers' addresses could not be taken in")
+                self.note(f"Some workers may not join: {type(error).__name__}: {error}.")
+
     def take(self, addresses: Mapping[int, str]) -> None:
         """Takes in where the workers are now. May wait for an update, so not in a training thread."""
         with self._lock:
@@ -85,6 +103,11 @@ class _Kept:
 def members_of(coordinator: Any) -> tuple[int, ...]:
     """Returns the workers that the run has now, those included that are on their way."""
     return tuple(coordinator._cluster.failure_handler.members)
+
+
+def num_members(coordinator: Any) -> int:
+    """Returns how many parts to divide work into that the workers share; at least 1."""
+    return max(1, len(members_of(coordinator)))
 
 
 def wait_for_members(coordinator: Any) -> tuple[int, ...]:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.exceptions import RayError
 from ray.util import placement_group_table
 
+from raydist.errors import ClusterError
 from raydist.outcome.status import Command, FailureKind, TaskState, TaskStatus
 from raydist.planning.fitting import resized
 from raydist.planning.plan import Plan
@@ -289,7 +291,9 @@ def test_room_of_an_added_worker_that_is_given_up_is_given_back(start: Start, wa
     assert drive.state("worker/1") is TaskState.FAILED
 
 
-def test_stop_while_added_workers_have_no_room_leaves_nothing(start: Start, wait_until: WaitUntil) -> None:
+def test_stop_while_added_workers_have_no_room_leaves_nothing(
+    start: Start, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor does it wait for them (`start` looks for what is left)."""
     plan = elastic_ps_plan(12)
     drive = start(resized(plan, 1))
@@ -297,4 +301,11 @@ def test_stop_while_added_workers_have_no_room_leaves_nothing(start: Start, wait
     drive.group.add_workers(plan)
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/1"))
     assert drive.state("worker/11") is TaskState.PENDING
+
+    def refuse(*_: object, **options: object) -> None:
+        raise RayError("no GCS")
+
+    monkeypatch.setattr("raydist.runtime.cluster.placement.placement_group", refuse)
+    with pytest.raises(ClusterError, match="Ray cannot be asked for room for worker/12: no GCS"):
+        drive.group.add_workers(elastic_ps_plan(13))
     drive.group.stop()

@@ -91,6 +91,7 @@ def run_of(**params: Any) -> Run:
         attempt=0,
         run_uri="unused",
         num_workers=1,
+        num_slots=1,
     )
     return Run(assignment=assignment, code_dir=None, port=1)
 
