@@ -433,6 +433,7 @@ def test_workers_come_and_go_while_training_continues(tmp_path: Path) -> None:
         found = json.loads((chief.folder / "values.json").read_text())["phases"]
     assert [one["repeated"] for one in found[:4]] == [0] * 4  # it had left before it was killed
     assert min(found[3]["steps"]) > 0
+    assert [one["batches"] for one in found[:4]] == [8 * num_workers for num_workers, _ in phases[:4]]
     for one, (_, kind) in zip(found, phases, strict=True):
         assert sum(one["steps"]) == one["wanted"]
         assert sum(one["seen"]) == 4 * (one["wanted"] + one["repeated"])
