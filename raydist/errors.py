@@ -251,7 +251,7 @@ class RunCancelledError(TrainingError):
 
 
 class RunTimeoutError(TrainingError):
-    """The run did not end within `timeout`. What was trained is saved first.
+    """The run did not end within `timeout`. The chief tries to save its last step first.
 
     Example:
         try:
