@@ -108,13 +108,13 @@ def test_ragged_and_sparse_outputs_are_those_of_one_device(cell: Cell, keras: st
     assert differences(cell, keras) == []
 
 
-@pytest.mark.parametrize("keras", CLUSTERS)
 @pytest.mark.parametrize("cell", REFUSED, ids=str)
-def test_what_is_not_computed_is_refused(cell: Cell, keras: str) -> None:
+def test_what_workers_cannot_send_is_refused_and_devices_compute_it(cell: Cell) -> None:
     place, [dtype] = cell
-    *tasks, right = (one[f"{place} {dtype}"] for one in found(keras))
+    *tasks, right = (one[f"{place} {dtype}"] for one in found("3"))
     assert "error" not in right
     assert {task["error"] for task in tasks} == {"UnsupportedError"}
+    assert differences(cell, "legacy") == []
 
 
 @pytest.mark.parametrize("keras", CLUSTERS)
