@@ -318,7 +318,8 @@ class RunMachine:
         )
         actions: list[Action] = [ReplaceTask(task) for task in replaced]
         dismissed = self.attempt.dismissed if not self._is_trained else ()
-        given_up = tuple(t for t in plan.tasks if t.task_type is TaskType.WORKER and t in dismissed)
+        workers = (task for task in dismissed if task.task_type is TaskType.WORKER)
+        given_up = tuple(sorted(set(workers).difference(plan.given_up), key=lambda task: task.index))
         if given_up:
             self.plan = dataclasses.replace(plan, given_up=(*plan.given_up, *given_up))
             actions.append(RemoveWorkers(self.plan))

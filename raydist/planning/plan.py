@@ -89,7 +89,8 @@ class Plan:
     @property
     def num_workers(self) -> int:
         """Tasks of type worker."""
-        return sum(task.task_type is TaskType.WORKER for task in self.tasks)
+        planned = sum(role.num_tasks for role in self.roles if role.task_type is TaskType.WORKER)
+        return planned - len(self.given_up)
 
     @property
     def is_elastic(self) -> bool:
