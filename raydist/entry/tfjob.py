@@ -48,18 +48,23 @@ class Converted:
     """What a manifest is in raydist.
 
     Attributes:
+      name: Of the run and of the config file.
       config: Options, as a config file has them.
-      command: Words of the command line, without the config file.
+      program: What `raydist submit` runs.
       missing: A sentence for each field that has no counterpart.
     """
 
+    name: str
     config: Mapping[str, Any]
-    command: Sequence[str]
+    program: Sequence[str]
     missing: Sequence[str]
 
-    def text(self, file: str) -> str:
-        """Returns the content of a config file of that name, with the rest in comments."""
-        command = shlex.join([*self.command[:3], "-c", file, *self.command[3:]])
+    @property
+    def text(self) -> str:
+        """The content of the config file, with the rest in comments."""
+        command = shlex.join(
+            ["raydist", "submit", *self.program, "-c", f"{self.name}.yaml", "--name", self.name]
+        )
         lines = [
             f"# {command} --detach",
             "# storage: a URI that all hosts can write, such as s3://bucket/runs",
@@ -128,9 +133,8 @@ def convert(manifest: Any) -> Converted:
     program, args = _program(words, missing)
     if args:
         config["args"] = args
-    name = manifest.get("metadata", {}).get("name")
-    command = ["raydist", "submit", *program, *(["--name", name] if name else [])]
-    return Converted(config=config, command=command, missing=tuple(dict.fromkeys(missing)))
+    name = manifest.get("metadata", {}).get("name") or "job"
+    return Converted(name=name, config=config, program=program, missing=tuple(dict.fromkeys(missing)))
 
 
 def _tasks(replicas: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,10 +205,7 @@ def main(arguments: Sequence[str]) -> int:
     except (KeyError, TypeError, ValueError) as error:
         print(f"error: {path} is not a whole TFJob: {type(error).__name__}: {error}", file=sys.stderr)
         return SpecError.exit_code
-    name = (
-        converted.command[converted.command.index("--name") + 1] if "--name" in converted.command else "job"
-    )
-    print(converted.text(f"{name}.yaml"), end="")
+    print(converted.text, end="")
     return 0
 
 

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
-from raydist.data.sources.arrow import Layout, Selection, width_of
+from raydist.data.sources.arrow import Layout
+from raydist.data.sources.columns import Selection, width_of
 from raydist.data.sources.csv import ENDINGS, CsvFiles
 from raydist.data.sources.files import DataFiles, first_line
 from raydist.data.sources.images import ImageSource

@@ -28,7 +28,7 @@ EXPERIMENT = yaml.safe_load(_OF_DETERMINED)
 PAIRS = [
     pytest.param(manifest, config, id=f"{manifest['metadata']['name']}-{kind}")
     for manifest, after in zip(map(yaml.safe_load, _BLOCKS[::2]), _BLOCKS[1::2], strict=True)
-    for kind, config in (("guide", after), ("converted", convert(manifest).text("job.yaml")))
+    for kind, config in (("guide", after), ("converted", convert(manifest).text))
 ]
 
 
@@ -94,7 +94,7 @@ def test_fields_without_a_counterpart_are_named(tmp_path: Path, capsys: pytest.C
     container["resources"]["limits"]["cpu"] = "500m"
     container["env"].append({"name": "TOKEN", "valueFrom": {}})
     converted = convert(manifest)
-    assert converted.command == ["raydist", "submit", "main.py", "--name", "digits"]
+    assert (converted.program, converted.name) == (["main.py"], "digits")
     assert converted.config["success"] == "chief"
     assert [one.partition(":")[0] for one in converted.missing] == [
         "spec.runPolicy.ttlSecondsAfterFinished",
@@ -107,7 +107,7 @@ def test_fields_without_a_counterpart_are_named(tmp_path: Path, capsys: pytest.C
     path = tmp_path / "tfjob.yaml"
     path.write_text(_BLOCKS[0])
     assert tfjob_main([str(path)]) == 0
-    assert capsys.readouterr().out == convert(yaml.safe_load(_BLOCKS[0])).text("digits.yaml")
+    assert capsys.readouterr().out == convert(yaml.safe_load(_BLOCKS[0])).text
     path.write_text("kind: Job\n")
     assert tfjob_main([str(path)]) == 2
     assert capsys.readouterr().err == f"error: {path}: its kind is Job; give a manifest of the kind TFJob\n"
@@ -144,7 +144,8 @@ def test_commands_and_variables_of_a_tfjob(
     container = manifest["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"][0]
     container.update(changes)
     converted = convert(manifest)
-    assert shlex.join(converted.command).removeprefix("raydist submit ") == f"{found} --name digits"
+    command = converted.text.splitlines()[0]
+    assert command == f"# raydist submit {found} -c digits.yaml --name digits --detach"
     assert [one for one in converted.missing if "image" not in one] == [*missing]
 
 

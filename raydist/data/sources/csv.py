@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from raydist.data.sources.arrow import ArrowSource, Column, Layout, Selection
+from raydist.data.sources.arrow import ArrowSource, Layout
+from raydist.data.sources.columns import Column, Selection
 from raydist.data.sources.files import DataFiles, Uris, first_line
 from raydist.data.sources.index import GROUP_BYTES, GROUP_ROWS, INDEX_THREADS, READ_BYTES, index_of
 from raydist.errors import DataError

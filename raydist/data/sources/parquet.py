@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raydist.data.sources.arrow import ArrowSource, Column, Layout, Selection
+from raydist.data.sources.arrow import ArrowSource, Layout
+from raydist.data.sources.columns import Column, Selection
 from raydist.data.sources.files import DataFiles, Uris, first_line
 from raydist.errors import DataError
 

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 from isal import isal_zlib
 
-from raydist.data.sources.arrow import ArrowSource, Layout, Selection
+from raydist.data.sources.arrow import ArrowSource, Layout
+from raydist.data.sources.columns import Selection
 from raydist.errors import DataError
 
 _CHECKED_ROWS = 8

@@ -143,7 +143,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
         return part if num_replicas == 1 else strategy.experimental_distribute_dataset(part)
 
     def of_context(number: int, num_workers: int, done: int) -> Any:
-        context = tf.distribute.InputContext(num_workers, number, num_replicas)
+        context = contexts(strategy, num_workers)[number]
         part = _from(function(context), skip // num_workers, tf.constant(done // num_workers, tf.int64))
         return part if num_replicas == 1 else strategy.distribute_datasets_from_function(lambda _: part)
 
