@@ -74,7 +74,11 @@ DEFECTS = (
         "TaskType.DATA_WORKER:\n        return None",
         "TaskType.DATA_WORKER and False:\n        return None",
     ),
-    Defect("planning", "key=lambda task: task.index)", "key=lambda task: -task.index)"),
+    Defect(
+        "planning",
+        "sorted(addresses, key=lambda task: task.index)",
+        "sorted(addresses, key=lambda task: -task.index)",
+    ),
     Defect("planning", "for power in range(out_of_memory.count(task_type), 0, -1)", "for power in (1,)"),
     Defect(
         "order",
