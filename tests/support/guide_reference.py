@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,8 +13,16 @@ from raydist.cli import job_options, main
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS
 from raydist.spec.settings.removed import REMOVED
-from tests.support.guide import FOLDER
+from tests.support.guide import FOLDER, ROOT
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# The columns of compared.md, and who else is in compared.toml.
+COLUMNS = {"RT": "Ray Train", "TFJ": "TFJob", "TF": "TensorFlow alone"}
+OTHERS = ("rtf", "ToS", "yarn", "TonY", "spk", "hvd", "Orca", "DLR")
 _PAGE = re.compile(r"`raydist guide ([\w-]+)`")
 
 
@@ -44,8 +53,35 @@ def parts() -> list[Part]:
     return [
         Part("commands", r"- \[?`\w+`(?:\]\S+)?: ", tuple(_commands())),
         Part("commands", r"- \*\*[^*]+\*\*: `-", tuple(_options())),
-        Part("changes", r"\| option \|", ("| option | instead |", "|---|---|", *_removed())),
+        Part("versions", r"\| option \|", ("| option | instead |", "|---|---|", *_removed())),
+        Part("compared", r"\| feature \|", tuple(_compared())),
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """A feature that a runner of distributed TensorFlow may have.
+
+    Attributes:
+      ids: The row's names in the list that the features come from.
+      raydist: Whether raydist has it.
+      remark: What it lacks; empty if there is nothing to say.
+      peers: The short names of those that have all of it.
+      test: The test that shows it, as pytest names it.
+    """
+
+    ids: list[str]
+    feature: str
+    raydist: str
+    remark: str = ""
+    peers: str = ""
+    test: str
+
+
+def features() -> dict[str, list[Feature]]:
+    """Returns the features of compared.toml by the names of their groups."""
+    tables = tomllib.loads((ROOT / "tests" / "support" / "compared.toml").read_text())
+    return {group: [Feature(**row) for row in rows] for group, rows in tables.items()}
 
 
 def _commands() -> Iterator[str]:
@@ -69,6 +105,20 @@ def _shown(option: Option) -> str:
     if option.kind is OptionKind.MAPPING:
         return f"{option.name}:"
     return f"{option.flag} {option.metavar}".rstrip()
+
+
+def _compared() -> Iterator[str]:
+    yield f"| feature | raydist | {' | '.join(COLUMNS.values())} | test |"
+    yield "|---" * (len(COLUMNS) + 3) + "|"
+    for group, rows in features().items():
+        yield f"| **{group}** |" + " |" * (len(COLUMNS) + 2)
+        for row in rows:
+            state = f"{row.raydist} ({row.remark})" if row.remark else row.raydist
+            others = ["yes" if peer in row.peers.split() else "" for peer in COLUMNS]
+            path = row.test.partition("::")[0]
+            test = f"[{path.removeprefix('tests/').removesuffix('.py')}](../../{path})"
+            cells = [row.feature, state, *others, test]
+            yield "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
 
 
 def _removed() -> Iterator[str]:

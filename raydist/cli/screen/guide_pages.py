@@ -29,8 +29,8 @@ TOPICS = (
     "versions",
     "security",
     "figures",
+    "compared",
     "limits",
-    "changes",
 )
 
 # The page that helps with an error, for those that one page helps with.
