@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _MOST_MODULES = 500
+_RAYDIST = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ def imported_by(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def own_modules(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Path]) -> Iterator[Part]:
-    """Yields the modules below `roots` that the parts import, and those that these import."""
+    """Yields the modules below `roots` that the parts import, and those that these import.
+
+    raydist's own are none of them, where a job is run in a checkout of it.
+    """
     seen = set() if file is None else {file}
     ahead = [(part.tree, file) for part in parts]
     while ahead and len(seen) < _MOST_MODULES:
@@ -48,7 +52,7 @@ def own_modules(parts: Sequence[Part], *, file: Path | None, roots: Sequence[Pat
             for name, level in imported_by(node):
                 starts = roots if level == 0 else [] if place is None else [*place.parents[level - 1 : level]]
                 for found in (one for root in starts for one in _files_of(name, root)):
-                    if found in seen:
+                    if found in seen or found.is_relative_to(_RAYDIST):
                         continue
                     seen.add(found)
                     if (part := _parsed(found, roots)) is not None:

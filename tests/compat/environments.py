@@ -34,12 +34,14 @@ class VersionSet:
 
     Attributes:
       folder: The name of their environment, which sets that differ little take after one another.
+      provides: Distributions that are not installed, since pins of another name have their modules.
     """
 
     name: str
     python: str
     pins: tuple[str, ...]
     folder: str
+    provides: tuple[str, ...] = ()
 
 
 def find_python(version: str) -> str | None:
@@ -64,7 +66,13 @@ def version_sets() -> dict[str, VersionSet]:
     """Returns the sets of sets.toml by name, the oldest first."""
     tables = tomllib.loads((ROOT / "tests" / "compat" / "sets.toml").read_text())
     return {
-        name: VersionSet(name=name, python=table["python"], pins=tuple(table["pins"]), folder=name)
+        name: VersionSet(
+            name=name,
+            python=table["python"],
+            pins=tuple(table["pins"]),
+            folder=name,
+            provides=tuple(table.get("provides", ())),
+        )
         for name, table in tables.items()
     }
 
@@ -96,8 +104,11 @@ def _minors(library: str) -> list[str]:
 
 
 def is_chosen(name: str, asked: Sequence[str]) -> bool:
-    """Whether `--compat` names a set: `oldest`, `ray-2.53`, `minors`, `minors:2/5` (a part), or `all`."""
-    if name in asked or "all" in asked:
+    """Whether `--compat` names a set: `oldest`, `ray-2.53`, `minors`, `minors:2/5` (a part), or `all`.
+
+    `all` is all but `next`.
+    """
+    if name in asked or ("all" in asked and name != "next"):
         return True
     minors = [*minor_sets()]
     for one in asked:
@@ -125,7 +136,13 @@ def make_environment(versions: VersionSet, folder: Path, *, extra: str = "test")
     )
     if not python.exists():
         subprocess.run([base, "-m", "venv", *(["--without-pip"] if has_uv() else []), folder], check=True)
-    install(python, *versions.pins, "-e", f"{ROOT}[{extra}]", *PYTEST, is_compiled=extra == "test")
+    install(
+        python,
+        *versions.pins,
+        *("-e", f"{ROOT}[{extra}]", *PYTEST),
+        is_compiled=extra == "test",
+        left_out=versions.provides,
+    )
     marker.write_text(wanted)
     return python
 

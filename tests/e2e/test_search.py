@@ -73,7 +73,7 @@ def train(ctx):
         model = keras.Sequential([keras.layers.Dense(32, "relu"), keras.layers.Dense(10)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(ctx.params["learning_rate"]), loss, metrics=["accuracy"])
-    pace = Pace(ctx.params["pause_s"])
+    pace = Pace(ctx.params["pause_s"] * (4 if ctx.params["learning_rate"] == 0.1 else 1))
     ctx.fit(model, data, epochs=ctx.params["epochs"], validation_data=(x[1500:], y[1500:]), callbacks=[pace])
 """
 
@@ -200,7 +200,7 @@ def test_search_is_interrupted_resumed_and_leaves_nothing(
         *("--metric", "val_accuracy", "--scheduler", "asha", "--parallel", "2"),
     ]
     process = shell.raydist(*command)
-    checkpoints = shell.storage / "s-00000" / "checkpoints"
+    checkpoints = shell.storage / "s-00000" / "checkpoints"  # of the trial that takes four times as long
 
     def num_ended() -> int:
         return sum(state in ("SUCCEEDED", "CANCELLED") for state in shell.states().values())

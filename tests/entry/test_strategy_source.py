@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raydist.entry.definition import define_from_object, read_job
+from raydist.entry.own_source import Part, own_modules
 from raydist.spec.job import SourceFacts
+
+ROOT = Path(__file__).parents[2]
 
 FIT = "import keras\nmodel = keras.Sequential([keras.layers.Dense(1)])\nmodel.fit(x, y)\n"
 LOOP = "with tf.GradientTape() as tape:\n    loss = f(x)\n"
@@ -44,6 +49,12 @@ def test_source_that_has_to_do_with_strategies_is_told_with_its_line(
     source: str, use: str | None, tmp_path: Path
 ) -> None:
     assert read(tmp_path, source).strategy_use == (use and f"main.py, {use}")
+
+
+def test_modules_of_raydist_are_not_the_jobs_in_a_checkout_either() -> None:
+    job = Part("job.py", ast.parse("import raydist, raydist.outcome.result, tests.spec.importable_jobs"))
+    own = own_modules([job], file=None, roots=[ROOT])
+    assert [one.shown for one in own] == ["tests/spec/importable_jobs.py"]
 
 
 def test_own_modules_of_a_script_are_read_too(tmp_path: Path) -> None:
@@ -93,10 +104,11 @@ def test_functions_are_read_as_files_are(tmp_path: Path) -> None:
     job = "import raydist\n@raydist.job\ndef train(ctx):\n    with ctx.strategy.scope(): pass\n"
     assert read(tmp_path, job).strategy_use == "main.py, line 4, uses ctx.strategy"
 
-    def train(ctx: object) -> None: ...
+    def train(ctx: Any) -> None:
+        ctx.strategy.scope()
 
     known = define_from_object(train, pickle=lambda one: b"")
-    assert known.source.strategy_use is not None  # of this file's strings
+    assert (known.source.strategy_use or "").endswith("uses ctx.strategy")
     unread: dict[str, object] = {}
     exec("def train(ctx): ...", unread)
     unknown = define_from_object(unread["train"], pickle=lambda one: b"")

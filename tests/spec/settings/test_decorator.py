@@ -58,7 +58,6 @@ def test_decorating_what_is_no_function_is_refused() -> None:
         raydist.job(2)  # type: ignore[call-overload]
 
 
-@pytest.mark.slow
 def test_job_of_an_importable_module_travels_by_name() -> None:
     assert define(importable_jobs.train) == JobDefinition(
         name="importable_jobs",
