@@ -108,8 +108,12 @@ def find_root_cause(attempt: Attempt) -> RootCause:
 
 
 def in_order(cause: RootCause, failures: Iterable[TaskFailure]) -> tuple[TaskFailure, ...]:
-    """Returns the cause of an attempt's end, and how other tasks failed, those that explain more first."""
-    others = {one.task: one for one in failures if one.task != cause.failure.task}
+    """Returns the cause of an attempt's end, and how other tasks failed, those that explain more first.
+
+    What TensorFlow raises in a task because of another's failure explains nothing.
+    """
+    own = (one for one in failures if kind_of(one) is not FailureKind.COLLATERAL)
+    others = {one.task: one for one in own if one.task != cause.failure.task}
     ranked = sorted(others.values(), key=lambda one: (_RANKS[kind_of(one)], one.at_s))
     return (cause.failure, *ranked)
 

@@ -158,7 +158,7 @@ class RunError:
       exit_code: What the command line ends with; found by `type` when it is omitted.
       traceback: The user's Python traceback, to be printed once; None where there is none.
       log_end: The last lines of a dead process's log; None where there is none.
-      failures: How each task failed that did, the first cause first; what raydist stopped is not among them.
+      failures: How each task failed by itself, the first cause first.
     """
 
     type: str

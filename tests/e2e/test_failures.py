@@ -236,9 +236,9 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
     files_before = autograph_files()
     asked = ("--json", "--name", "killed", "-p", "pause_s=0.2")
     process = start_raydist(running_ray, tmp_path, "submit", slow_job, *asked)
-    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 14, timeout_s=240)
-    victim = next(one for one in status_of(tmp_path, "killed")["tasks"] if one["task"] == "worker/1")
-    os.kill(victim["pid"], signal.SIGKILL)
+    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 1, timeout_s=240)
+    done = raydist("chaos", "killed", "--kill", "worker/1", "--at-step", "14")
+    assert done.code == 0, done.err
     out, err = process.communicate(timeout=120)
     ended = Ended(code=process.returncode, out=out, err=err)
     assert ended.code == 0, err
@@ -246,6 +246,40 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
     assert autograph_files() <= files_before
     # The very same weights: data order, shuffles and optimizer continued where the checkpoint was.
     assert ended.json["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
+
+
+_UNEQUAL_JOB = """
+import time
+
+import raydist
+
+
+@raydist.job(workers=2, params={"chief_fails": False})
+def train(ctx: raydist.TrainContext):
+    time.sleep(3 - time.time() % 3)  # until a moment that is the same in both
+    if not ctx.is_chief:
+        time.sleep(0 if ctx.params["chief_fails"] else 2)
+        raise OSError("the disk of the other one")
+    if ctx.params["chief_fails"]:
+        raise KeyError("label")
+"""
+
+
+@pytest.mark.slow
+def test_success_is_the_chiefs_or_that_of_all_and_errors_are_those_of_all(
+    raydist: Raydist, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "unequal.py").write_text(_UNEQUAL_JOB)
+    submit = ("submit", "code/unequal.py", "--max-failures", "0", "--json")
+    by_chief = raydist(*submit, "--success", "chief", "--name", "chief")
+    assert (by_chief.code, by_chief.json["state"]) == (0, "SUCCEEDED"), by_chief.err
+    by_all = raydist(*submit, "--name", "all")
+    assert (by_all.code, by_all.json["state"]) == (1, "FAILED"), by_all.err
+    assert (by_all.json["error"]["type"], by_all.json["error"]["task"]) == ("OSError", "worker/1")
+    both = raydist(*submit, "-p", "chief_fails=true", "--name", "both")
+    failures = [(one["task"], one["type"]) for one in both.json["error"]["failures"]]
+    assert sorted(failures) == [("worker/0", "KeyError"), ("worker/1", "OSError")]
 
 
 @pytest.mark.slow

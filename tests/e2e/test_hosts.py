@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,17 @@ import raydist
 @raydist.job(workers=1)
 def train(ctx: raydist.TrainContext):
     time.sleep(5)
+"""
+# Has Ray announce that the host of an address is about to be taken away, as a cloud does.
+DRAIN = """
+import subprocess, sys, ray
+head, address = sys.argv[1] + ":6379", sys.argv[2]
+ray.init(head, log_to_driver=False)
+[node] = [one["NodeID"] for one in ray.nodes() if one["NodeManagerAddress"] == address]
+reason = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot")
+limit = ("--deadline-remaining-seconds", "600")
+from ray.scripts.scripts import cli
+cli(["drain-node", "--address", head, "--node-id", node, *reason, *limit])
 """
 HELPER = "def labels_of(x):\n    return (x[:, 0] > 0).astype('int64')\n"
 EPOCH = 10  # steps
@@ -319,6 +331,23 @@ def test_standby_goes_on_in_the_place_of_a_host_that_is_cut_off(wait_until: Wait
             wait_until(lambda host=host: titles(host) == host.task_pids() == leftovers(host) == [])
 
 
+def test_run_leaves_a_host_that_is_drained_with_its_last_step(hosts: Hosts, wait_until: WaitUntil) -> None:
+    slowly = ("--checkpoint-every", "1000", "-p", "epochs=4", "-p", "pause_s=0.5")
+    process = submit_held(hosts, "drained", *slowly)
+    wait_until(lambda: hosts.status("drained")["steps"] >= HELD_AT, timeout_s=240)
+    (spare,) = hosts.add(1)
+    left = host_of(hosts, "drained", other_than=hosts.head)
+    done = hosts.head.popen(sys.executable, "-c", DRAIN, hosts.head.address, left.address)
+    assert done.wait(60 * PATIENCE) == 0
+    (hosts.shared / "release").touch()
+    result = result_of(process)
+    assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 4 * EPOCH, 2)
+    assert {task["host"] for task in result["tasks"]} == {hosts.head.address, spare.address}
+    (note,) = [note for note in result["notes"] if "had to leave" in note]
+    assert " (its host is drained): training was restarted from the checkpoint of step " in note
+    assert int(note.partition("checkpoint of step ")[2].partition(" ")[0]) >= HELD_AT
+
+
 @pytest.mark.exhaustive(covered_by="the host beside it that is killed; runtime/group/test_other_hosts.py")
 def test_killed_raylet_costs_an_attempt_that_keeps_away_from_its_host(
     hosts: Hosts, wait_until: WaitUntil
@@ -410,4 +439,4 @@ def test_worker_whose_host_is_killed_comes_back_on_another_one(standby: str, wai
         assert any("a standby has taken its place" in note for note in result["notes"]) == (standby == "1")
         assert any("back at another address after" in note for note in result["notes"])
         # Of a task that was killed another process removes the folder, a moment later.
-    wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])
+        wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])

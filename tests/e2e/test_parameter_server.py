@@ -74,7 +74,7 @@ def job(tmp_path: Path) -> str:
     return str(folder / "digits_ps.py")
 
 
-def test_every_role_does_its_part(raydist: Raydist, job: str) -> None:
+def test_every_role_does_its_part(raydist: Raydist, job: str, wait_until: WaitUntil) -> None:
     share = ("--cpus", "worker=0.5", "--cpus", "ps=0.5")
     ended = raydist("submit", job, "--evaluator", *share, "--json", "--name", "roles")
     assert ended.code == 0, ended.err
@@ -84,6 +84,8 @@ def test_every_role_does_its_part(raydist: Raydist, job: str) -> None:
     assert [task["task"] for task in result["tasks"]] == [
         *("chief/0", "worker/0", "worker/1", "ps/0", "evaluator/0")
     ]
+    pids = [task["pid"] for task in result["tasks"]]
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))  # servers never return
     assert set(result["metrics"]) == {"loss", "accuracy"}  # the evaluator has the others
     evaluation = result["evaluation"]
     assert (evaluation["step"], evaluation["lag_steps"]) == (200, 0)

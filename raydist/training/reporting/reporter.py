@@ -13,6 +13,7 @@ from raydist.metrics.parquet import MetricsWriter
 from raydist.outcome.status import NOT_FINITE, MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.best import is_of_validation, parse_keep_best
+from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import DETAIL, suggest
 from raydist.training.reporting.host_usage import TaskLinks
@@ -59,7 +60,8 @@ class Reporter:
         self.first_step = 0
         self.is_of_script = assignment.job.entry_point.is_script
         self.num_plain_fits = 0
-        self.num_workers = assignment.num_workers
+        # Under parameter servers the coordinator alone runs the program.
+        self.num_programs = 1 if assignment.strategy is Strategy.PARAMETER_SERVER else assignment.num_workers
         self.links = TaskLinks(assignment.address, assignment.cluster_spec)
         self._run_name = assignment.job.name
         self._attempt = assignment.attempt

@@ -167,8 +167,8 @@ class _Reports(Hooks):
 
     def _note_separate_models(self, strategy: Any) -> bool:
         """Tells where each worker trains by itself, which may be meant, and gives no sign of it."""
-        num_workers = self._reporter.num_workers
-        if num_workers == 1 or is_parameter_server(strategy) or not is_alone(strategy):
+        num_workers = self._reporter.num_programs
+        if num_workers == 1 or not is_alone(strategy):
             return False
         self._reporter.note(
             f"model {self.model.name} was made outside of a strategy of all workers: each of {num_workers} "
