@@ -159,6 +159,9 @@ def _constructions() -> dict[str, Construction]:
         "enumerate": Construction(
             lambda d, log: d.enumerate().map(lambda number, one: log(one[0], one[1] + number)).batch(BATCH)
         ),
+        "lookup after batch": Construction(
+            lambda d, log: d.map(log).batch(BATCH).map(lambda x, y: (x, table.lookup(y)))
+        ),
         "table and variable": Construction(
             lambda d, log: d.map(log).map(lambda x, y: (weight * x, table.lookup(y))).batch(BATCH)
         ),
@@ -353,6 +356,8 @@ def compare(
                 running[0] = worker + 1 if local == 1 and workers == 2 else -1
                 part = Part(worker * local, local, workers * local)
                 data = cut.part_of(make() if is_random else once, part)
+                if lost := _lost_shapes(once.element_spec, data.element_spec):
+                    wrong.append(f"{name}, {workers} workers of {local}: {lost}")
                 parts.append([list(data) for _ in expected])
             wrong += [
                 f"{name}, {workers} workers of {local}: {told}"
@@ -447,6 +452,19 @@ def _source(tf: Any) -> Any:
         return tf.data.Dataset.from_tensors((tf.range(4.0) / 4 + tf.cast(y, tf.float32), y))
 
     return tf.data.TextLineDataset(files).flat_map(one)
+
+
+def _lost_shapes(batch: Any, element: Any) -> str:
+    """Returns what a worker does not know of the shapes of rows, which those of the global batch have."""
+    import tensorflow as tf
+
+    own = tf.nest.flatten(getattr(element, "batch", element))
+    return "; ".join(
+        f"{theirs.shape} became {ours.shape}"
+        for theirs, ours in zip(tf.nest.flatten(batch), own, strict=True)
+        if isinstance(theirs, tf.TensorSpec) and theirs.shape.rank
+        if ours.shape.rank is None or theirs.shape[1:].as_list() != ours.shape[1:].as_list()
+    )
 
 
 def _differences(expected: Any, parts: Any, local: int, num_replicas: int) -> list[str]:

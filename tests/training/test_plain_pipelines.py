@@ -22,7 +22,7 @@ COUNT = 124
 SOME = {
     2: (
         *("two maps", "even", "shuffle, repeat after batch", "dict", "ragged", "row by row"),
-        *("named tuples", "named tuples cached"),
+        *("named tuples", "named tuples cached", "lookup after batch"),
     ),
     3: ("batches smaller than the replicas", "repeat before batch", "map after batch of one size"),
 }

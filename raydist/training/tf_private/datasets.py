@@ -254,6 +254,9 @@ class DataFunction:
             return_elements=[one.name for one in traced.outputs],
             name="rows",
         )
+        for output, inner in zip(outputs, traced.outputs, strict=True):
+            if inner.shape.rank:  # what Python has set in the traced one, as for a lookup in a table
+                output.set_shape([None, *inner.shape[1:]])
         return tf.nest.pack_sequence_as(self._wrapper.output_structure, outputs)
 
 
