@@ -425,7 +425,7 @@ def train(ctx: raydist.TrainContext):
 @pytest.mark.exhaustive("1", covered_by="[0]")
 @pytest.mark.parametrize("standby", ["0", "1"])
 def test_worker_whose_host_is_killed_comes_back_on_another_one(standby: str, wait_until: WaitUntil) -> None:
-    with Hosts.started(2, 3) as hosts:  # the worker, with its three CPUs, has the second host for itself
+    with started(2, 3) as hosts:  # the worker, with its three CPUs, has the second host for itself
         process = submit_held(hosts, "ps", "--cpus", "worker=3", "--standby", standby, job=PS_JOB)
         wait_until(lambda: hosts.status("ps")["steps"] >= HELD_AT, timeout_s=240)
         (spare,) = hosts.add(3)

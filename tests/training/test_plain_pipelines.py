@@ -48,13 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def alone(folder: str) -> dict[str, TaskProcess]:
     """What one device finds, in calls one after another."""
     calls: dict[str, tuple[str, dict[str, Any]]] = {
+        "noted": (f"{TRAININGS}:noted", {"folder": folder}),  # before the others, which share its process
         **{
             f"rows of {workers}": (f"{PIPELINES}:compare", {"names": names, "splits": [(workers, 1)]})
             for workers, names in SOME.items()
         },
         "walked": (f"{PIPELINES}:walked", {}),
         "passes": (f"{TRAININGS}:passes_from_each_batch", {}),
-        "noted": (f"{TRAININGS}:noted", {"folder": folder}),
         "resumed": (f"{TRAININGS}:resumed", {"folder": folder}),
     }
     return {name: task for name, [task] in run_in_turn(calls, Cluster(), timeout_s=800).items()}
