@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +163,41 @@ def test_parameter_server_script_trains(raydist: Submit, tmp_path: Path) -> None
     assert told["strategy"] == "parameter_server"
     assert results(out)["chief-0"]["accuracy"] > 0.95
     assert "serving as worker" not in raydist("logs", "r", "--task", "worker/1").out
+
+
+KERAS_ALONE = """
+import keras
+from sklearn.datasets import load_digits
+
+keras.utils.set_random_seed(1)
+x, y = load_digits(return_X_y=True)
+model = keras.Sequential([keras.layers.Dense(32, "relu"), keras.layers.Dense(10)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile("adam", loss, metrics=["accuracy"])
+model.fit(x[:1500] / 16, y[:1500], batch_size=50, epochs=3, shuffle=False, verbose=0)
+model.save("digits.keras")
+print("found", *model.evaluate(x / 16, y, verbose=0), *model.predict(x[:2] / 16, verbose=0).ravel())
+"""
+
+
+def test_script_of_keras_alone_trains_on_parameter_servers(raydist: Submit, tmp_path: Path) -> None:
+    """One worker trains in the order of one device, so all numbers are that device's."""
+
+    def numbers(text: str) -> list[float]:
+        [line] = [line for line in text.splitlines() if line.startswith("found ")]
+        return [float(word) for word in line.split()[1:]]
+
+    (folder(tmp_path / "code") / "digits.py").write_text(KERAS_ALONE)
+    script = tmp_path / "code" / "digits.py"
+    bare = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    asked = ("--strategy", "parameter_server", "--workers", "1", "--ps", "1", "--json", "--name", "r")
+    ended = raydist("submit", str(script), *asked)
+    assert ended.code == 0, ended.err
+    assert (ended.json["strategy"], ended.json["steps"]) == ("parameter_server", 90)
+    assert numbers(raydist("logs", "r", "--task", "chief/0").out) == pytest.approx(
+        numbers(bare.stdout), abs=1e-4
+    )
+    assert (tmp_path / "raydist_runs/r/output/working_dir/digits.keras").exists()
 
 
 def test_exit_code_and_module_and_resume_with_other_arguments(raydist: Submit, tmp_path: Path) -> None:

@@ -220,7 +220,17 @@ def test_keras_flavour(fields: dict[str, Any], keras: KerasFlavour, reason: str)
         ({}, True, None),
         ({"workers": workers(2), "default_strategy": False}, False, None),
         ({"workers": workers(2), "source": OWN_STRATEGY}, False, None),
-        ({"workers": workers(2), "ps": 1}, False, None),
+        (
+            {"workers": workers(2), "ps": 1},
+            True,
+            "a.py:train builds no strategy: its models train on all 2 workers",
+        ),
+        (
+            {"workers": workers(2), "ps": 1, "source": SourceFacts(own_loop="a.py, line 9")},
+            False,
+            "a.py, line 9, updates weights in a loop of its own, so the chief runs all of it; give the step "
+            "to ctx.train_steps to divide its batches among 2 workers (raydist guide writing-a-job)",
+        ),
         (
             {"workers": workers(2), "source": SourceFacts(own_loop="a.py, line 9")},
             False,

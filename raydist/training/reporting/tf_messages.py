@@ -25,6 +25,10 @@ _ADVICE = {
     "'ShardedVariable' object has no attribute 'handle'": (
         "Keras 3 has no sharded variables: use --keras legacy, or leave variable_partitioner out."
     ),
+    "/variables/variables_temp; No such file or directory": (
+        "Parameter servers write the variables of a SavedModel in working folders of their own: give an "
+        "absolute path on storage that all hosts share, or save a .keras file."
+    ),
     # TensorFlow has not brought it along since 2.21. raydist's extra `tensorflow` does not either, because
     # only programs that write summaries themselves need it.
     "TensorBoard is not installed, missing implementation for tf.summary": (
