@@ -79,6 +79,11 @@ def test_functions_of_steps_that_do_not_call_kerass_are_refused_by_name(keras: s
     assert task.values["Counting"] >= 1
 
 
+def test_saved_model_that_parameter_servers_write_elsewhere_says_where_to_save() -> None:
+    message = "saved/exported/variables/variables_temp; No such file or directory\n\t [[{{node SaveV2}}]]"
+    assert with_advice(message).endswith("on storage that all hosts share, or save a .keras file.")
+
+
 @pytest.mark.parametrize("message", ["", "loss is not a number"])
 def test_other_messages_stay_as_they_are(message: str) -> None:
     assert with_advice(message) == message
