@@ -35,7 +35,7 @@ def test_what_pip_installs_is_what_raydist_knows() -> None:
 
 def test_sets_are_within_the_bounds_and_reach_both_ends() -> None:
     sets = version_sets()
-    for versions in sets.values():
+    for versions in (one for one in sets.values() if not one.provides):  # which are newer
         assert re.fullmatch(r"3\.1[0-3]", versions.python)
         for pin in map(Requirement, versions.pins):
             [exact] = pin.specifier

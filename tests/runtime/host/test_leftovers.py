@@ -16,6 +16,7 @@ from raydist.spec.tasks import ExtraTask, TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.logs import read_log
 from raydist.storage.run_storage import RunStorage
+from tests.conftest import WaitUntil
 
 _HOLD = """
 import sys, time
@@ -93,10 +94,12 @@ def test_folder_of_an_extra_role_is_known_by_its_name() -> None:
     assert (target.task, target.attempt) == (ExtraTask(role="my-features", index=2), 3)
 
 
-def test_raylet_that_has_no_log_yet_ends_with_its_session(tmp_path: Path) -> None:
+def test_raylet_that_has_no_log_yet_ends_with_its_session(tmp_path: Path, wait_until: WaitUntil) -> None:
     session = tmp_path / "session_1"
     session.mkdir()
     command = ["/ray/core/src/ray/raylet/raylet", "-c", "read line; :", f"--socket={session}/sockets/raylet"]
     with subprocess.Popen(command, executable="/bin/sh", stdin=subprocess.PIPE) as process:
+        # Popen returns a moment before the kernel knows the arguments of the new program.
+        wait_until(Path(f"/proc/{process.pid}/cmdline").read_bytes)
         end_session(session)
         assert process.wait(timeout=30) == -signal.SIGKILL
