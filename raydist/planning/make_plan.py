@@ -57,7 +57,6 @@ def embedded_resources(roles: Sequence[AnyRole], inventory: Inventory) -> dict[s
 
 
 _WITH_VIRTUAL_REPLICAS = (Strategy.ONE_DEVICE, Strategy.MIRRORED, Strategy.MULTI_WORKER_MIRRORED)
-# Not parameter_server: a script runs on the chief, and Keras 3's model.fit is refused there.
 WITH_DEFAULT_STRATEGY = (*_WITH_VIRTUAL_REPLICAS, Strategy.CENTRAL_STORAGE, Strategy.PARAMETER_SERVER)
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
@@ -102,9 +101,9 @@ def make_plan(
     num_workers = 1 if strategy.is_single_host else job.workers.maximum
     num_replicas = num_workers * max(num_gpus, devices or 1)
     if builds_none and num_replicas > 1:
-        has_chief = strategy is Strategy.PARAMETER_SERVER
-        on = f"{num_workers} workers" if num_workers > 1 else f"{num_replicas} devices"
-        notes.append(_note_on_default_strategy(job, on, own_loop=source.own_loop, has_chief=has_chief))
+        notes.append(
+            _note_on_default_strategy(job, strategy, num_workers, num_replicas, own_loop=source.own_loop)
+        )
     return Plan(
         job=job,
         inventory=inventory,
@@ -123,13 +122,18 @@ def make_plan(
     )
 
 
-def _note_on_default_strategy(job: JobSpec, on: str, *, own_loop: str | None, has_chief: bool) -> str:
+def _note_on_default_strategy(
+    job: JobSpec, strategy: Strategy, num_workers: int, num_replicas: int, *, own_loop: str | None
+) -> str:
+    on = f"{num_workers} workers" if num_workers > 1 else f"{num_replicas} devices"
     if own_loop is None:
         return f"{job.entry_point} builds no strategy: its models train on all {on}"
-    each = f"each of {on} runs all of it" if on.endswith("workers") else "it runs on one device"
-    each = "the chief runs all of it" if has_chief else each
+    if strategy is Strategy.PARAMETER_SERVER:
+        effect = "the chief runs all of it"
+    else:
+        effect = f"each of {on} runs all of it" if num_workers > 1 else "it runs on one device"
     return (
-        f"{own_loop}, updates weights in a loop of its own, so {each}; give the step to ctx.train_steps to "
+        f"{own_loop}, updates weights in a loop of its own, so {effect}; give the step to ctx.train_steps to "
         f"divide its batches among {on} (raydist guide writing-a-job)"
     )
 

@@ -42,7 +42,6 @@ FOREIGN_OPTIONS = {
     "--write",
     "--tasks",
     "--agents",
-    "--short",
     "--shrink",
     "--parts",
     "--compat",

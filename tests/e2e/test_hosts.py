@@ -75,7 +75,7 @@ def train(ctx: raydist.TrainContext):
 """
 # Has Ray announce that the host of an address is about to be taken away, as a cloud does.
 DRAIN = """
-import subprocess, sys, ray
+import sys, ray
 head, address = sys.argv[1] + ":6379", sys.argv[2]
 ray.init(head, log_to_driver=False)
 [node] = [one["NodeID"] for one in ray.nodes() if one["NodeManagerAddress"] == address]

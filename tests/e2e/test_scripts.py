@@ -198,6 +198,9 @@ def test_script_of_keras_alone_trains_on_parameter_servers(raydist: Submit, tmp_
         numbers(bare.stdout), abs=1e-4
     )
     assert (tmp_path / "raydist_runs/r/output/working_dir/digits.keras").exists()
+    # The chief alone would have found the same.
+    assert not any("had nothing to do" in note for note in ended.json["notes"])
+    assert ended.json["checkpoint"].endswith("step-90-a0")
 
 
 def test_exit_code_and_module_and_resume_with_other_arguments(raydist: Submit, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import click
 
 from tests.fuzz.comparison import CLUSTERS, Result, Verdict, compare, of_name, shrink
 from tests.fuzz.loops import PREFIX
-from tests.fuzz.program import SHARED, STILL, Program
+from tests.fuzz.program import SHARED, STILL
 
 # How programs of fits that a strategy can run are named.
 OF_FITS = {"parameter_server": SHARED, "parameter_server_3": STILL}
@@ -34,7 +34,6 @@ OF_FITS = {"parameter_server": SHARED, "parameter_server_3": STILL}
 )
 @click.option("--keras", default="3", show_default=True, type=click.Choice(["3", "legacy"]))
 @click.option("--loops", is_flag=True, help="Loops of ctx.train_steps in place of fits.")
-@click.option("--short", "is_short", is_flag=True, help="Of fits only those that take a second or two.")
 @click.option("--dtype", default="float64", show_default=True, type=click.Choice(["float64", "float32"]))
 @click.option("--shrink", "is_shrunk", is_flag=True, help="Look for the simplest form of what fails.")
 @click.option("--at-once", default=25, show_default=True, help="Programs in one set of processes.")
@@ -43,22 +42,17 @@ def main(
     strategies: tuple[str, ...],
     keras: str,
     loops: bool,
-    is_short: bool,
     dtype: str,
     is_shrunk: bool,
     at_once: int,
 ) -> None:
     prefixes = {strategy: PREFIX if loops else OF_FITS.get(strategy, "") for strategy in strategies}
     try:
-        names = {
-            strategy: [*_names(seeds, dtype, prefix=prefix, is_short=is_short)]
-            for strategy, prefix in prefixes.items()
-        }
+        names = {strategy: [*_names(seeds, dtype, prefix=prefix)] for strategy, prefix in prefixes.items()}
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--seeds") from error
     if not all(names.values()):
-        which = "no short program" if is_short else "no program"
-        raise click.BadParameter(f"{seeds} names {which}", param_hint="--seeds")
+        raise click.BadParameter(f"{seeds} names no program", param_hint="--seeds")
     has_defects = False
     for strategy in strategies:
         counts: Counter[Verdict] = Counter()
@@ -72,7 +66,7 @@ def main(
     sys.exit(has_defects)
 
 
-def _names(seeds: str, dtype: str, *, prefix: str, is_short: bool) -> Iterator[str]:
+def _names(seeds: str, dtype: str, *, prefix: str) -> Iterator[str]:
     """Yields the names of programs; raises ValueError for one that is none."""
     suffix = "" if dtype == "float64" else f":{dtype}"
     first, colon, last = seeds.partition(":")
@@ -81,9 +75,8 @@ def _names(seeds: str, dtype: str, *, prefix: str, is_short: bool) -> Iterator[s
     else:
         names = seeds.split(",")
     for name in names:
-        program = of_name(name)
-        if not is_short or (isinstance(program, Program) and program.is_short):
-            yield name
+        of_name(name)  # which raises it
+        yield name
 
 
 def _results(names: Sequence[str], *, keras: str, strategy: str) -> Iterator[Result]:

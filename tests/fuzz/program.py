@@ -20,7 +20,6 @@ LAYERS = {
     "tokens": ("average", "masked_lstm", "gru", "bilstm", "conv1d", "attention", "flatten", "masked_average"),
     "image": ("conv", "separable", "depthwise", "group_norm", "average_pool", "max_pool"),
 }
-LONG_LAYERS = frozenset({"masked_lstm", "gru", "bilstm", "attention"})  # to trace
 LOSSES = {
     "regression": ("mse", "mae", "huber", "log_cosh", "own_function", "own_class"),
     "binary": ("binary_crossentropy", "hinge", "focal"),
@@ -172,16 +171,6 @@ class Program:
         dtype = "" if self.dtype == "float64" else f":{self.dtype}"
         prefix = SHARED if self.is_shared and not self.is_still else STILL if self.is_still else ""
         return "~".join([f"{prefix}{self.seed}{dtype}", *self.simplified])
-
-    @property
-    def is_short(self) -> bool:
-        """Whether it takes a second or two, as little of it is traced."""
-        has_long_layers = len(self.layers) > 1 or not LONG_LAYERS.isdisjoint(self.layers)
-        if self.seed >= ORDINARY:
-            trains_once = {*CALLS, "whole"}.issuperset(self.after) and not self.callbacks
-            return trains_once and self.epochs < 3 and len(self.before) < 2 and not has_long_layers
-        is_one_training = not (self.after or self.callbacks) and self.validation == KEEP
-        return is_one_training and self.epochs < 3 and not has_long_layers
 
     def describe(self) -> str:
         """The axes that are not at their simplest value."""

@@ -73,14 +73,14 @@ def test_random_program_trains_what_one_device_trains(
     assert result.verdict is wanted, f"{result.program.describe()}\n{result.details}"
 
 
-@pytest.mark.parametrize("seeds", ["5:3", "1:3 --short", "xx", "1:3 --short --loops"])
+@pytest.mark.parametrize("seeds", ["5:3", "xx"])
 def test_seeds_of_which_nothing_would_run_are_a_mistake(seeds: str) -> None:
     found = CliRunner().invoke(main, ["--seeds", *seeds.split()])
     assert found.exit_code == 2, found.output
     assert "Invalid value for --seeds" in found.output
 
 
-def test_each_strategy_runs_its_own_short_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_strategy_runs_its_own_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: dict[str, list[str]] = {"2": [], "parameter_server": []}
 
     def compared(names: Sequence[str], *, keras: str, cluster: str) -> list[Result]:
@@ -88,14 +88,12 @@ def test_each_strategy_runs_its_own_short_programs(monkeypatch: pytest.MonkeyPat
         return [Result(program=program_of(name), verdict=Verdict.EQUAL) for name in names]
 
     monkeypatch.setattr("tests.fuzz.__main__.compare", compared)
-    arguments = ["--seeds", "1:300", "--short", *(part for one in ran for part in ("--strategy", one))]
+    arguments = ["--seeds", "1:3", *(part for one in ran for part in ("--strategy", one))]
     found = CliRunner().invoke(main, arguments)
     assert found.exit_code == 0, found.output
     for cluster, prefix in (("2", ""), ("parameter_server", "ps")):
-        names = [f"{prefix}{seed}" for seed in range(1, 301)]
-        assert ran[cluster] == [name for name in names if program_of(name).is_short]
+        assert ran[cluster] == [f"{prefix}{seed}" for seed in range(1, 4)]
         assert f"{cluster}: {len(ran[cluster])} equal" in found.output.splitlines()
-    assert len(ran["2"]) < len(ran["parameter_server"])
 
 
 def test_ordinary_programs_predict_and_evaluate_and_most_have_even_batches() -> None:

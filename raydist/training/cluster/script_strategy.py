@@ -139,10 +139,8 @@ class ScriptStrategy:
             )
         if self._built is not None and self._spans_run(self._built):
             return
-        if assignment.has_own_loop and self._built is None:  # of which the plan has a note
-            return
         if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1:
-            if self._built is None:
+            if self._built is None and not assignment.has_own_loop:  # of which the plan has a note
                 self._note(
                     f"{self._script} built no strategy: each of {assignment.num_workers} workers ran it by "
                     "itself; build tf.distribute.MultiWorkerMirroredStrategy() to train one model"

@@ -60,7 +60,7 @@ class Reporter:
         self.first_step = 0
         self.is_of_script = assignment.job.entry_point.is_script
         self.num_plain_fits = 0
-        # Under parameter servers the coordinator alone runs the program.
+        # Under parameter_server the chief alone runs the program.
         self.num_programs = 1 if assignment.strategy is Strategy.PARAMETER_SERVER else assignment.num_workers
         self.links = TaskLinks(assignment.address, assignment.cluster_spec)
         self._run_name = assignment.job.name
