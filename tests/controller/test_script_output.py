@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 
@@ -11,9 +10,9 @@ import pytest
 from raydist.controller.script_output import (
     CHIEF_WAIT_S,
     LEFT_OUT_EVERY_S,
+    MOST_KEYS,
     MOST_WAITING,
-    START_WAIT_S,
-    WAIT_S,
+    PASSED_WAIT_S,
     ScriptOutput,
     match_key,
 )
@@ -24,6 +23,7 @@ from tests.support.fakes import make_plan, task
 
 FIRST, SECOND, THIRD = (task(f"worker/{index}") for index in range(3))
 LOGS = "raydist logs r"
+ROLES = ("chief", "worker", "ps", "data-worker")
 START_UP = "E0000 00:00:1795383987.268057     156 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA"
 ABORT = [
     "E0000 00:00:1795992743.289606   21986 ring_alg.cc:291] Aborting RingGather with UNKNOWN: Collective ops "
@@ -62,19 +62,22 @@ def shown(output: ScriptOutput, now_s: float = 0.0, *, is_last: bool = False) ->
         pytest.param([["a"], ["a"] * 3], ["a", *["[worker/1] a"] * 2], id="once more"),
         pytest.param(
             [["I am 0", "end"], ["I am 1", "end"]],
-            ["[worker/0] I am 0", "[worker/1] I am 1", "end"],
+            ["I am 0", "end", "[worker/1] I am 1"],
             id="own",
         ),
         pytest.param(
             [["a0", "b0"], ["a1", "b1"]],
-            ["[worker/0] a0", "[worker/0] b0", "[worker/1] a1", "[worker/1] b1"],
+            ["a0", "b0", "[worker/1] a1", "[worker/1] b1"],
             id="nothing but own",
         ),
         pytest.param(
-            [["begin", "end"], ["begin", "x", "end"]], ["begin", "[worker/1] x", "end"], id="between"
+            [["begin", "end"], ["begin", "x", "end"]], ["begin", "end", "[worker/1] x"], id="between"
         ),
         pytest.param([[], ["a"], ["a"]], ["[worker/1 worker/2] a"], id="all but the chief"),
-        pytest.param([["a"], [], ["a"]], ["[worker/0 worker/2] a"], id="all but one"),
+        pytest.param([["a"], [], ["a"]], ["a"], id="all but one"),
+        pytest.param(
+            [["a"], ["a", "b", "b"], ["b"]], ["a", "[worker/1 worker/2] b", "[worker/1] b"], id="two"
+        ),
         pytest.param([["a  "], ["a"]], ["a"], id="blanks at the end"),
         pytest.param([["", "a"], ["", "a"]], ["", "a"], id="empty lines"),
         pytest.param([["\x1b[1mbold\x1b[0m\x1b]0;title\x07"], ["bold"]], ["bold"], id="control sequences"),
@@ -103,15 +106,13 @@ KERAS, TQDM = "8/8 ━━ 0s 11ms/step - loss: 1.5e-01", "a: 100%|###| 5/5 [00:0
     ("first", "second", "is_equal"),
     [
         (TQDM, "a: 100%|###| 5/5 [00:01<00:00,  1.02s/it, loss=0.1]", True),
-        (TQDM, "a: 100%|###| 5/5 [00:01<00:00,  1.02s/it, loss=0.2]", False),
+        (TQDM, "a: 100%|###| 5/5 [00:01<00:00,  1.02s/it, loss=0.2]", True),
         (TQDM, "a:  40%|#  | 2/5 [00:01<00:00, ?it/s]", True),
         (TQDM, "b: 100%|###| 5/5 [00:00<00:00, 19.96it/s, loss=0.1]", False),
         ("a:  40%|#  | 2/5 [00:00<00:01, 3.9it/s]row 1", "a:  0%|  | 0/5 [00:00<?, ?it/s]row 1", True),
         (KERAS, "8/8 ━━ 1s 8us/step - loss: 1.5e-01", True),
-        (KERAS, "8/8 ━━ 0s 11ms/step - loss: 1.6e-01", False),
         (KERAS, "1/8 ━━ 1:05 11s/step - loss: 2.6", True),
-        (f"{KERAS} - f1: [0. 1.]", f"{KERAS} - f1: [0. 1.]", True),
-        (f"{KERAS} - f1: [0. 1.]", f"{KERAS} - f1: [0. 2.]", False),
+        (f"{KERAS} - f1: [0. 1.]", f"{KERAS} - f1: [0. 2.]", True),
         (KERAS, "1/9 ━━ 1:05 11s/step - loss: 2.6", False),
         ("1/8 ━━ 7s 1s/step - loss: 2.3epoch 0 ends", "8/8 ━━ 0s 9ms/step - loss: 1.5epoch 0 ends", True),
         ("8/8 [====] - 2s 84ms/step - loss: nan", "1/8 [=>..] - ETA: 7s - loss: 1.1", True),
@@ -120,7 +121,9 @@ KERAS, TQDM = "8/8 ━━ 0s 11ms/step - loss: 1.5e-01", "a: 100%|###| 5/5 [00:0
         ("downloaded 10.0k in 3 s", "downloaded 11.0k in 3 s", False),
     ],
 )
-def test_bars_of_two_workers_match_as_far_as_they_are_drawn(first: str, second: str, is_equal: bool) -> None:
+def test_bars_of_two_workers_match_however_far_they_are_drawn(
+    first: str, second: str, is_equal: bool
+) -> None:
     output = output_of()
     output.add([printed(0, first, is_redrawn=True), printed(1, second, is_redrawn=True)], now_s=0)
     assert (len(shown(output, is_last=True)) == 1) is is_equal
@@ -152,56 +155,42 @@ def test_bars_that_stop_at_another_step_keep_their_order() -> None:
     assert shown(output) == ["1/8 ━━ 0s 9ms/step - loss: 1", "saved", "8/8 ━━ 0s 9ms/step - loss: 2"]
 
 
-def test_line_of_the_chief_alone_is_shown_once_the_others_are_past_it() -> None:
+def test_line_of_the_chief_is_shown_at_once_and_only_once() -> None:
     output = output_of(3)
-    output.add([printed(0, "own", "both"), printed(1, "both")], now_s=0)
-    assert shown(output) == []
-    output.add([printed(2, "both")], now_s=0)
+    output.add([printed(0, "own", "both")], now_s=0)
     assert shown(output) == ["own", "both"]
+    output.add([printed(1, "both"), printed(2, "both")], now_s=60)
+    assert shown(output, 60, is_last=True) == []
 
 
-def test_equal_line_is_shown_once_however_late_it_comes() -> None:
+def test_line_of_another_worker_waits_for_the_chief() -> None:
     output = output_of()
-    output.add([printed(0, "a", "b"), printed(1)], now_s=0)
-    assert shown(output, WAIT_S - 0.1) == []
-    assert shown(output, WAIT_S) == ["a", "b"]
-    output.add([printed(1, "a", "b", "c")], now_s=60)
-    assert shown(output, 60 + CHIEF_WAIT_S - 0.1) == []
-    output.add([printed(0, "c")], now_s=60 + CHIEF_WAIT_S - 0.1)
-    assert shown(output, 60 + CHIEF_WAIT_S - 0.1) == ["c"]
-    output.add([printed(0, "a"), printed(1, "a")], now_s=100)
-    assert shown(output, 100) == ["a"]
-
-
-def test_line_of_another_worker_waits_for_the_chief_and_holds_up_what_follows() -> None:
-    output = output_of()
-    output.add([printed(0, "both"), printed(1, "own", "both")], now_s=0)
-    assert shown(output, WAIT_S - 0.1) == []
-    assert shown(output, WAIT_S) == ["[worker/1] own", "both"]
-    output.add([printed(1, "I am 1")], now_s=10)
-    output.add([printed(0, "I am 0")], now_s=11)
-    assert shown(output, 11 + WAIT_S) == ["[worker/0] I am 0", "[worker/1] I am 1"]
-    output.add([printed(1, "first", "I am 1", "last")], now_s=15)
-    output.add([printed(0, "first", "I am 0", "last")], now_s=16)
-    assert shown(output, 16) == ["first"]
-    assert shown(output, 16 + WAIT_S) == ["[worker/0] I am 0", "[worker/1] I am 1", "last"]
+    output.add([printed(1, "late")], now_s=0)
+    assert shown(output, CHIEF_WAIT_S - 0.1) == []
+    output.add([printed(0, "late")], now_s=CHIEF_WAIT_S - 0.1)
+    assert shown(output, CHIEF_WAIT_S) == ["late"]
     output.add([printed(1, "own")], now_s=20)
     assert shown(output, 20 + CHIEF_WAIT_S) == ["[worker/1] own"]
     output.add([printed(0, "own")], now_s=40)
-    assert shown(output, is_last=True) == ["own"]
+    assert shown(output, 40, is_last=True) == ["own"]
 
 
-def test_line_waits_longer_for_a_worker_whose_script_has_not_begun() -> None:
+@pytest.mark.parametrize("is_chief_first", [True, False])
+def test_line_that_the_chief_has_passed_waits_shorter(is_chief_first: bool) -> None:
     output = output_of()
-    output.add([printed(0, "a", "b")], now_s=0)
-    assert shown(output, START_WAIT_S - 0.1) == []
-    output.add([printed(1)], now_s=5)
-    assert shown(output, 5 + WAIT_S - 0.1) == []
-    output.add([printed(1, "b")], now_s=5 + WAIT_S)
-    assert shown(output, 5 + WAIT_S) == ["a", "b"]
+    parts = [printed(0, "I am 0", "both"), printed(1, "I am 1", "both")]
+    for part in parts if is_chief_first else reversed(parts):
+        output.add([part], now_s=0)
+    assert shown(output, PASSED_WAIT_S - 0.1) == ["I am 0", "both"]
+    assert shown(output, PASSED_WAIT_S) == ["[worker/1] I am 1"]
+
+
+def test_lines_of_a_worker_keep_their_order() -> None:
     output = output_of()
-    output.add([printed(0, "a")], now_s=0)
-    assert shown(output, START_WAIT_S) == ["a"]
+    output.add([printed(1, "a", "both", "b")], now_s=0)
+    output.add([printed(0, "both")], now_s=1)
+    assert shown(output, PASSED_WAIT_S) == ["both", "[worker/1] a"]
+    assert shown(output, CHIEF_WAIT_S) == ["[worker/1] b"]
 
 
 def test_any_interleaving_shows_each_line_as_often_as_one_task_prints_it() -> None:
@@ -219,38 +208,52 @@ def test_any_interleaving_shows_each_line_as_often_as_one_task_prints_it() -> No
         assert shown(output, is_last=True) == []
 
 
-def test_many_equal_lines_are_matched_in_time_linear_in_them() -> None:
-    output = output_of()
+def test_many_lines_are_matched_in_time_linear_in_them() -> None:
     for lines in (["a"] * MOST_WAITING, [*map(str, range(MOST_WAITING))]):
         for first in range(2):
+            output = output_of()
             output.add([printed(first, *lines)], now_s=0)
             output.add([printed(1 - first, *lines)], now_s=0)
-            assert shown(output) == lines
+            assert shown(output, is_last=True) == lines
 
 
 def test_lines_beyond_a_limit_wait_no_longer() -> None:
     output = output_of()
-    output.add([printed(0, *map(str, range(MOST_WAITING + 3)))], now_s=0)
-    assert shown(output) == ["0", "1", "2"]
+    output.add([printed(1, *map(str, range(MOST_WAITING + 3)))], now_s=0)
+    assert shown(output) == ["[worker/1] 0", "[worker/1] 1", "[worker/1] 2"]
+
+
+def test_lines_that_the_chief_alone_prints_are_forgotten() -> None:
+    output = output_of()
+    for first in range(0, 3 * MOST_KEYS, 1000):
+        output.add([printed(0, *map(str, range(first, first + 1000)))], now_s=0)
+        assert len(shown(output)) == 1000
+    output.add([printed(1, *map(str, range(2 * MOST_KEYS, 3 * MOST_KEYS)))], now_s=0)
+    assert shown(output, is_last=True) == []
 
 
 def test_lines_that_were_left_out_are_told_in_their_place() -> None:
     output = output_of()
     output.add([printed(0, "a", "b", left_out=1000), printed(1, "a", left_out=1001)], now_s=0)
-    assert shown(output) == ["a"]
+    assert shown(output) == ["a", "b"]
     output.add([printed(1, left_out=10), printed(0, "end")], now_s=1)
-    assert shown(output, 1) == []
-    output.add([printed(1, "end")], now_s=1.5)
-    # Whether worker/1 printed b among those that it has left out is not known.
-    assert shown(output, WAIT_S) == [f"… 2,012 lines more in `{LOGS}`", "end"]
+    assert shown(output, 1) == [f"… 2,011 lines more in `{LOGS}`", "end"]
+
+
+def test_line_that_the_chief_may_have_left_out_is_not_shown_as_a_worker_s_own() -> None:
+    output = output_of()
+    output.add([printed(1, "a"), printed(0, left_out=5)], now_s=0)
+    assert shown(output, 1, is_last=True) == [f"… 6 lines more in `{LOGS}`"]
+    output.add([printed(0, "a"), printed(1, "a")], now_s=2)
+    assert shown(output, 2, is_last=True) == ["a"]
 
 
 def test_lines_that_are_left_out_for_long_are_told_meanwhile() -> None:
     output, told = output_of(), []
-    for now_s in itertools.takewhile(lambda now_s: now_s < 20, itertools.count()):
+    for now_s in range(20):
         output.add([printed(0, left_out=100), printed(1, left_out=100)], now_s=now_s)
         told += shown(output, now_s)
-    assert len(told) == int(20 // (LEFT_OUT_EVERY_S + WAIT_S))
+    assert len(told) == int(20 // (LEFT_OUT_EVERY_S + 1))
     rest = shown(output, 20, is_last=True)
     assert sum(int(line.split()[1].replace(",", "")) for line in told + rest) == 4000
 
@@ -258,19 +261,12 @@ def test_lines_that_are_left_out_for_long_are_told_meanwhile() -> None:
 @pytest.mark.parametrize(
     ("plan", "tasks"),
     [
-        (make_plan(), "worker/0 worker/1"),
-        (make_plan(strategy=Strategy.PARAMETER_SERVER), "chief/0"),
-        (
-            make_plan(strategy=Strategy.PARAMETER_SERVER, workers=1, run_on=RunOn.ALL),
-            "chief/0 worker/0 ps/0",
-        ),
+        (make_plan(), "worker"),
+        (make_plan(strategy=Strategy.PARAMETER_SERVER), "chief"),
+        (make_plan(strategy=Strategy.PARAMETER_SERVER, workers=1, run_on=RunOn.ALL), "chief worker ps"),
     ],
 )
-def test_line_is_of_all_if_each_task_that_runs_the_script_prints_it(plan: Plan, tasks: str) -> None:
+def test_lines_of_tasks_that_run_the_script_count(plan: Plan, tasks: str) -> None:
     output = ScriptOutput.of(plan, logs_command=LOGS)
-    *others, last = tasks.split()
-    line = (PrintedLine(text="a"),)
-    output.add([Printed(task=task(name), lines=line) for name in others], now_s=0)
-    assert shown(output) == []
-    output.add([Printed(task=task(last), lines=line)], now_s=0)
-    assert shown(output) == ["a"]
+    output.add([Printed(task=task(f"{name}/0"), lines=(PrintedLine(text=name),)) for name in ROLES], now_s=0)
+    assert [line.split()[-1] for line in shown(output, is_last=True)] == tasks.split()
