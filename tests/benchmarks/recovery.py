@@ -70,7 +70,7 @@ class Log:
         return step
 
 
-@raydist.job(params={"log": ""})
+@raydist.job(params={"log": "", "steps": NUM_STEPS})
 def train_ours(ctx: Any) -> None:
     """The job of raydist."""
     import tensorflow as tf
@@ -82,7 +82,7 @@ def train_ours(ctx: Any) -> None:
     ctx.train_steps(
         lambda batch: step(tf, model, optimizer, log, batch),
         dataset(tf),
-        num_steps=NUM_STEPS,
+        num_steps=ctx.params["steps"],
         steps_per_call=1,
     )
 
@@ -98,7 +98,7 @@ def train_theirs(config: dict[str, Any]) -> None:
     with strategy.scope():
         model, optimizer = build(tf)
         done = tf.Variable(0, dtype=tf.int64)
-    saved = tf.train.Checkpoint(model=model, done=done)
+    saved = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
     if (checkpoint := train.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
             saved.restore(tf.train.latest_checkpoint(folder))
@@ -111,7 +111,7 @@ def train_theirs(config: dict[str, Any]) -> None:
         )
         return strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
 
-    for number in range(int(done.numpy()), NUM_STEPS):
+    for number in range(int(done.numpy()), config["steps"]):
         loss = float(one_step(iterator))
         if (number + 1) % SAVED_EVERY == 0:
             done.assign(number + 1)
@@ -121,19 +121,20 @@ def train_theirs(config: dict[str, Any]) -> None:
                 train.report({"loss": loss}, checkpoint=theirs)
 
 
-def drive_ours(address: str, log: str, storage: str, working_dir: str) -> None:
+def drive_ours(address: str, log: str, storage: str, working_dir: str, steps: int, failures: int) -> None:
     raydist.run(
         f"{SCRIPT}:train_ours",
         workers=2,
         address=address,
         storage=storage,
         working_dir=working_dir,
-        params={"log": log},
+        params={"log": log, "steps": steps},
         checkpoint_every=SAVED_EVERY,
+        max_failures=failures,
     )
 
 
-def drive_theirs(address: str, log: str, storage: str, _: str) -> None:
+def drive_theirs(address: str, log: str, storage: str, _: str, steps: int, failures: int) -> None:
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.tensorflow import TensorflowTrainer
@@ -141,9 +142,9 @@ def drive_theirs(address: str, log: str, storage: str, _: str) -> None:
     ray.init(address=address, log_to_driver=False)
     TensorflowTrainer(
         train_theirs,
-        train_loop_config={"log": log},
+        train_loop_config={"log": log, "steps": steps},
         scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=1)),
+        run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=failures)),
     ).fit()
 
 
@@ -156,13 +157,20 @@ def steps_in(log: Path) -> list[tuple[int, int, float]]:
     return [(int(worker), int(pid), float(at_s)) for worker, pid, _, at_s in lines]
 
 
+def started(
+    who: str, head: RayHead, log: Path, working_dir: Path, *, steps: int = NUM_STEPS, failures: int = 1
+) -> subprocess.Popen[str]:
+    """Starts a training whose runs are stored beside `log`, in a process of its own."""
+    told = [head.address, log, log.parent / "runs", working_dir, steps, failures]
+    arguments = [sys.executable, str(SCRIPT), "--driver", who, *map(str, told)]
+    return subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=head.environ
+    )
+
+
 def recovery_of(who: str, head: RayHead, folder: Path, working_dir: Path) -> float:
     log = folder / f"{who}-{time.time_ns()}.log"
-    told = [head.address, str(log), str(folder / "runs"), str(working_dir)]
-    arguments = [sys.executable, str(SCRIPT), "--driver", who, *told]
-    with subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=head.environ
-    ) as driver:
+    with started(who, head, log, working_dir) as driver:
         wait(lambda: len(steps_in(log)) >= 2 * KILLED_AFTER, driver)
         victim = next(pid for worker, pid, _ in steps_in(log) if worker == 1)
         before = {pid for _, pid, _ in steps_in(log)}
@@ -190,11 +198,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--working-dir", type=Path, default=SCRIPT.parent)
-    parser.add_argument("--driver", nargs=5)
+    parser.add_argument("--driver", nargs=7)
     options = parser.parse_args()
     if options.driver:
-        who, *told = options.driver
-        return DRIVERS[who](*told)
+        who, *told, steps, failures = options.driver
+        return DRIVERS[who](*told, int(steps), int(failures))
     if importlib.util.find_spec("pydantic") is None:
         sys.exit("Ray Train needs pydantic, which `python -m tests.benchmarks recovery` installs for its run")
     # Not in the tasks, which have this folder only.
