@@ -427,6 +427,8 @@ class RunMachine:
         return [SendCommand(Command.SAVE_LAST, (self.chief,)), Await(Deadline.SAVE)]
 
     def _judge(self, cause: RootCause) -> list[Action]:
+        if cause.failure.kind is FailureKind.SAVED and self._is_out_of_time:
+            return self._stop(RunState.FAILED)
         if cause.failure.kind is FailureKind.SAVED and self._saving is not None:
             return self._restart(self._saving.cause)
         # After an exception of the user's, a checkpoint is what has proved to be good for a while.

@@ -237,6 +237,7 @@ def test_script_that_saves_by_itself_may_do_so_at_the_end_of_its_time() -> None:
         machine.handle(updated(make_status(name, state=TaskState.FAILED, failure=failure)))
     machine.handle(GroupStopped())
     assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 0"
+    assert machine.notes == ()
 
 
 TIMED_OUT, TOO_LATE = DeadlinePassed(Deadline.RUN), DeadlinePassed(Deadline.SAVE)
