@@ -707,6 +707,8 @@ def internals(ctx: Any) -> dict[str, Any]:
     from tensorflow.python.eager import context
 
     complete = failure_handling._complete_config_for_environment
+    config = tf.distribute.experimental.TerminationConfig
+    configs = config(grace_period=60), config(lambda: False, grace_period=60)
     current = context.context()
     fields = context.coordination_config_pb2.CoordinationServiceConfig.DESCRIPTOR.fields_by_name
     arguments = inspect.signature(current.configure_coordination_service).parameters
@@ -719,6 +721,7 @@ def internals(ctx: Any) -> dict[str, Any]:
         "version": tf.__version__,
         "needs_field": "cluster_register_with_barrier" in fields,
         "has_argument": "cluster_register_with_barrier" in arguments,
+        "grace_periods": [complete(None, one).grace_period for one in configs],
         "has_watcher": [
             one(None, None).termination_watcher_fn is not None for one in (complete, complete.__wrapped__)
         ],
