@@ -36,7 +36,6 @@ from raydist.training.reporting.tf_messages import advice_on_place, readable, wi
 logger = logging.getLogger(__name__)
 
 NO_SECRETS = Secrets()
-_HANDLER = os.path.join("tensorflow", "python", "distribute", "failure_handling", "failure_handling.py")
 _SIGNAL_INTERVAL_S = 0.5
 # By the class of the error; the first that fits counts.
 _KINDS = {
@@ -231,6 +230,8 @@ def failure_of(
     kinds = (kind for error_class, kind in _KINDS.items() if isinstance(error, error_class))
     kind = next(kinds, FailureKind.USER)
     users_traceback = wants_retry = None
+    if kind is FailureKind.USER and _has_saved(error):
+        kind, wants_retry = FailureKind.SAVED, True
     if kind is FailureKind.USER:
         message = with_advice(readable(message, with_frames=False))
         if (place := advice_on_place(error, working_dir=os.getcwd())) is not None:
@@ -256,17 +257,16 @@ def _wants_retry(error: BaseException) -> bool | None:
         error = raised  # in a function that AutoGraph converted
     if isinstance(error, errors.FinalError):
         return False
-    is_exit = isinstance(error, SystemExit) and (error.code == os.EX_TEMPFAIL or _has_saved(error))
+    is_exit = isinstance(error, SystemExit) and error.code == os.EX_TEMPFAIL
     return True if is_exit or isinstance(error, errors.RetryableError) else None
 
 
 def _has_saved(error: BaseException) -> bool:
-    """Whether TensorFlow's PreemptionCheckpointHandler ends the program, which asks for another start.
+    if not isinstance(error, SystemExit):
+        return False
+    from raydist.training import tf_private  # TensorFlow, which this process has imported by then
 
-    With which code it does so depends on where it runs, and on its `TerminationConfig`.
-    """
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code.co_filename.endswith(_HANDLER) for frame, _ in frames)
+    return tf_private.is_exit_of_handler(error)
 
 
 def _users_traceback(error: BaseException) -> str:

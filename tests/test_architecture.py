@@ -120,6 +120,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "known_versions", "spec", "entry", "outcome", "planning", "data"),
         "training.lazy_imports",
         *("training.reporting", "training.cluster", "training.parameter_server", "training.session"),
+        "training.tf_private",
     },
     # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
     "controller.task_group": {"spec", "outcome", "planning"},

@@ -64,7 +64,7 @@ _AWAITED_S = {Deadline.GRACE: GRACE_S, Deadline.SAVE: SAVE_S, Deadline.STACKS: S
 _DEADLINES = {
     RunState.STARTING: (Deadline.RUN, Deadline.START, Deadline.SAVE, Deadline.STACKS),
     RunState.RUNNING: (Deadline.RUN, Deadline.SAVE, Deadline.STACKS),
-    RunState.STOPPING: (Deadline.GRACE,),
+    RunState.STOPPING: (Deadline.GRACE, Deadline.SAVE),
 }
 
 Sink = Callable[[dict[str, Any]], None]

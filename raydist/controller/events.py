@@ -52,7 +52,7 @@ class Deadline(enum.Enum):
     RUN = "RUN"  # the run's timeout
     START = "START"  # the attempt's start timeout
     GRACE = "GRACE"  # how long further failures are waited for after one that is only a consequence
-    SAVE = "SAVE"  # how long a chief gets to save before it is restarted
+    SAVE = "SAVE"  # how long a chief, or a program that saves by itself, gets for it before it is restarted
     STACKS = "STACKS"  # how long tasks without progress get to dump their stacks and to say where they are
 
 

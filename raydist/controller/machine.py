@@ -187,7 +187,9 @@ class RunMachine:
                 return self._take_update(update, at_s, now_s)
             case RunState.STOPPING, GroupBroken(TaskFailedError() as error) if is_collecting:
                 return self._lose_group(error)
-            case RunState.STOPPING, DeadlinePassed(Deadline.GRACE) | GroupBroken() if is_collecting:
+            case RunState.STOPPING, DeadlinePassed(Deadline.GRACE | Deadline.SAVE) | GroupBroken() if (
+                is_collecting
+            ):
                 return self._judge(self._collateral_cause())
             case RunState.STOPPING, GroupStopped(problem) if self._next is not None:
                 self._take_last_news(event)
@@ -355,7 +357,7 @@ class RunMachine:
         if chief is None or chief.state is not TaskState.RUNNING or not cause.can_save:
             return [] if cause.needs_checkpoint else self._restart(cause)
         if self._saving is None:
-            self._saving = Saving(checkpoint_before=chief.checkpoint)
+            self._saving = Saving(cause=cause, checkpoint_before=chief.checkpoint)
             return [SendCommand(Command.SAVE, (self.chief,)), Await(Deadline.SAVE)]
         return self._restart(cause) if self._saving.is_done(chief) else []
 
@@ -390,7 +392,10 @@ class RunMachine:
             return []
         # A consequence can be reported before its cause, because a death is found by another path.
         self.state = RunState.STOPPING
-        return [Await(Deadline.GRACE)]
+        if not any(failure.kind is FailureKind.SAVED for failure in self.attempt.failures):
+            return [Await(Deadline.GRACE)]
+        # The other workers save at the same step; the chief, whose checkpoint counts, may take longest.
+        return [] if self._saving is not None or self._is_out_of_time else [Await(Deadline.SAVE)]
 
     def _suspension(self) -> Cause:
         stood_s = self._watchdog.suspended_s
@@ -413,14 +418,19 @@ class RunMachine:
     def _pass_run_deadline(self) -> list[Action]:
         """Ends the run, once the chief has saved what it has trained."""
         chief, entry_point = self.attempt.statuses.get(self.chief), self.plan.job.entry_point
-        if chief is None or chief.state is not TaskState.RUNNING or chief.first_step_at_s is None:
+        if chief is None or chief.state is not TaskState.RUNNING:
             return self._fail(self._timeout_error())
-        if entry_point.is_script and chief.checkpoint is None:  # maybe it never saves
+        may_never_save = chief.first_step_at_s is None or (entry_point.is_script and chief.checkpoint is None)
+        if may_never_save and not chief.saves_by_itself:
             return self._fail(self._timeout_error())
         self._is_out_of_time = True
         return [SendCommand(Command.SAVE_LAST, (self.chief,)), Await(Deadline.SAVE)]
 
     def _judge(self, cause: RootCause) -> list[Action]:
+        if cause.failure.kind is FailureKind.SAVED and self._is_out_of_time:
+            return self._stop(RunState.FAILED)
+        if cause.failure.kind is FailureKind.SAVED and self._saving is not None:
+            return self._restart(self._saving.cause)
         # After an exception of the user's, a checkpoint is what has proved to be good for a while.
         self._is_state_doubted = cause.failure.kind is FailureKind.USER
         self._cause, self._failures = cause, list(self.attempt.failures)

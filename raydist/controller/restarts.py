@@ -19,9 +19,11 @@ class Saving:
     """A chief that was asked to save.
 
     Attributes:
+      cause: Why.
       checkpoint_before: Its newest checkpoint by then; None without one.
     """
 
+    cause: Cause
     checkpoint_before: str | None
 
     def is_done(self, chief: TaskStatus) -> bool:
@@ -95,9 +97,14 @@ def wanted(attempt: Attempt, *, plan: Plan, room: int) -> Cause | None:
 
 
 def resumed(restarts: tuple[Restart, ...], chief: TaskStatus | None, *, at_s: float) -> tuple[Restart, ...]:
-    """Returns them with the cost of the last one, once the chief of the new attempt has done a step."""
+    """Returns them with the cost of the last one, once the chief of the new attempt has done a step.
+
+    Where a program saves by itself it is not known.
+    """
     *before, last = restarts or (None,)
     if last is None or last.step is not None or chief is None or chief.first_step_at_s is None:
+        return restarts
+    if chief.saves_by_itself:
         return restarts
     pause_s = max(0.0, at_s - last.stopped_at_s)
     return (*before, dataclasses.replace(last, step=chief.restored_step, pause_s=pause_s))

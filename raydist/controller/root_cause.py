@@ -66,7 +66,8 @@ _RANKS = {
     FailureKind.LOST: 1,
     FailureKind.STALLED: 2,
     FailureKind.START: 3,
-    FailureKind.COLLATERAL: 4,
+    FailureKind.SAVED: 4,
+    FailureKind.COLLATERAL: 5,
 }
 
 
@@ -120,7 +121,7 @@ def in_order(cause: RootCause, failures: Iterable[TaskFailure]) -> tuple[TaskFai
 
 def is_decisive(failure: TaskFailure) -> bool:
     """Whether `failure` explains itself, so that further failures would add nothing."""
-    return kind_of(failure) not in (FailureKind.COLLATERAL, FailureKind.START)
+    return kind_of(failure) not in (FailureKind.COLLATERAL, FailureKind.START, FailureKind.SAVED)
 
 
 def kind_of(failure: TaskFailure) -> FailureKind:

@@ -75,6 +75,7 @@ class FailureKind(enum.Enum):
     START = "START"  # it did not start in time
     STALLED = "STALLED"  # no task made progress for too long
     UNEQUAL = "UNEQUAL"  # the workers did not make the same calls
+    SAVED = "SAVED"  # TensorFlow's PreemptionCheckpointHandler saved and ended the program: start it again
 
     @property
     def is_incurable(self) -> bool:
@@ -284,6 +285,8 @@ class TaskStatus:
         that it was busy; empty before the first closure.
       peak_memory_bytes: The most memory that the process has had resident; None where Linux does not show it.
       memory_limit_bytes: The memory of its host, or of its container if that has less; None as above.
+      saves_by_itself: Whether the program saves and ends when it is asked to save: it has a handler of
+        preemptions.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       place: Where it is in its code, once it was asked to dump its stacks and has not gone on since.
       collective: What it has begun together with all other workers; None where there are none.
@@ -321,6 +324,7 @@ class TaskStatus:
     worker_paces: tuple[TaskPace, ...] = ()
     peak_memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
+    saves_by_itself: bool = False
     leaving: str | None = None
     place: CodePlace | None = None
     collective: Collective | None = None

@@ -255,6 +255,7 @@ def command_environment(
     run: str,
     role: str,
     index: int,
+    num_gpus: int = 0,
     given: Mapping[str, str],
     environ: Mapping[str, str],
     python_folder: str,
@@ -262,12 +263,13 @@ def command_environment(
     """Returns the whole environment of an extra role's command.
 
     Args:
+      num_gpus: As for `static_environment`.
       given: The job's own variables (`env`).
       environ: That of the process which starts it.
       python_folder: Where the tasks' Python is, which `python` in a command is to be.
     """
     found = {name: text for name, text in environ.items() if name != "TF_CONFIG"}
-    # It reserves no GPU, and would take the memory of one that a worker uses.
-    found |= {"CUDA_VISIBLE_DEVICES": "", **given}
+    # Without one it would take the memory of one that a worker uses.
+    found |= {**({} if num_gpus else {"CUDA_VISIBLE_DEVICES": ""}), **given}
     found["PATH"] = f"{python_folder}:{found.get('PATH', '/usr/local/bin:/usr/bin:/bin')}"
     return found | {"RAYDIST_RUN": run, "RAYDIST_ROLE": role, "RAYDIST_INDEX": str(index)}

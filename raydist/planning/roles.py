@@ -10,6 +10,7 @@ from raydist.planning.inventory import Inventory
 from raydist.planning.strategy import most_gpus
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import ACCELERATOR_SHARE, ACCELERATOR_TYPE, AnyRole, Resources, Role, TaskId, TaskType
+from raydist.spec.text import listed
 
 Roles = tuple[Role, ...]
 
@@ -115,23 +116,30 @@ def _gpus_per_worker(job: JobSpec, strategy: Strategy, inventory: Inventory, not
         case Strategy.ONE_DEVICE:
             if (asked or 0) > 1:
                 notes.append(f"worker.gpus {asked} becomes 1: one_device uses one")
-            return min(1, most_gpus(inventory) if asked is None else asked)
+            return min(1, most_gpus(job, inventory) if asked is None else asked)
         case Strategy.MULTI_WORKER_MIRRORED | Strategy.PARAMETER_SERVER:
             return _gpus_of_each(job, inventory, notes) if asked is None else asked
         case _:
-            return most_gpus(inventory) if asked is None else asked
+            return most_gpus(job, inventory) if asked is None else asked
 
 
 def _gpus_of_each(job: JobSpec, inventory: Inventory, notes: list[str]) -> int:
     """One GPU for each worker or for none, as all workers must have the same number."""
-    others = (job.resources_of(TaskType.EVALUATOR).gpus or 0) if job.evaluator else 0
-    num_gpus, minimum = max(0, inventory.num_gpus - others), job.workers.minimum
-    beside = " beside the evaluator's" if others else ""
-    if 0 < inventory.num_gpus <= others:
+    of_evaluator = (job.resources_of(TaskType.EVALUATOR).gpus or 0) if job.evaluator else 0
+    of_extras = sum(role.num_tasks * role.resources.num_gpus for role in job.roles.values())
+    num_gpus, minimum = max(0, inventory.num_gpus - of_evaluator - of_extras), job.workers.minimum
+    takers = ["the evaluator"] if of_evaluator else []
+    takers += [name for name, role in job.roles.items() if role.resources.num_gpus]
+    beside = f" beside those of {listed(takers)}" if takers else ""
+    if 0 < inventory.num_gpus <= of_evaluator:
         workers = f"--workers {inventory.num_gpus} " if inventory.num_gpus < minimum else ""
         notes.append(
             f"no worker uses a GPU: {inventory.source} has {inventory.num_gpus}, for the evaluator; "
             f"{workers}--gpus evaluator=0 would train on them"
+        )
+    elif inventory.num_gpus and not num_gpus:
+        notes.append(
+            f"no worker uses a GPU: {inventory.source} has {inventory.num_gpus}, for {listed(takers)}"
         )
     if 0 < num_gpus < minimum:
         notes.append(

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raydist.errors import ClusterError, SpecError
+from raydist.planning.capacity import fits
 from raydist.planning.inventory import Inventory
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.settings.roles import amount_name, merged
-from raydist.spec.tasks import TaskType
+from raydist.spec.tasks import Resources, Role, TaskType
 
 Origins = Mapping[str, Origin]
 """Where each option was set, as `resolve` tells it."""
@@ -156,9 +157,20 @@ def has_tpu(inventory: Inventory) -> bool:
     return inventory.tpu_name is not None or any(host.num_tpus > 0 for host in inventory.hosts)
 
 
-def most_gpus(inventory: Inventory) -> int:
-    """GPUs of the host that has most of them."""
-    return max((host.num_gpus for host in inventory.hosts), default=0)
+def most_gpus(job: JobSpec, inventory: Inventory) -> int:
+    """The most GPUs of one host that are left for a worker beside the extra roles."""
+    most = max((host.num_gpus for host in inventory.hosts), default=0)
+
+    def leaves(num_gpus: int) -> bool:
+        # Their CPUs are looked at once the roles are known.
+        worker = Role(task_type=TaskType.WORKER, resources=Resources(num_cpus=0, num_gpus=num_gpus))
+        extras = (
+            dataclasses.replace(one, resources=Resources(num_cpus=0, num_gpus=one.resources.num_gpus))
+            for one in job.roles.values()
+        )
+        return fits(inventory, (worker, *extras))
+
+    return next(filter(leaves, range(most, 0, -1)), 0)
 
 
 def _fitting(job: JobSpec, inventory: Inventory) -> tuple[Strategy, str]:
@@ -170,7 +182,7 @@ def _fitting(job: JobSpec, inventory: Inventory) -> tuple[Strategy, str]:
         name = inventory.tpu_name or "as a Ray resource"
         return Strategy.TPU, f"one worker, and there is a TPU ({name})"
     asked = job.resources_of(TaskType.WORKER).gpus
-    num_gpus = most_gpus(inventory) if asked is None else asked
+    num_gpus = most_gpus(job, inventory) if asked is None else asked
     if num_gpus > 1:
         return Strategy.MIRRORED, f"one worker with {num_gpus} GPUs"
     if num_gpus == 0 and (job.devices or 1) > 1:

@@ -223,12 +223,14 @@ class ExtraRole:
     Attributes:
       command: The program and its arguments; no shell reads them.
       resources: What each task reserves on its host.
+      may_fail: Whether the run continues without a task that fails, with a note.
     """
 
     name: str
     command: tuple[str, ...]
     num_tasks: int = 1
     resources: Resources = field(default_factory=Resources)
+    may_fail: bool = False
 
     def __post_init__(self) -> None:
         if self.name in {member.value for member in TaskType}:
@@ -264,7 +266,9 @@ class ExtraRole:
             "count": self.num_tasks,
             "cpus": self.resources.num_cpus,
             "memory": self.resources.memory_bytes or None,
+            "gpus": self.resources.num_gpus,
             "resources": dict(self.resources.custom),
+            "may_fail": self.may_fail,
         }
 
 

@@ -189,7 +189,13 @@ def _opened(
 ) -> Iterator[TaskRun]:
     """Opens what a task stores, and finishes it; tells the peers of an exception in the block."""
     commands = commands or Commands()
+
+    def is_told_to_save() -> bool:
+        progress.set_saves_by_itself()
+        return commands.save.is_set()
+
     with ExitStack() as stack:
+        stack.enter_context(tf_private.told_to_save(is_told_to_save))
         storage = open_run(assignment.job.storage, run=assignment.job.name).patient()
         metrics = MetricsWriter.open(storage, task=assignment.task, attempt=assignment.attempt)
         board = TensorBoardWriter.open(storage, assignment)
@@ -252,6 +258,8 @@ def _opened(
             # First: the peers' failure would make the controller end this task, and the next attempt
             # continues from this checkpoint.
             _finish_quietly(checkpoints)
+            if tf_private.is_exit_of_handler(error):
+                raise  # the peers save, too
             tf_private.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise
 

@@ -227,6 +227,19 @@ def test_script_that_has_saved_nothing_is_not_waited_for() -> None:
     assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 7"
 
 
+def test_script_that_saves_by_itself_may_do_so_at_the_end_of_its_time() -> None:
+    script = EntryPoint(file="main.py", function=None)
+    machine = RunMachine(make_plan(timeout=60.0, entry_point=script))
+    machine.handle(updated(make_status("worker/0", saves_by_itself=True), make_status("worker/1")))
+    assert machine.handle(TIMED_OUT)[0] == SendCommand(Command.SAVE_LAST, (task("worker/0"),))
+    for name in ("worker/1", "worker/0"):
+        failure = make_failure(name, FailureKind.SAVED, wants_retry=True)
+        machine.handle(updated(make_status(name, state=TaskState.FAILED, failure=failure)))
+    machine.handle(GroupStopped())
+    assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 0"
+    assert machine.notes == ()
+
+
 TIMED_OUT, TOO_LATE = DeadlinePassed(Deadline.RUN), DeadlinePassed(Deadline.SAVE)
 RESUMED = "saved: raydist resume continues there"
 TRAINED = updated(make_status("worker/0", step=7, first_step_at_s=1.0), make_status("worker/1"))

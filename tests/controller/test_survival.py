@@ -195,6 +195,39 @@ def test_death_of_a_worker_that_had_to_leave_is_not_counted() -> None:
     assert run.machine.notes[0].endswith("retried: it had to leave, not counted")
 
 
+def saved(name: str, **fields: object) -> TaskStatus:
+    failure = make_failure(name, FailureKind.SAVED, wants_retry=True)
+    return make_status(name, state=TaskState.FAILED, failure=failure, **fields)
+
+
+def test_program_that_saves_by_itself_before_it_moves_costs_no_failure() -> None:
+    run = Run(make_plan(max_failures=0))
+    run.update(leaving("worker/1"))
+    assert run.update(saved("worker/1", leaving="SIGTERM")) == []  # the chief saves still
+    assert run.update(saved("worker/0")) == [StopGroup(for_another=False)]
+    assert run.handle(GroupStopped()) == [StartAttempt(1)]
+    run.train(saves_by_itself=True, first_step_at_s=1.0)
+    assert run.machine.restarts[0].sentence() == "worker/1 had to leave (SIGTERM): training was restarted"
+    assert run.machine.notes == ()
+
+
+@pytest.mark.parametrize("last", ["chief", "deadline", "error"])
+def test_program_that_saves_and_ends_by_itself_has_all_workers_save(last: str) -> None:
+    run = Run()
+    assert run.update(saved("worker/1")) == [Await(Deadline.SAVE)]
+    error = make_failure("worker/0", FailureKind.USER, wants_retry=True)
+    ends: dict[str, Event] = {
+        "chief": GroupUpdated(GroupUpdate(statuses=(saved("worker/0"),))),
+        "deadline": DeadlinePassed(Deadline.SAVE),
+        "error": GroupUpdated(
+            GroupUpdate(statuses=(make_status("worker/0", state=TaskState.FAILED, failure=error),))
+        ),
+    }
+    assert run.handle(ends[last]) == [StopGroup(for_another=True, keeps_state=last != "error")]
+    run.handle(GroupStopped())
+    assert run.machine.notes[0].endswith("retried: failure 1 of 3 allowed")
+
+
 def test_worker_of_parameter_servers_may_leave_unnoticed() -> None:
     run = Run(make_plan(strategy=Strategy.PARAMETER_SERVER))
     assert run.update(leaving("worker/1")) == []

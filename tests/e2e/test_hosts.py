@@ -20,6 +20,7 @@ from tests.conftest import WaitUntil
 from tests.support.hosts import Host, Hosts
 from tests.support.netns import why_unavailable
 from tests.support.processes import PATIENCE
+from tests.support.scripts import FOLDER
 
 pytestmark = [
     pytest.mark.slow,
@@ -129,6 +130,11 @@ def host_of(hosts: Hosts, run: str, *, other_than: Host) -> Host:
     """Returns a host that has a task of the run, and is not that one."""
     addresses = {task["host"] for task in hosts.status(run)["tasks"]} - {other_than.address}
     return next(host for host in hosts.all if host.address in addresses)
+
+
+def drain(hosts: Hosts, host: Host) -> None:
+    done = hosts.head.popen(sys.executable, "-c", DRAIN, hosts.head.address, host.address)
+    assert done.wait(60 * PATIENCE) == 0
 
 
 def result_of(process: subprocess.Popen[str], *, code: int = 0) -> dict[str, Any]:
@@ -336,9 +342,7 @@ def test_run_leaves_a_host_that_is_drained_with_its_last_step(hosts: Hosts, wait
     process = submit_held(hosts, "drained", *slowly)
     wait_until(lambda: hosts.status("drained")["steps"] >= HELD_AT, timeout_s=240)
     (spare,) = hosts.add(1)
-    left = host_of(hosts, "drained", other_than=hosts.head)
-    done = hosts.head.popen(sys.executable, "-c", DRAIN, hosts.head.address, left.address)
-    assert done.wait(60 * PATIENCE) == 0
+    drain(hosts, host_of(hosts, "drained", other_than=hosts.head))
     (hosts.shared / "release").touch()
     result = result_of(process)
     assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 4 * EPOCH, 2)
@@ -346,6 +350,35 @@ def test_run_leaves_a_host_that_is_drained_with_its_last_step(hosts: Hosts, wait
     (note,) = [note for note in result["notes"] if "had to leave" in note]
     assert " (its host is drained): training was restarted from the checkpoint of step " in note
     assert int(note.partition("checkpoint of step ")[2].partition(" ")[0]) >= HELD_AT
+
+
+def test_script_with_a_handler_of_preemptions_leaves_a_host_that_is_drained(
+    hosts: Hosts, wait_until: WaitUntil
+) -> None:
+    script = hosts.head.write("code/preemption.py", (FOLDER / "preemption.py").read_text())
+
+    def train(name: str, hold_at: int) -> tuple[subprocess.Popen[str], Path]:
+        (folder := hosts.shared / f"{name}-files").mkdir()
+        options = ("--workers", "2", "--max-failures", "0", "--storage", str(hosts.shared))
+        arguments = ("--address", f"{hosts.head.address}:6379", "--", folder, str(hold_at))
+        submitted = ("submit", script, "--json", "--name", name, *options, *arguments)
+        return hosts.raydist(*submitted), folder
+
+    process, folder = train("drained", hold_at=10)
+    steps = [folder / f"steps-{worker}.txt" for worker in (0, 1)]
+    wait_until(lambda: all(one.exists() and "10" in one.read_text().split() for one in steps), timeout_s=240)
+    (spare,) = hosts.add(1)
+    drain(hosts, host_of(hosts, "drained", other_than=hosts.head))
+    (folder / "release").touch()
+    result = result_of(process)
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2)
+    assert {task["host"] for task in result["tasks"]} == {hosts.head.address, spare.address}
+    (note,) = [note for note in result["notes"] if "had to leave" in note]
+    assert note.endswith(" had to leave (its host is drained): training was restarted")
+    assert [one.read_text().split() for one in steps] == [[*map(str, range(1, 31))]] * 2  # none is repeated
+    undisturbed, other = train("undisturbed", hold_at=0)
+    result_of(undisturbed)
+    assert (folder / "weights-0.npy").read_bytes() == (other / "weights-0.npy").read_bytes()
 
 
 @pytest.mark.exhaustive(covered_by="the host beside it that is killed; runtime/group/test_other_hosts.py")

@@ -6,6 +6,8 @@ from raydist.errors import ClusterError
 from raydist.planning.assignment import command_environment
 from raydist.planning.describe import describe_plan
 from raydist.planning.fitting import fitted
+from raydist.planning.plan import Plan
+from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.tasks import ExtraRole, Resources
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 
@@ -42,21 +44,50 @@ def test_elastic_run_leaves_room_for_the_role() -> None:
     assert fitted(made, cluster((6, 0))).num_workers == 2
 
 
+def on_gpus(*gpus: int, workers_: WorkerRange | None = None, **role: int) -> Plan:
+    """Returns a plan on hosts with so many GPUs, one of which is for an extra role."""
+    server = ExtraRole(name="f", command=("serve",), resources=Resources(num_gpus=1), **role)
+    hosts = cluster(*((8, number) for number in gpus))
+    return plan(hosts, roles={"f": server}, **({} if workers_ is None else {"workers": workers_}))
+
+
+def gpus_of(made: Plan) -> int:
+    return made.resources_of(made.tasks[0]).num_gpus
+
+
+def test_workers_have_the_gpus_that_are_left() -> None:
+    assert [gpus_of(on_gpus(*gpus)) for gpus in ((4,), (4, 1), (2, 2), (1,))] == [3, 4, 2, 0]
+    assert on_gpus(2).strategy is Strategy.ONE_DEVICE
+    several = on_gpus(2, 1, workers_=workers(2))
+    assert gpus_of(several) == 1
+    fewer = on_gpus(2, workers_=workers(2))
+    assert gpus_of(fewer) == 0
+    assert "no worker uses a GPU: 2 workers need one each, and Ray at h0:6379 has 1 beside those of f; " in (
+        " ".join(fewer.notes)
+    )
+    none = on_gpus(2, workers_=workers(2), num_tasks=2)
+    assert "no worker uses a GPU: Ray at h0:6379 has 2, for f" in none.notes
+    with pytest.raises(ClusterError, match=r"2 f \(1 CPU, 1 GPU each\) can never fit"):
+        on_gpus(1, num_tasks=2)
+
+
 def test_many_roles_are_planned_quickly() -> None:
     many = {f"r{i}": ExtraRole(name=f"r{i}", command=("serve",)) for i in range(12)}
     assert plan(cluster((13, 0)), roles=many).num_workers == 1
 
 
-def test_command_has_the_jobs_variables_and_its_own() -> None:
+@pytest.mark.parametrize(("num_gpus", "shown"), [(0, ""), (1, "3")])
+def test_command_has_the_jobs_variables_and_its_own(num_gpus: int, shown: str) -> None:
     found = command_environment(
         run="r",
         role="features",
         index=1,
+        num_gpus=num_gpus,
         given={"TOKEN": "t", "PATH": "/opt"},
-        environ={"TF_CONFIG": "{}", "HOME": "/root", "PATH": "/bin"},
+        environ={"TF_CONFIG": "{}", "HOME": "/root", "PATH": "/bin", "CUDA_VISIBLE_DEVICES": "3"},
         python_folder="/venv/bin",
     )
     assert found == {
-        **{"TOKEN": "t", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "", "PATH": "/venv/bin:/opt"},
+        **{"TOKEN": "t", "HOME": "/root", "CUDA_VISIBLE_DEVICES": shown, "PATH": "/venv/bin:/opt"},
         **{"RAYDIST_RUN": "r", "RAYDIST_ROLE": "features", "RAYDIST_INDEX": "1"},
     }

@@ -73,8 +73,8 @@ def test_evaluator_has_the_gpus_asked_for_and_the_workers_share_the_others(
     assert (gpus[TaskType.EVALUATOR], gpus[TaskType.WORKER]) == (asked, of_worker)
     if of_worker == 0:
         assert made.notes == (
-            "no worker uses a GPU: 2 workers need one each, and Ray at h0:6379 has 1 beside the evaluator's; "
-            "--workers 1 would use them",
+            "no worker uses a GPU: 2 workers need one each, and Ray at h0:6379 has 1 beside those of "
+            "the evaluator; --workers 1 would use them",
         )
         with pytest.raises(SpecError, match="collective is nccl, which needs GPUs, and the tasks have none"):
             plan(cluster((16, 4)), collective="nccl", **fields)

@@ -167,6 +167,8 @@ def _run_script(
         files.watch_working_folder(folder)
         assignment = replace(assignment, files=files)
     runner = TrainingRunner(assignment.task, "host")
+    save = functools.partial(runner.handle, Command.SAVE)
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=save).start())
     if killed_at and request["task"] in killed_at:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         given = (runner, Path(request["folder"], "output.txt"), killed_at[request["task"]])

@@ -703,8 +703,12 @@ def internals(ctx: Any) -> dict[str, Any]:
     import inspect
 
     import tensorflow as tf
+    from tensorflow.python.distribute.failure_handling import failure_handling
     from tensorflow.python.eager import context
 
+    complete = failure_handling._complete_config_for_environment
+    config = tf.distribute.experimental.TerminationConfig
+    configs = config(grace_period=60), config(lambda: False, grace_period=60)
     current = context.context()
     fields = context.coordination_config_pb2.CoordinationServiceConfig.DESCRIPTOR.fields_by_name
     arguments = inspect.signature(current.configure_coordination_service).parameters
@@ -717,6 +721,10 @@ def internals(ctx: Any) -> dict[str, Any]:
         "version": tf.__version__,
         "needs_field": "cluster_register_with_barrier" in fields,
         "has_argument": "cluster_register_with_barrier" in arguments,
+        "grace_periods": [complete(None, one).grace_period for one in configs],
+        "has_watcher": [
+            one(None, None).termination_watcher_fn is not None for one in (complete, complete.__wrapped__)
+        ],
     }
 
 

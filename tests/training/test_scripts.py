@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import shutil
+import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from raydist.entry.definition import read_job
+from tests.conftest import WaitUntil
 from tests.support.processes import Cluster, run_function
 from tests.support.scripts import FOLDER, results, run_bare, run_script, started_script, write_script
 from tests.training.test_plain_fit import global_losses
@@ -21,6 +23,7 @@ from tests.training.test_plain_fit import global_losses
 pytestmark = pytest.mark.slow
 
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+NUM_STEPS = 30  # of preemption.py
 MIRRORED = Cluster(strategy="mirrored", devices=2)
 MODEL = """
 import numpy as np
@@ -222,6 +225,35 @@ while True:
         assert taken_away.process.wait(timeout=120) == 0, taken_away.text()
         failure = json.loads((taken_away.folder / "values.json").read_text())["failure"]
     assert (failure["message"], failure["wants_retry"]) == ("main.py ended with exit code 42", True)
+
+
+def test_handler_of_preemptions_saves_when_it_is_told_and_no_step_is_repeated(
+    tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    script, held_at = FOLDER / "preemption.py", 10
+    moved, undisturbed = tmp_path / "moved", tmp_path / "undisturbed"
+    for folder in (moved, undisturbed):
+        folder.mkdir()
+
+    def done(worker: int) -> list[int]:
+        path = moved / f"steps-{worker}.txt"
+        return [*map(int, path.read_text().split())] if path.exists() else []
+
+    with started_script(script, TWO_WORKERS, moved, held_at) as tasks:
+        wait_until(lambda: all(held_at in done(worker) for worker in (0, 1)), timeout_s=120)
+        tasks[0].process.send_signal(signal.SIGHUP)  # the chief is told, see task_main
+        (moved / "release").touch()
+        assert [task.process.wait(timeout=120) for task in tasks] == [0, 0], tasks[0].text()
+        ends = [json.loads((task.folder / "values.json").read_text()) for task in tasks]
+    assert [(end["failure"]["kind"], end["failure"]["wants_retry"]) for end in ends] == [("SAVED", True)] * 2
+    assert ends[0]["saves_by_itself"]
+    assert done(0) == done(1) == [*range(1, max(done(0)) + 1)]  # no other worker is behind
+    assert held_at <= max(done(0)) < NUM_STEPS
+    run_script(script, TWO_WORKERS, moved, 0, attempt=1)
+    run_script(script, TWO_WORKERS, undisturbed, 0)
+    assert done(0) == done(1) == [*range(1, NUM_STEPS + 1)]
+    weights = [np.load(folder / "weights-0.npy") for folder in (moved, undisturbed)]
+    np.testing.assert_array_equal(*weights)
 
 
 MISFITS = {

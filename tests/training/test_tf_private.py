@@ -14,6 +14,9 @@ def test_private_parts_are_what_they_were() -> None:
     assert wanted | {"heartbeat_timeout_in_ms"} <= set(task.values["arguments"])
     # Fails when TensorFlow takes the barrier as an argument: then the private field can go.
     assert not task.values["has_argument"]
+    # A PreemptionCheckpointHandler asks raydist; TensorFlow alone gives it nobody to ask.
+    assert task.values["has_watcher"] == [True, False]
+    assert task.values["grace_periods"] == [0, 60]
 
 
 def test_each_name_of_an_operation_is_in_tensorflows_registry() -> None:

@@ -74,7 +74,10 @@ def show(plan: Plan, *, is_json: bool) -> None:
     for extra in plan.job.roles.values():
         each = " each" if extra.num_tasks > 1 else ""
         program = shlex.join(redact_arguments(extra.command))
-        output.show(f"role       {extra.num_tasks} x {extra.name}, {extra.resources}{each}: {program}")
+        may_fail = ", may fail" if extra.may_fail else ""
+        output.show(
+            f"role       {extra.num_tasks} x {extra.name}, {extra.resources}{each}{may_fail}: {program}"
+        )
     output.show(f"placement  {_placement(plan)}")
     for line in _host_lines(plan):
         output.show(line)

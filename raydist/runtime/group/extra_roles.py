@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from raydist.errors import SpecError, TaskFailedError
+from raydist.errors import RaydistError, SpecError, TaskFailedError
 from raydist.runtime.cluster.placement import Placement, actor_options
 from raydist.runtime.group.ray_failures import answers_in_time, describe_cause, raise_if_host_cannot
 from raydist.runtime.host.salvage import salvage, wait_until_gone
@@ -25,7 +25,7 @@ class ExtraActors:
     """Not to be used from several threads at once.
 
     Attributes:
-      notes: Sentences about commands that ended well before the run did.
+      notes: Sentences about commands that ended before the run did: well, or of roles that may fail.
     """
 
     def __init__(self, setups: Sequence[role_actor.RoleSetup]) -> None:
@@ -35,6 +35,7 @@ class ExtraActors:
         self._runs: dict[Any, ExtraTask] = {}
         self._hellos: dict[ExtraTask, role_actor.RoleHello] = {}
         self._departed: set[ExtraTask] = set()
+        self._failed: set[ExtraTask] = set()  # of those that may
         self.notes: tuple[str, ...] = ()
 
     @property
@@ -48,13 +49,17 @@ class ExtraActors:
 
     @property
     def all_started(self) -> bool:
-        return len(self._hellos) == len(self._setups)
+        return self._setups.keys() <= {*self._hellos, *self._failed}
 
     def hosts(self) -> dict[str, str]:
-        """Returns each role's hosts by the name of the variable that the tasks find them in."""
+        """Returns each role's hosts by the name of the variable that the tasks find them in.
+
+        In the place of one that failed before its host was known there is nothing.
+        """
         found: dict[str, list[str]] = {}
         for task, setup in self._setups.items():
-            found.setdefault(setup.role.hosts_variable, []).append(self._hellos[task].host)
+            hello = self._hellos.get(task)
+            found.setdefault(setup.role.hosts_variable, []).append("" if hello is None else hello.host)
         return {name: ",".join(hosts) for name, hosts in found.items()}
 
     def create(self, placement: Placement, *, runtime_env: Mapping[str, Any] | None) -> None:
@@ -63,7 +68,10 @@ class ExtraActors:
         for task, setup in self._setups.items():
             options = actor_options(setup.role.resources, placement.strategy_for(task, node_id=None))
             actor = actor_class.options(
-                **options, max_concurrency=role_actor.CONCURRENCY, runtime_env=runtime_env
+                **options,
+                num_gpus=setup.role.resources.num_gpus,
+                max_concurrency=role_actor.CONCURRENCY,
+                runtime_env=runtime_env,
             )
             self._handles[task] = actor.remote()
 
@@ -73,18 +81,23 @@ class ExtraActors:
             self._starts[handle.start.remote(self._setups[task], code)] = task
 
     def take(self, ref: Any) -> None:
-        """Takes in one of `refs` that is ready.
+        """Takes in one of `refs` that is ready. What a role that may fail would raise becomes a note.
 
         Raises:
           TaskFailedError: A command ended by itself, and not well, or its process died.
           SpecError: A command cannot be started. ClusterError, StorageError: A host cannot run it.
         """
-        if ref in self._starts:
-            task = self._starts.pop(ref)
-            self._take_hello(task, self._get(task, ref))
-        elif ref in self._runs:
-            task = self._runs.pop(ref)
-            self._take_end(task, self._get(task, ref))
+        takers = ((self._starts, self._take_hello), (self._runs, self._take_end))
+        for awaited, take in takers:
+            if (task := awaited.pop(ref, None)) is None:
+                continue
+            try:
+                take(task, self._get(task, ref))
+            except RaydistError as error:
+                if not self._setups[task].role.may_fail:
+                    raise
+                self._failed.add(task)
+                self.notes = (*self.notes, f"{error}; the run continues without it")
 
     def stop(self) -> None:
         """Ends every command with its children, as far as Ray reaches them, and then their actors."""

@@ -87,6 +87,7 @@ class RoleActor:
             run=setup.job.name,
             role=setup.task.role,
             index=setup.task.index,
+            num_gpus=setup.role.resources.num_gpus,
             given=setup.job.env,
             environ=os.environ,
             python_folder=str(Path(sys.executable).parent),

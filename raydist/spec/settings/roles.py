@@ -203,9 +203,11 @@ def _parse_role(where: str, role: str, said: object) -> ExtraRole:
         num_tasks=typed.get("count", 1),
         resources=Resources(
             num_cpus=typed.get("cpus", 1.0),
+            num_gpus=typed.get("gpus", 0),
             memory_bytes=typed.get("memory") or 0,
             custom=tuple(sorted(typed.get("resources", {}).items())),
         ),
+        may_fail=typed.get("may_fail", False),
     )
 
 
@@ -221,5 +223,7 @@ def _parse_command(name: str, value: object) -> tuple[str, ...]:
 _OF_EXTRA_ROLES: Mapping[str, Callable[[str, object], Any]] = {
     "command": _parse_command,
     "count": values.whole_number,
-    **{amount: parse for amount, parse in AMOUNTS.items() if amount != "gpus"},
+    **AMOUNTS,
+    "gpus": _at_least(0, values.whole_number),  # `auto` is for those that train
+    "may_fail": values.boolean,
 }

@@ -181,6 +181,11 @@ class TaskProgress:
         """Notes whether the script may wait for its peers now, which holds up all threads of the process."""
         self._change(is_joining=is_joining)
 
+    def set_saves_by_itself(self) -> None:
+        """Notes that the program has a handler of preemptions."""
+        if not self._status.saves_by_itself:
+            self._change(saves_by_itself=True)
+
     def has_trained(self) -> bool:
         """Whether any step was completed, or any value reported."""
         self.settle()

@@ -83,6 +83,10 @@ from raydist.training.tf_private.graphs import (
     variables_named as variables_named,
     writers_of as writers_of,
 )
+from raydist.training.tf_private.preemption import (
+    is_exit_of_handler as is_exit_of_handler,
+    told_to_save as told_to_save,
+)
 from raydist.training.tf_private.program_scope import scope_of_program as scope_of_program
 from raydist.training.tf_private.random_numbers import (
     RunSeed as RunSeed,

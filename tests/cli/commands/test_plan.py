@@ -264,14 +264,20 @@ def test_tf_config_of_no_task_is_exit_2(raydist: Run, job_file: Write, task: str
 
 def test_plan_shows_roles_with_a_command_of_their_own(raydist: Run, job_file: Write, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
-    config.write_text("roles:\n  features: {command: serve --token hush, count: 2, memory: 1GiB}\n")
+    config.write_text(
+        "roles:\n  features: {command: serve --token hush, count: 2, memory: 1GiB, may_fail: true}\n"
+    )
     code, out, _ = raydist("plan", str(job_file()), "-c", str(config), "--address", "local")
     assert code == 0
-    assert "role       2 x features, 1 CPU, 1 GiB of memory each: serve --token '***'" in out.splitlines()
+    assert (
+        "role       2 x features, 1 CPU, 1 GiB of memory each, may fail: serve --token '***'"
+        in out.splitlines()
+    )
     code, out, _ = raydist("plan", str(job_file()), "-c", str(config), "--address", "local", "--json")
     assert code == 0
     [role] = json.loads(out)["extra_roles"]
     assert (role["name"], role["command"]) == ("features", ["serve", "--token", "***"])
+    assert role["may_fail"]
 
 
 def test_mistake_in_a_role_is_one_sentence_and_exit_2(raydist: Run, job_file: Write, tmp_path: Path) -> None:

@@ -7,15 +7,17 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 
 from raydist.errors import RaydistError, SpecError, TaskFailedError
 from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
 from raydist.runtime.host.scratch import scratch_root
 from raydist.runtime.task.code_archive import pack
-from raydist.spec.tasks import ExtraRole, Resources, parse_any_task
+from raydist.spec.tasks import ExtraRole, ExtraTask, Resources, parse_any_task
 from raydist.storage.filesystem import Storage
 from raydist.storage.logs import list_log_tasks, read_log
 from raydist.storage.run_storage import RunStorage
@@ -39,10 +41,9 @@ time.sleep(600)
 """
 
 
-def with_role(plan: Plan, *command: str, count: int = 1) -> Plan:
-    role = ExtraRole(
-        name="features", command=command, num_tasks=count, resources=Resources(num_cpus=0.5, memory_bytes=1)
-    )
+def with_role(plan: Plan, *command: str, **fields: Any) -> Plan:
+    resources = Resources(num_cpus=0.5, memory_bytes=1)
+    role = ExtraRole(name="features", command=command, resources=resources, **fields)
     job = dataclasses.replace(plan.job, roles={"features": role}, env={"COLOUR": "red"})
     return dataclasses.replace(plan, job=job)
 
@@ -87,7 +88,7 @@ def test_role_serves_while_the_tasks_run_and_leaves_nothing(
     plan = with_role(
         make_plan(2, num_cpus=0.5, steps=5, shows=["RAYDIST_HOSTS_FEATURES", "COLOUR"]),
         *("python", "serve.py", str(tmp_path)),
-        count=2,
+        num_tasks=2,
     )
     drive = start(plan, code=pack_code(tmp_path / "code", SERVE))
     wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0", "worker/1"))
@@ -142,6 +143,35 @@ def test_program_that_does_not_exist_is_a_mistake(start: Start, wait_until: Wait
     assert isinstance(error, SpecError)
     assert "features/0 cannot start `no-such-program --x` on " in str(error)
     assert "No such file or directory: no-such-program" in str(error)
+
+
+MAY_FAIL = {
+    "at once": (("python", "-c", "raise SystemExit('no data')"), "the end of its log: no data"),
+    "no program": (("no-such-program",), "No such file or directory: no-such-program; in roles.features"),
+    "killed": (("sleep", "600"), "features/0 was lost on "),
+    "killed before it runs": (("sleep", "600"), "features/0 was lost"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", MAY_FAIL)
+def test_tasks_train_on_without_a_role_that_may_fail(how: str, start: Start, wait_until: WaitUntil) -> None:
+    command, sentence = MAY_FAIL[how]
+    plan = make_plan(1, num_cpus=0.5, steps=200, shows=["RAYDIST_HOSTS_FEATURES"])
+    drive = start(with_role(plan, *command, may_fail=True), code=None)
+    extras = drive.group._actors.extras
+    if how == "killed before it runs":
+        ray.kill(extras._handles[ExtraTask(role="features", index=0)])
+    if how == "killed":
+        wait_until(lambda: drive.poll() or extras.all_started)
+        [hello] = extras._hellos.values()
+        os.kill(hello.pid, signal.SIGKILL)
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0") and drive.update.notes)
+    [note] = drive.update.notes
+    assert note.endswith("; the run continues without it")
+    assert sentence in note
+    host = "" if how == "killed before it runs" else drive.statuses["worker/0"].host
+    assert f"RAYDIST_HOSTS_FEATURES={host}" in drive.statuses["worker/0"].notes
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -17,11 +18,19 @@ FEATURES = ExtraRole(
     name="features",
     command=("python", "serve.py", "--name", "a b"),
     num_tasks=2,
-    resources=Resources(num_cpus=0.5, memory_bytes=2 << 30, custom=(("nvme", 1.0),)),
+    resources=Resources(num_cpus=0.5, num_gpus=1, memory_bytes=2 << 30, custom=(("nvme", 1.0),)),
+    may_fail=True,
 )
 WRITTEN = """
 roles:
-  features: {command: python serve.py --name 'a b', count: 2, cpus: 0.5, memory: 2GiB, resources: {nvme: 1}}
+  features:
+    command: python serve.py --name 'a b'
+    count: 2
+    cpus: 0.5
+    gpus: 1
+    memory: 2GiB
+    resources: {nvme: 1}
+    may_fail: true
 """
 
 
@@ -46,6 +55,8 @@ def test_command_alone_is_enough_and_may_be_a_list() -> None:
         pytest.param({"f": {"command": "a 'b"}}, r"roles.f.command is .*No closing quotation", id="quotes"),
         pytest.param({"f": {"comand": "a"}}, r"has 'comand'; did you mean command\?", id="unknown key"),
         pytest.param({"f": {"command": "a", "count": 0}}, r"roles.f.count is 0; write 1 to", id="count"),
+        pytest.param({"f": {"command": "a", "gpus": "auto"}}, r"roles.f.gpus is 'auto'; write a", id="gpus"),
+        pytest.param({"f": {"command": "a", "may_fail": 1}}, r"roles.f.may_fail is 1; write true", id="fail"),
         pytest.param({"f": {"command": "a", "cpus": -1}}, r"roles.f.cpus is -1; need at least 0", id="cpus"),
         pytest.param({"f": {"command": "a", "memory": 0}}, r"roles.f.memory is 0; need", id="memory"),
         pytest.param({"f": {"command": "a", "resources": {"GPU": 1}}}, r"resources has GPU; write", id="gpu"),
@@ -65,11 +76,11 @@ def test_mistake_is_one_sentence(roles: object, sentence: str) -> None:
 
 
 def test_run_json_has_the_role_without_its_secrets() -> None:
-    role = ExtraRole(name="f", command=("serve", "--api-key", "hush", "--port", "7000"))
-    job = JobSpec(name="run", entry_point=EntryPoint(file="a.py", function="train"), roles={"f": role})
+    role = dataclasses.replace(FEATURES, command=("serve", "--api-key", "hush", "--port", "7000"))
+    job = JobSpec(name="run", entry_point=EntryPoint(file="a.py", function="train"), roles={"features": role})
     stored = json.loads(dump_plain_json(describe_job(job)))["roles"]
-    assert stored["f"]["command"] == ["serve", "--api-key", "***", "--port", "7000"]
-    assert find_option("roles").parse(stored)["f"].resources == role.resources
+    command = ("serve", "--api-key", "***", "--port", "7000")
+    assert find_option("roles").parse(stored) == {"features": dataclasses.replace(role, command=command)}
 
 
 def test_tasks_of_a_role_are_named_like_tasks() -> None:
