@@ -440,3 +440,93 @@ def test_worker_whose_host_is_killed_comes_back_on_another_one(standby: str, wai
         assert any("back at another address after" in note for note in result["notes"])
         # Of a task that was killed another process removes the folder, a moment later.
         wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])
+
+
+MOVING_PS_JOB = """
+import os
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import raydist
+from helper import labels_of
+
+
+@raydist.job(strategy="parameter_server", workers=1, ps=1, params={"by": "", "told": ""})
+def train(ctx: raydist.TrainContext):
+    def data():
+        x = np.random.default_rng(0).normal(size=(160, 6)).astype("float32")
+        return tf.data.Dataset.from_tensor_slices((x, labels_of(x))).batch(16).repeat()
+
+    def tell(step):
+        # Until 10 steps after the move.
+        time.sleep(0.05)
+        with open(f"{ctx.params['told']}-{ctx.attempt}", "a") as file:
+            file.write(f"{step}\\n")
+            return ctx.attempt > 0 and file.tell() > 10 * len(f"{step}\\n")
+
+    class Tell(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = tell(ctx.step)
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((6,)), tf.keras.layers.Dense(2)])
+        loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss=loss_of)
+        model.optimizer.build(model.trainable_variables)
+
+    def train_step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x))
+        weights = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+    @tf.function
+    def step_on_worker(iterator):
+        ctx.strategy.run(train_step, args=(next(iterator),))
+
+    if ctx.params["by"] == "fit":
+        ctx.fit(model, data, epochs=1, steps_per_epoch=100_000, callbacks=[Tell()])
+    else:
+        state = {"model": model, "optimizer": model.optimizer}
+        iterator = iter(ctx.coordinator.create_per_worker_dataset(data))
+        step, is_moved = ctx.restore(**state) or 0, False
+        while not is_moved:
+            ctx.coordinator.schedule(step_on_worker, args=(iterator,))
+            ctx.coordinator.join()
+            step += 1
+            is_moved = tell(step)
+            if ctx.wants_save():
+                ctx.save(step=step, **state)
+    ctx.report({"updates": model.optimizer.iterations}, step=ctx.step)
+"""
+
+
+@pytest.mark.parametrize("by", ["fit", "coordinator"])
+def test_ps_moves_from_a_drained_host_with_the_last_step(by: str, wait_until: WaitUntil) -> None:
+    with started(2, 3) as hosts:  # the ps, with its three CPUs, has the second host for itself
+        alone = ("--storage", str(hosts.shared), "--cpus", "ps=3")
+        told = hosts.shared / "told"
+        process = submit(hosts, "moved", *alone, "-p", f"by={by}", "-p", f"told={told}", job=MOVING_PS_JOB)
+
+        def steps(attempt: int) -> list[int]:
+            path = told.with_name(f"told-{attempt}")
+            return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+        def trains() -> bool:
+            assert process.poll() is None, process.communicate()
+            return len(steps(0)) >= 10
+
+        wait_until(trains, timeout_s=240)
+        (spare,) = hosts.add(3)
+        left = hosts.all[1]
+        done = hosts.head.popen(sys.executable, "-c", DRAIN, hosts.head.address, left.address)
+        assert done.wait(60 * PATIENCE) == 0
+        result = result_of(process)
+        assert (result["state"], result["attempts"], result["steps_repeated"]) == ("SUCCEEDED", 2, 0)
+        assert [task["host"] for task in result["tasks"] if task["task"] == "ps/0"] == [spare.address]
+        assert [*steps(0), *steps(1)] == list(range(1, int(result["metrics"]["updates"]) + 1))
+        (note,) = [note for note in result["notes"] if "had to leave" in note]
+        assert note.startswith("ps/0 had to leave (its host is drained): training was restarted")
