@@ -104,15 +104,15 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def calm_hosts() -> Iterator[Hosts]:
-    """The same for tests that end neither of them."""
-    with started(1, 1) as hosts:
+    """The same for tests that end neither of them, with IPv6 only."""
+    with started(1, 1, is_ipv6=True) as hosts:
         yield hosts
 
 
 def submit(hosts: Hosts, name: str, *arguments: str, job: str = JOB) -> subprocess.Popen[str]:
     """Submits the job from a folder that only the first host has."""
     path = hosts.head.write("code/job.py", job)
-    address = ("--address", f"{hosts.head.address}:6379")
+    address = ("--address", hosts.head.gcs_address)
     return hosts.raydist("submit", path, "--json", "--name", name, *address, *arguments)
 
 
@@ -150,6 +150,11 @@ def test_run_over_two_hosts_needs_nothing_but_common_storage_and_a_slow_link(cal
     assert told.keys() == {"host-1", "host-2"}
     for config in told.values():
         assert json.loads(config)["cluster"] == {"worker": addresses}
+    asked = ("metrics", "two", "--local", "--format", "json", "--storage", str(calm_hosts.shared))
+    told = result_of(calm_hosts.raydist(*asked))["metrics"]
+    last = {row["task"]: row["loss"] for row in told if row["step"] == 2 * EPOCH}
+    assert last.keys() == {"worker/0", "worker/1"}
+    assert last["worker/0"] != last["worker/1"]
     run = calm_hosts.shared / "two"
     assert {path.name for path in (run / "logs" / "0").iterdir()} == {"worker-0", "worker-1"}
     assert {path.name.split("-")[2] for path in (run / "metrics").iterdir()} == {"0", "1"}
@@ -174,7 +179,7 @@ def test_next_run_removes_what_a_dead_driver_left_on_hosts_that_it_does_not_use(
 
 def test_doctor_looks_at_each_host_and_at_the_links_between_them(calm_hosts: Hosts) -> None:
     hosts = calm_hosts
-    address = f"{hosts.head.address}:6379"
+    address = hosts.head.gcs_address
     own_disk = str(hosts.head.disk / "runs")
     told = result_of(
         hosts.raydist("doctor", "--json", "--address", address, "--storage", own_disk),
@@ -227,7 +232,7 @@ def test_worker_of_a_host_that_does_not_see_the_chiefs_file_writes_it_there(calm
     for host in hosts.all:  # of an earlier run: what is read must not be this
         host.write("own/best.keras", "old")
     path = hosts.head.write("code/train.py", SCRIPT)
-    address = ("--address", f"{hosts.head.address}:6379", "--storage", str(hosts.shared))
+    address = ("--address", hosts.head.gcs_address, "--storage", str(hosts.shared))
     arguments = ("--workers", "2", "--", hosts.head.disk / "own", common)
     result = result_of(hosts.raydist("submit", path, "--json", "--name", "files", *address, *arguments))
     assert result["steps"] == 8
