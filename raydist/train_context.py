@@ -302,6 +302,17 @@ class TrainContext(Protocol):
           StorageError: The checkpoint before this one could not be written.
         """
 
+    def wants_save(self) -> bool:
+        """Whether the run needs a checkpoint now: a host is about to go, or `--checkpoint-every 60s` is due.
+
+        Example:
+            if step % 1000 == 0 or ctx.wants_save():
+                ctx.save(step=step, model=model, optimizer=optimizer)
+
+        Every task calls it, in a loop of its own. `fit` and `train_steps` save by themselves.
+        """
+        ...
+
     def restore(self, **trackables: Any) -> int | None:
         """Restores the newest whole checkpoint; returns its step, or None where there is none.
 

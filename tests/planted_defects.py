@@ -47,7 +47,8 @@ DEFECTS = (
     Defect("controller", "end.step <= restored_step:", "end.step < restored_step:"),
     Defect("controller", "at_s=at_s) < MAX_QUICK_DEATHS:", "at_s=at_s) <= MAX_QUICK_DEATHS:"),
     Defect("controller", "if room > plan.num_workers:", "if room >= plan.num_workers:"),
-    Defect("controller", "return chief.checkpoint != self.checkpoint_before", "return True"),
+    Defect("controller", "if chief.checkpoint == self.checkpoint_before:", "if False:"),
+    Defect("controller", "or saved_step(chief.checkpoint) >= chief.step", "or True"),
     Defect(
         "controller", "is_another = following is RunState.STARTING and is_staying", "is_another = is_staying"
     ),

@@ -348,7 +348,7 @@ class RunMachine:
     def _plan_restart(self) -> list[Action]:
         """Restarts an attempt that continues well where another one is better, once the chief has saved.
 
-        It continues to train.
+        It continues to train, unless the restart is certain.
         """
         cause, chief = self._restart_cause(), self.attempt.statuses.get(self.chief)
         if cause is None or self._is_trained:
@@ -356,9 +356,10 @@ class RunMachine:
             return []
         if chief is None or chief.state is not TaskState.RUNNING or not cause.can_save:
             return [] if cause.needs_checkpoint else self._restart(cause)
-        if self._saving is None:
+        if self._saving is None or (cause.is_certain and not self._saving.cause.is_certain):
             self._saving = Saving(cause=cause, checkpoint_before=chief.checkpoint)
-            return [SendCommand(Command.SAVE, (self.chief,)), Await(Deadline.SAVE)]
+            command = Command.SAVE_LAST if cause.is_certain else Command.SAVE
+            return [SendCommand(command, (self.chief,)), Await(Deadline.SAVE)]
         return self._restart(cause) if self._saving.is_done(chief) else []
 
     def _has_saved_all(self) -> bool:
@@ -366,6 +367,8 @@ class RunMachine:
         return chief is not None and 0 < chief.step <= saved_step(chief.checkpoint)
 
     def _restart_cause(self) -> Cause | None:
+        if self._saving is not None and self._saving.cause.is_certain:
+            return self._saving.cause  # the chief stands still
         return wanted(self.attempt, plan=self.plan, room=self._room)
 
     def _give_up_saving(self) -> list[Action]:

@@ -27,7 +27,10 @@ class Saving:
     checkpoint_before: str | None
 
     def is_done(self, chief: TaskStatus) -> bool:
-        return chief.checkpoint != self.checkpoint_before
+        if chief.checkpoint == self.checkpoint_before:
+            return False
+        # One that was under way already may lack the last steps.
+        return not self.cause.is_certain or saved_step(chief.checkpoint) >= chief.step
 
 
 def saved_step(checkpoint: str | None) -> int:
@@ -45,12 +48,14 @@ class Cause:
       what: Half a sentence, which `: training was restarted` continues.
       needs_checkpoint: Whether it is dropped where nothing is saved: what it is good for is not worth a step.
       can_save: Whether the chief, which saves between two steps, can come to the end of one.
+      is_certain: Whether it cannot go away, so that each step after the save would be lost.
     """
 
     tasks: tuple[TaskId, ...]
     what: str
     needs_checkpoint: bool = False
     can_save: bool = True
+    is_certain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +94,7 @@ def wanted(attempt: Attempt, *, plan: Plan, room: int) -> Cause | None:
     leaving = [task for task in attempt.leaving if not outlives_death_of(task, plan.strategy)]
     if leaving:
         why = attempt.statuses[leaving[0]].leaving
-        return Cause(tasks=tuple(leaving), what=f"{listed(leaving)} had to leave ({why})")
+        return Cause(tasks=tuple(leaving), what=f"{listed(leaving)} had to leave ({why})", is_certain=True)
     if room > plan.num_workers:
         what = f"there is room for {room} workers instead of {plan.num_workers}"
         return Cause(tasks=(), what=what, needs_checkpoint=True)

@@ -343,7 +343,7 @@ class Command(enum.Enum):
     STOP = "STOP"  # end the process now
     DUMP_STACKS = "DUMP_STACKS"  # write every thread's stack to the task's log
     SAVE = "SAVE"  # commit a checkpoint at the next step boundary
-    SAVE_LAST = "SAVE_LAST"  # the same, and train no further: the run is over
+    SAVE_LAST = "SAVE_LAST"  # the same, and train no further: the attempt is over
     PROFILE = "PROFILE"  # look on storage for a request to profile some steps
     # Evaluator: training is done; evaluate the last checkpoint and return. Chief: the evaluator was given up.
     FINISH = "FINISH"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raydist.controller.controller import Controller
@@ -33,6 +34,7 @@ from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from raydist.tracking.mlflow_client import check_tracking_uri
 from raydist.tracking.mlflow_tracker import MlflowTracker
+from raydist.tracking.pod_progress import Pod, PodTracker
 
 EventHook = Callable[[Mapping[str, Any]], None]
 
@@ -68,7 +70,7 @@ def make_controller(
         known = evidence.facts(is_final=result.state.is_terminal)
         whole = RunRecord.of(result, **constants, **known, failures=machine.history)
         folder.write_record(whole)
-        if tracker is not None:
+        for tracker in trackers:
             tracker.update(whole)
         evidence.keep(launch.code, folder)  # a run that could not be recorded leaves nothing
 
@@ -79,7 +81,7 @@ def make_controller(
         else:
             events.append(event)
 
-    tracker, before = _tracker(plan.job), folder.before
+    trackers, before = _trackers(plan.job), folder.before
     evidence = Evidence(traced, before=before, has_same_bits=plan.job.virtual_replicas is not None)
     constants: dict[str, Any] = {
         "spec": describe_job(plan.job),
@@ -108,8 +110,11 @@ def make_controller(
         record=record,
         on_event=on_event,
         newest_checkpoint=functools.partial(_newest_checkpoint, plan.job),
-        more_notes=lambda: (*tell_notes(), *evidence.notes(), *(() if tracker is None else tracker.notes())),
-        on_end=functools.partial(_after_end, job=plan.job, tracker=tracker),
+        more_notes=lambda: (
+            *(*tell_notes(), *evidence.notes()),
+            *(note for tracker in trackers for note in tracker.notes()),
+        ),
+        on_end=functools.partial(_after_end, job=plan.job, trackers=trackers),
         ray_s=ray_s,
         revival=revival,
     )
@@ -120,19 +125,22 @@ def _newest_checkpoint(job: JobSpec) -> StoredCheckpoint | None:
     return None if newest is None else StoredCheckpoint(step=newest.step, uri=newest.uri)
 
 
-def _tracker(job: JobSpec) -> MlflowTracker | None:
-    if job.mlflow is None:
-        return None
-    check_tracking_uri(job.mlflow)  # on this host, which a detached run's submitter is not on
-    name = str(job.entry_point).strip("<>")
-    return MlflowTracker(job.mlflow, open_run(job.storage, run=job.name), job=name)
+def _trackers(job: JobSpec) -> list[MlflowTracker | PodTracker]:
+    found: list[MlflowTracker | PodTracker] = []
+    if job.mlflow is not None:
+        check_tracking_uri(job.mlflow)  # on this host, which a detached run's submitter is not on
+        name = str(job.entry_point).strip("<>")
+        found.append(MlflowTracker(job.mlflow, open_run(job.storage, run=job.name), job=name))
+    if (pod := Pod.of_process(os.environ)) is not None:
+        found.append(PodTracker(pod))
+    return found
 
 
-def _after_end(result: RunResult, *, job: JobSpec, tracker: MlflowTracker | None) -> str | None:
+def _after_end(
+    result: RunResult, *, job: JobSpec, trackers: Sequence[MlflowTracker | PodTracker]
+) -> str | None:
     """Does what the job asks for at the end of its run; returns what went wrong, else None."""
-    sentences = []
-    if tracker is not None:  # first: the command may look at what MLflow has
-        sentences.append(tracker.finish())
+    sentences = [tracker.finish() for tracker in trackers]  # first: the command may look at what MLflow has
     if job.on_end is not None:
         sentences.append(run_command(job.on_end, result, storage=job.storage))
     return "; ".join(one for one in sentences if one is not None) or None

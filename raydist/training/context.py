@@ -17,7 +17,7 @@ from raydist.spec.params import RunParams
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import suggest
 from raydist.train_context import TrainContext
-from raydist.training.cluster import data_service
+from raydist.training.cluster import collectives, data_service
 from raydist.training.cluster.collective_calls import made_by_all
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
@@ -148,6 +148,11 @@ class TaskContext(TrainContext):
             self._run.register(trackables)
             self._run.reporter.step = max(self.step, step)
             self._run.save(trackables, step=step)
+
+    def wants_save(self) -> bool:
+        with made_by_all("ctx.wants_save", self._run.strategy):
+            wanted = float(self._run.is_save_wanted)
+            return any(collectives.means_over_workers(self._run.strategy, [wanted]))
 
     def restore(self, **trackables: Any) -> int | None:
         with made_by_all("ctx.restore", self._run.strategy):

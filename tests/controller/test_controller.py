@@ -610,7 +610,7 @@ def test_drain_whose_deadline_is_shorter_than_the_save_goes_on_from_the_checkpoi
         group.say(drained, leaving="its host is drained")
 
     def vanish_while_saving(group: FakeTaskGroup) -> None:
-        assert group.commands == [(Command.SAVE, (task("worker/0"),))]
+        assert group.commands == [(Command.SAVE_LAST, (task("worker/0"),))]
         with contextlib.suppress(HostGone):
             CheckpointStore(Interrupted(storage, run="r")).commit(step=20, attempt=0, files={"a": b"20"})
         assert storage.exists(f"{storage.checkpoint(step=20, attempt=0)}/a")

@@ -360,7 +360,8 @@ def test_workers_are_added_to_the_attempt_when_there_is_room() -> None:
 def test_ps_that_has_to_leave_restarts_a_run_that_may_grow_once_the_chief_has_saved() -> None:
     machine = elastic_after(TRAINING, RoomFound(3))
     assert machine.handle(says("worker/1", leaving="its host is drained")) == []
-    assert machine.handle(says("ps/0", leaving="its host is drained")) == [SAVE, Await(Deadline.SAVE)]
+    asked = [SendCommand(Command.SAVE_LAST, (task("chief/0"),)), Await(Deadline.SAVE)]
+    assert machine.handle(says("ps/0", leaving="its host is drained")) == asked
     assert machine.handle(says("chief/0", checkpoint="/c/step-9")) == [StopGroup(for_another=False)]
     assert machine.restarts[0].cause.tasks == (task("ps/0"),)
 

@@ -32,7 +32,10 @@ from tests.support.fakes import make_failure, make_plan, make_status, task
 
 IN_FIT = CodePlace(where="bad.py:9 (train)", is_waiting=True, stack="...")
 IN_CALLBACK = CodePlace(where="bad.py:53 (on_epoch_end)", stack="...")
-SAVE = [SendCommand(Command.SAVE, (task("worker/0"),)), Await(Deadline.SAVE)]
+SAVE, SAVE_LAST = (
+    [SendCommand(command, (task("worker/0"),)), Await(Deadline.SAVE)]
+    for command in (Command.SAVE, Command.SAVE_LAST)
+)
 
 
 def elastic_plan(workers: int = 2) -> Plan:
@@ -167,11 +170,12 @@ def leaving(name: str, **fields: object) -> TaskStatus:
     return make_status(name, leaving="SIGTERM", **fields)
 
 
-def test_worker_that_has_to_leave_may_wait_for_a_checkpoint() -> None:
+def test_worker_that_has_to_leave_may_wait_for_a_checkpoint_of_the_last_step() -> None:
     run = Run()
-    assert run.update(leaving("worker/1")) == SAVE
+    assert run.update(leaving("worker/1")) == SAVE_LAST
     assert run.update(leaving("worker/1")) == []
-    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup(for_another=False)]
+    assert run.say("worker/0", step=9, checkpoint="/c/step-8-a0") == []  # it was under way
+    assert run.say("worker/0", step=9, checkpoint="/c/step-9-a0") == [StopGroup(for_another=False)]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
     run.train()
     run.say("worker/0", restored_step=9, first_step_at_s=1.0)
@@ -184,6 +188,14 @@ def test_worker_that_has_to_leave_is_not_waited_for_for_ever() -> None:
     run = Run()
     run.update(leaving("worker/1"))
     assert run.handle(DeadlinePassed(Deadline.SAVE)) == [StopGroup(for_another=False)]
+
+
+def test_chief_that_stands_still_for_a_restart_gets_it_also_where_its_reason_is_gone() -> None:
+    run = Run(elastic_plan())
+    assert run.handle(RoomFound(3)) == SAVE  # it trains on
+    assert run.update(leaving("worker/1")) == SAVE_LAST
+    assert run.update(leaving("worker/1", state=TaskState.FINISHED)) == []
+    assert run.say("worker/0", checkpoint="/c/step-9-a0") == [StopGroup(for_another=False)]
 
 
 def test_death_of_a_worker_that_had_to_leave_is_not_counted() -> None:

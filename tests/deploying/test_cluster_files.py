@@ -19,12 +19,14 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 from raydist.cli import job_options, main
 from raydist.spec.settings.resolution import typed_values
+from raydist.tracking import pod_progress
 from tests.support.guide import arguments_in
 
 ROOT = Path(__file__).parents[2] / "cluster_configs"
 RAY_UP = sorted((ROOT / "ray-up").glob("*.yaml"))
 KUBERAY = sorted((ROOT / "kuberay").glob("*.yaml"))
 SCHEDULERS = {"JobSet": ROOT / "jobset" / "jobset.yaml", "SkyPilot": ROOT / "skypilot" / "run.yaml"}
+ROLE = ROOT / "kubernetes" / "progress.yaml"
 SLURM = ROOT / "slurm" / "submit.sh"
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 RAY_SCHEMA = Path(ray.__file__).parent / "autoscaler" / "ray-schema.json"
@@ -54,7 +56,7 @@ def scripts_of(path: Path) -> list[str]:
     return [container["args"][0] for pod in pods for container in pod["containers"]]
 
 
-ALL = [*RAY_UP, *KUBERAY, *SCHEDULERS.values(), SLURM, DOCKERFILE]
+ALL = [*RAY_UP, *KUBERAY, *SCHEDULERS.values(), ROLE, SLURM, DOCKERFILE]
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
@@ -140,6 +142,17 @@ def test_workers_of_a_jobset_find_its_head() -> None:
     name = document["metadata"]["name"]
     assert f"--address={name}-{head['name']}-0-0.{name}:6379" in scripts_of(path)[1]
     assert f"< 1 + {worker['template']['spec']['completions']}:" in scripts_of(path)[0]
+
+
+def test_role_allows_what_a_pod_needs_to_tell_its_progress() -> None:
+    role, binding = yaml.safe_load_all(ROLE.read_text())
+    group, _, version = role["apiVersion"].partition("/")
+    assert (group, version, binding["apiVersion"]) == ("rbac.authorization.k8s.io", "v1", f"{group}/v1")
+    assert (role["kind"], role["rules"]) == ("Role", [yaml.safe_load(pod_progress.RULE)])
+    wanted = {"apiGroup": group, "kind": "Role", "name": role["metadata"]["name"]}
+    assert (binding["kind"], binding["roleRef"]) == ("RoleBinding", wanted)
+    # Without a namespace it is that of the binding.
+    assert [one.keys() for one in binding["subjects"]] == [{"kind", "name"}]
 
 
 @pytest.mark.parametrize("broken", ["field", "type", "required"])

@@ -178,13 +178,13 @@ class BadLabels(raydist.FinalError):
     pass
 
 
-@raydist.job(strategy="one_device")
+@raydist.job(strategy="one_device", params={"repeats": False})
 def train(ctx: raydist.TrainContext):
-    if ctx.attempt < 2:
+    if ctx.attempt < 2 and not ctx.params["repeats"]:
         raise NotReady("the table is still being written")
     for step in range(1, 4):
         ctx.report({"loss": 1.0}, step=step)
-    raise BadLabels("label 11 of 10 classes")
+    raise ValueError("no label") if ctx.params["repeats"] else BadLabels("label 11 of 10 classes")
 """
 
 
@@ -204,6 +204,10 @@ def test_run_is_retried_and_ends_as_the_exceptions_of_the_job_say(raydist: Raydi
         "retried: failure 1 of 3 allowed",
         "retried: failure 2 of 3 allowed",
     ]
+    ended = raydist("submit", "code/saying.py", "--json", "--name", "repeating", "-p", "repeats=true")
+    said = "worker/0 failed (attempt 1): ValueError: no label; not retried: ValueError was raised at step 3 "
+    assert (ended.code, ended.json["error"]["message"]) == (1, f"{said}before"), ended.err
+    assert ended.err.count("Traceback (most recent call last)") == 1
 
 
 @pytest.mark.slow

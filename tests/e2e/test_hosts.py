@@ -105,15 +105,15 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def calm_hosts() -> Iterator[Hosts]:
-    """The same for tests that end neither of them."""
-    with started(1, 1) as hosts:
+    """The same for tests that end neither of them, with IPv6 only."""
+    with started(1, 1, is_ipv6=True) as hosts:
         yield hosts
 
 
 def submit(hosts: Hosts, name: str, *arguments: str, job: str = JOB) -> subprocess.Popen[str]:
     """Submits the job from a folder that only the first host has."""
     path = hosts.head.write("code/job.py", job)
-    address = ("--address", f"{hosts.head.address}:6379")
+    address = ("--address", hosts.head.gcs_address)
     return hosts.raydist("submit", path, "--json", "--name", name, *address, *arguments)
 
 
@@ -156,6 +156,11 @@ def test_run_over_two_hosts_needs_nothing_but_common_storage_and_a_slow_link(cal
     assert told.keys() == {"host-1", "host-2"}
     for config in told.values():
         assert json.loads(config)["cluster"] == {"worker": addresses}
+    asked = ("metrics", "two", "--local", "--format", "json", "--storage", str(calm_hosts.shared))
+    told = result_of(calm_hosts.raydist(*asked))["metrics"]
+    last = {row["task"]: row["loss"] for row in told if row["step"] == 2 * EPOCH}
+    assert last.keys() == {"worker/0", "worker/1"}
+    assert last["worker/0"] != last["worker/1"]
     run = calm_hosts.shared / "two"
     assert {path.name for path in (run / "logs" / "0").iterdir()} == {"worker-0", "worker-1"}
     assert {path.name.split("-")[2] for path in (run / "metrics").iterdir()} == {"0", "1"}
@@ -180,7 +185,7 @@ def test_next_run_removes_what_a_dead_driver_left_on_hosts_that_it_does_not_use(
 
 def test_doctor_looks_at_each_host_and_at_the_links_between_them(calm_hosts: Hosts) -> None:
     hosts = calm_hosts
-    address = f"{hosts.head.address}:6379"
+    address = hosts.head.gcs_address
     own_disk = str(hosts.head.disk / "runs")
     told = result_of(
         hosts.raydist("doctor", "--json", "--address", address, "--storage", own_disk),
@@ -233,7 +238,7 @@ def test_worker_of_a_host_that_does_not_see_the_chiefs_file_writes_it_there(calm
     for host in hosts.all:  # of an earlier run: what is read must not be this
         host.write("own/best.keras", "old")
     path = hosts.head.write("code/train.py", SCRIPT)
-    address = ("--address", f"{hosts.head.address}:6379", "--storage", str(hosts.shared))
+    address = ("--address", hosts.head.gcs_address, "--storage", str(hosts.shared))
     arguments = ("--workers", "2", "--", hosts.head.disk / "own", common)
     result = result_of(hosts.raydist("submit", path, "--json", "--name", "files", *address, *arguments))
     assert result["steps"] == 8
@@ -463,6 +468,8 @@ def test_worker_whose_host_is_killed_comes_back_on_another_one(standby: str, wai
         wait_until(lambda: hosts.status("ps")["steps"] >= HELD_AT, timeout_s=240)
         (spare,) = hosts.add(3)
         wait_until(lambda: titles(spare) == ["raydist::fork-server"] * int(standby))
+        if standby == "0":  # a notice costs no attempt, and the worker trains until its host is gone
+            drain(hosts, hosts.all[1])
         hosts.all[1].kill()
         (hosts.shared / "release").touch()
         result = result_of(process)
@@ -473,3 +480,91 @@ def test_worker_whose_host_is_killed_comes_back_on_another_one(standby: str, wai
         assert any("back at another address after" in note for note in result["notes"])
         # Of a task that was killed another process removes the folder, a moment later.
         wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])
+
+
+MOVING_PS_JOB = """
+import os
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import raydist
+from helper import labels_of
+
+
+@raydist.job(strategy="parameter_server", workers=1, ps=1, params={"by": "", "told": ""})
+def train(ctx: raydist.TrainContext):
+    def data():
+        x = np.random.default_rng(0).normal(size=(160, 6)).astype("float32")
+        return tf.data.Dataset.from_tensor_slices((x, labels_of(x))).batch(16).repeat()
+
+    def tell(step):
+        # Until 10 steps after the move.
+        time.sleep(0.05)
+        with open(f"{ctx.params['told']}-{ctx.attempt}", "a") as file:
+            file.write(f"{step}\\n")
+            return ctx.attempt > 0 and file.tell() > 10 * len(f"{step}\\n")
+
+    class Tell(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = tell(ctx.step)
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((6,)), tf.keras.layers.Dense(2)])
+        loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss=loss_of)
+        model.optimizer.build(model.trainable_variables)
+
+    def train_step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x))
+        weights = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+    @tf.function
+    def step_on_worker(iterator):
+        ctx.strategy.run(train_step, args=(next(iterator),))
+
+    if ctx.params["by"] == "fit":
+        ctx.fit(model, data, epochs=1, steps_per_epoch=100_000, callbacks=[Tell()])
+    else:
+        state = {"model": model, "optimizer": model.optimizer}
+        iterator = iter(ctx.coordinator.create_per_worker_dataset(data))
+        step, is_moved = ctx.restore(**state) or 0, False
+        while not is_moved:
+            ctx.coordinator.schedule(step_on_worker, args=(iterator,))
+            ctx.coordinator.join()
+            step += 1
+            is_moved = tell(step)
+            if ctx.wants_save():
+                ctx.save(step=step, **state)
+    ctx.report({"updates": model.optimizer.iterations}, step=ctx.step)
+"""
+
+
+@pytest.mark.parametrize("by", ["fit", "coordinator"])
+def test_ps_moves_from_a_drained_host_with_the_last_step(by: str, wait_until: WaitUntil) -> None:
+    with started(2, 3) as hosts:  # the ps, with its three CPUs, has the second host for itself
+        alone = ("--storage", str(hosts.shared), "--cpus", "ps=3")
+        told = hosts.shared / "told"
+        process = submit(hosts, "moved", *alone, "-p", f"by={by}", "-p", f"told={told}", job=MOVING_PS_JOB)
+
+        def steps(attempt: int) -> list[int]:
+            path = told.with_name(f"told-{attempt}")
+            return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+        def trains() -> bool:
+            assert process.poll() is None, process.communicate()
+            return len(steps(0)) >= 10
+
+        wait_until(trains, timeout_s=240)
+        (spare,) = hosts.add(3)
+        drain(hosts, hosts.all[1])
+        result = result_of(process)
+        assert (result["state"], result["attempts"], result["steps_repeated"]) == ("SUCCEEDED", 2, 0)
+        assert [task["host"] for task in result["tasks"] if task["task"] == "ps/0"] == [spare.address]
+        assert [*steps(0), *steps(1)] == list(range(1, int(result["metrics"]["updates"]) + 1))
+        (note,) = [note for note in result["notes"] if "had to leave" in note]
+        assert note.startswith("ps/0 had to leave (its host is drained): training was restarted")

@@ -141,6 +141,8 @@ def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, A
     endless = data().repeat()
     if way == "train_steps":
         train_steps(ctx, model, endless, num_steps=num_steps)
+    elif way == "own loop":
+        own_loop(ctx, model, endless, num_steps=num_steps)
     elif way in ("own fit", "own fit after evaluate"):
         callbacks = ctx.callbacks()
         if way == "own fit after evaluate":
@@ -163,6 +165,21 @@ def train_steps(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
 
     step = bare_step(model, global_batch_size=32)
     ctx.train_steps(step, dataset, num_steps=num_steps, steps_per_call=10)
+
+
+def own_loop(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    step = bare_step(model, global_batch_size=32)
+    batches = iter(ctx.strategy.experimental_distribute_dataset(dataset))
+    run = tf.function(lambda: ctx.strategy.run(step, args=(next(batches),)))
+    for number in range(1, num_steps):
+        run()
+        ctx.report({"loss": 0.0}, step=number)
+        if ctx.wants_save():
+            ctx.save(step=number, model=model, optimizer=model.optimizer)
 
 
 def train_long_on_ps(ctx: Any, *, way: str) -> None:

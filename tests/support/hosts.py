@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from raydist.runtime.host.address import join_address
 from tests.support.environ import inherited
 from tests.support.netns import Machine, Network
 from tests.support.records import record_of
@@ -43,7 +44,7 @@ class Host:
         self._environ = environ
         self._machine: Machine | None = None
         self.name = f"host-{number}"
-        self.address = f"10.77.0.{number}"
+        self.address = network.address_of(number)
         self.disk = base / "disk"
 
     @property
@@ -54,6 +55,11 @@ class Host:
     @property
     def is_alive(self) -> bool:
         return self._machine is not None and self._machine.is_alive
+
+    @property
+    def gcs_address(self) -> str:
+        """Where the Ray is whose head is this host."""
+        return join_address(self.address, _GCS_PORT)
 
     def boot(self) -> None:
         """Starts the machine and links it to the others; nothing runs on it yet."""
@@ -80,7 +86,7 @@ class Host:
             command += ["--head", f"--port={_GCS_PORT}", "--include-dashboard=false"]
             command += ["--ray-client-server-port=10001"]
         else:
-            command += [f"--address={head.address}:{_GCS_PORT}"]
+            command += [f"--address={head.gcs_address}"]
         command += [f"--num-cpus={num_cpus}", f"--object-store-memory={_OBJECT_STORE_MB * 2**20}"]
         output = self.machine.inside(self.disk / "ray-start.txt")
         environ = {**self._environ, **({} if redis is None else {"RAY_REDIS_ADDRESS": redis})}
@@ -154,7 +160,7 @@ class Hosts:
 
     @classmethod
     @contextmanager
-    def started(cls, *num_cpus: int, with_redis: bool = False) -> Iterator[Hosts]:
+    def started(cls, *num_cpus: int, with_redis: bool = False, is_ipv6: bool = False) -> Iterator[Hosts]:
         """Starts a host for each number of CPUs; in the end, however it comes, nothing of them is left.
 
         Args:
@@ -166,7 +172,7 @@ class Hosts:
             stack.callback(shutil.rmtree, base, ignore_errors=True)
             for name in ("disk", "shared"):
                 (base / name).mkdir()
-            network = Network.start()
+            network = Network.start(is_ipv6=is_ipv6)
             stack.callback(network.stop)
             redis = _start_redis(network, stack) if with_redis else None
             hosts = cls(network=network, base=base, redis=redis)
@@ -258,4 +264,6 @@ def _environment(disk: Path) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # A proxy that reaches none of the hosts, as in many companies.
+        **dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9"),
     }

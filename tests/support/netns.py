@@ -142,15 +142,19 @@ class Machine:
 
 
 class Network:
-    """A bridge in a machine of its own, and a link from it to each machine that was joined."""
+    """A bridge in a machine of its own, and a link from it to each machine that was joined.
 
-    def __init__(self, hub: Machine) -> None:
+    With IPv6 it has no other addresses, and no gateway.
+    """
+
+    def __init__(self, hub: Machine, *, is_ipv6: bool = False) -> None:
         self._hub = hub
+        self._is_ipv6 = is_ipv6
         self._relays: dict[str, subprocess.Popen[bytes]] = {}
 
     @classmethod
-    def start(cls) -> Network:
-        network = cls(Machine.start("hub"))
+    def start(cls, *, is_ipv6: bool = False) -> Network:
+        network = cls(Machine.start("hub"), is_ipv6=is_ipv6)
         try:
             network._build_bridge()
         except BaseException:
@@ -166,16 +170,23 @@ class Network:
         self._ip("route add unreachable default metric 1")
         self._hub.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
 
+    def address_of(self, number: int) -> str:
+        """Returns the address of the machine that joins by this number, 1 to 99."""
+        return f"fd00:77::{number}" if self._is_ipv6 else f"10.77.0.{number}"
+
     def join(self, machine: Machine, *, number: int) -> str:
-        """Links a machine to the bridge and returns its address, which depends on `number` (1 to 99)."""
-        port, address = _port(number), f"10.77.0.{number}"
+        """Links a machine to the bridge and returns its address."""
+        port, address = _port(number), self.address_of(number)
         # By pid from outside: the hub does not see other machines' processes.
         command = ["nsenter", f"--target={self._hub.init_pid}", "--net", "ip", "link", "add", port]
         command += ["type", "veth", "peer", "name", "eth0", "netns", str(machine.init_pid)]
         subprocess.run(command, check=True)
         self._ip(f"link set {port} master {_BRIDGE} up")
-        machine.run("ip", "addr", "add", f"{address}/24", "dev", "eth0")
         machine.run("ip", "link", "set", "eth0", "up")
+        if self._is_ipv6:
+            machine.run("ip", "addr", "add", f"{address}/64", "dev", "eth0", "nodad")
+            return address
+        machine.run("ip", "addr", "add", f"{address}/24", "dev", "eth0")
         machine.run("ip", "route", "add", "default", "via", _GATEWAY)
         return address
 

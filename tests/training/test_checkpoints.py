@@ -121,6 +121,7 @@ def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) ->
         ("watched by the chief", "3"),
         ("own fit", "legacy"),
         ("train_steps", "3"),
+        ("own loop", "3"),
         ("fit", "3"),
         ("fit", "legacy"),
         ("own fit", "3"),

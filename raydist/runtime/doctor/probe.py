@@ -58,7 +58,9 @@ class Sink:
     """Accepts one connection and reads it to its end, in a thread."""
 
     def __init__(self) -> None:
-        self._server = socket.create_server(("", 0), backlog=1)
+        is_dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual else socket.AF_INET
+        self._server = socket.create_server(("", 0), family=family, backlog=1, dualstack_ipv6=is_dual)
         self._server.settimeout(_TIMEOUT_S)
         self.port: int = self._server.getsockname()[1]
         self._thread = threading.Thread(target=self._read, daemon=True)

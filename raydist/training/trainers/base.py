@@ -247,9 +247,12 @@ class TaskRun:
         return {**counts, "data": self._fingerprint, "fit_lengths": lengths, **position}
 
     def wants_save(self, step: int) -> bool:
-        """Whether this task wants a checkpoint after `step` steps: on command, or by the chief's clock."""
-        if self.checkpoints.last_saved_step == step:
-            return False
+        """Whether this task wants a checkpoint after `step` steps."""
+        return self.checkpoints.last_saved_step != step and self.is_save_wanted
+
+    @property
+    def is_save_wanted(self) -> bool:
+        """Whether this task wants a checkpoint: on command, or by the chief's clock."""
         is_due = self.assignment.is_chief and self.schedule.is_due_after(self.checkpoints.seconds_since_save)
         return is_due or self.commands.save.is_set()
 

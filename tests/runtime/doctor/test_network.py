@@ -65,9 +65,10 @@ def test_kernel_here_can_be_read() -> None:
     assert isinstance(ports_of_tasks(), tuple)
 
 
-def test_link_carries_what_is_sent() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", *["::1"] * socket.has_dualstack_ipv6()])
+def test_link_carries_what_is_sent(host: str) -> None:
     sink = Sink()
-    assert send("127.0.0.1", sink.port) > 1e6
+    assert send(host, sink.port) > 1e6
 
 
 def test_link_that_is_refused_is_an_error() -> None:

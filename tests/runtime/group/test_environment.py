@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +65,23 @@ def test_job_without_them_asks_for_no_runtime_environment() -> None:
     plan = make_plan(1)
     assert runtime_env_of(plan.job) is None
     assert runtime_env_of(with_environment(plan, env={"OWN": "1"}).job) is None
+
+
+@pytest.mark.slow
+def test_package_of_a_runtime_environment_is_installed_for_the_tasks(
+    start: Start, wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    pytest.importorskip("virtualenv")
+    wheel, facts = tmp_path / "carried-1.0-py3-none-any.whl", "carried-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("carried.py", "VALUE = 'installed'")
+        archive.writestr(f"{facts}/METADATA", "Metadata-Version: 2.1\nName: carried\nVersion: 1.0\n")
+        archive.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{facts}/RECORD", "")
+    packages = {"packages": [str(wheel)], "pip_install_options": ["--no-index"]}
+    drive = start(with_environment(make_plan(1, imports=["carried"]), runtime_env={"pip": packages}))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"), timeout_s=240)
+    assert notes_of(drive, "worker/0")["carried"] == "installed"
 
 
 def test_runtime_environment_that_a_host_cannot_set_up_ends_the_attempt(
