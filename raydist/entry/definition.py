@@ -5,7 +5,6 @@ Also finds the folder that travels with a run, so that the job can be imported i
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import importlib.util
@@ -24,7 +23,7 @@ from raydist.entry.job_probe import probe_defaults
 from raydist.entry.job_source import FoundJob, JobSource, problem_of_function, read_notebook, read_source
 from raydist.entry.keras2_source import legacy_reason
 from raydist.entry.notebook import SUFFIX
-from raydist.entry.own_source import Part, own_modules
+from raydist.entry.own_source import Part, own_modules, parse
 from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.errors import JobFileError, SpecError
 from raydist.spec.job import MODULE_FLAG, EntryPoint, SourceFacts
@@ -138,7 +137,7 @@ def _facts_of_function(function: Any, folder: Path | None) -> SourceFacts:
     name = function.__code__.co_filename
     lines = linecache.getlines(name)  # knows notebooks' cells too
     try:
-        parts = [Part(Path(name).name, ast.parse("".join(lines)))] if lines else []
+        parts = [Part(Path(name).name, parse("".join(lines)))] if lines else []
     except (SyntaxError, ValueError):
         parts = []
     file = Path(name) if Path(name).is_file() else None
