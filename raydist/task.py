@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Protocol
@@ -29,7 +29,7 @@ from raydist.spec.tasks import TaskId
 from raydist.spec.text import without_colours
 from raydist.training.cluster.gpus import check_gpus
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
-from raydist.training.reporting.progress import Commands, TaskProgress
+from raydist.training.reporting.progress import Commands, TaskProgress, flush_output
 from raydist.training.reporting.script_terminal import without_terminal
 from raydist.training.reporting.tf_messages import advice_on_place, readable, with_advice
 
@@ -120,12 +120,12 @@ class TrainingRunner:
             )
             logger.error("%s failed: %s", self._task, failure.message)
             if failure.traceback:
-                sys.stderr.write(failure.traceback)
+                with suppress(OSError, ValueError, AttributeError):  # see flush_output
+                    sys.stderr.write(failure.traceback)
             self._progress.failed(failure)
         else:
             self._progress.set_state(TaskState.FINISHED)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         return self.status()
 
     def _store(self, files: Files) -> None:

@@ -5,8 +5,8 @@ Also finds the folder that travels with a run, so that the job can be imported i
 
 from __future__ import annotations
 
-import ast
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import linecache
@@ -24,7 +24,7 @@ from raydist.entry.job_probe import probe_defaults
 from raydist.entry.job_source import FoundJob, JobSource, problem_of_function, read_notebook, read_source
 from raydist.entry.keras2_source import legacy_reason
 from raydist.entry.notebook import SUFFIX
-from raydist.entry.own_source import Part, own_modules
+from raydist.entry.own_source import Part, own_modules, parse
 from raydist.entry.strategy_source import own_loop, strategy_use
 from raydist.errors import JobFileError, SpecError
 from raydist.spec.job import MODULE_FLAG, EntryPoint, SourceFacts
@@ -90,12 +90,13 @@ def define_from_object(
         raise JobFileError(f"the job is {job_or_function!r:.80}; give a function, or one with @raydist.job")
     defaults = job_or_function.defaults if isinstance(job_or_function, Job) else TypedOptions({})
     function = job_or_function.function if isinstance(job_or_function, Job) else job_or_function
-    name = getattr(function, "__name__", type(function).__name__)
+    written = _written(function)
+    name = getattr(written, "__name__", type(written).__name__)
     if (problem := problem_of_function(function)) is not None:
         raise JobFileError(f"the job {name} {problem}")
     asked_text = working_dir if working_dir is not None else defaults.get("working_dir")
     asked = existing_folder(asked_text, base=Path.cwd()) if asked_text is not None else None
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    module = sys.modules.get(getattr(written, "__module__", None) or "")
     path = getattr(module, "__file__", None)
     file = Path(path).absolute() if path else None
     if module and file and _is_importable(module, file) and getattr(module, name, None) is job_or_function:
@@ -109,9 +110,16 @@ def define_from_object(
         entry_point=entry_point,
         working_dir=folder,
         defaults=defaults,
-        source=_facts_of_function(function, folder),
+        source=_facts_of_function(written, folder),
         where=f"the job {name}",
     )
+
+
+def _written(function: Any) -> Any:
+    """Returns the function that the user has written of a method or a `functools.partial`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__func__", function)
 
 
 def _is_importable(module: ModuleType, file: Path) -> bool:
@@ -138,7 +146,7 @@ def _facts_of_function(function: Any, folder: Path | None) -> SourceFacts:
     name = function.__code__.co_filename
     lines = linecache.getlines(name)  # knows notebooks' cells too
     try:
-        parts = [Part(Path(name).name, ast.parse("".join(lines)))] if lines else []
+        parts = [Part(Path(name).name, parse("".join(lines)))] if lines else []
     except (SyntaxError, ValueError):
         parts = []
     file = Path(name) if Path(name).is_file() else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from raydist.entry.notebook import read_cells
-from raydist.entry.own_source import Part
+from raydist.entry.own_source import Part, parse
 from raydist.errors import JobFileError
 from raydist.spec.text import listed
 
@@ -141,7 +141,7 @@ class JobSource:
 
 def read_notebook(content: bytes, *, shown: str) -> JobSource:
     """Returns what the code cells of a notebook say; raises JobFileError for what is none."""
-    parts = tuple(Part(cell.name, ast.parse(cell.source)) for cell in read_cells(content, shown=shown))
+    parts = tuple(Part(cell.name, parse(cell.source)) for cell in read_cells(content, shown=shown))
     return _read_tree(ast.Module([each for part in parts for each in part.tree.body], []), parts)
 
 
@@ -150,7 +150,7 @@ def read_source(source: bytes, *, shown: str) -> JobSource:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape sequence is the user's, and shown in the task
-            tree = ast.parse(source, filename=shown)
+            tree = parse(source, filename=shown)
             compile(tree, shown, "exec", dont_inherit=True)  # finds `return` outside a function, too
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raydist.entry.own_source import parse
 from raydist.errors import JobFileError
 
 SUFFIX = ".ipynb"
@@ -80,7 +80,7 @@ def _cell(source: str, name: str) -> Cell:
 
 def _syntax_error(lines: Sequence[str], name: str) -> SyntaxError | None:
     try:
-        compile(ast.parse("\n".join(lines), filename=name), name, "exec", dont_inherit=True)
+        compile(parse("\n".join(lines), filename=name), name, "exec", dont_inherit=True)
     except SyntaxError as error:
         return error
     except (ValueError, RecursionError, MemoryError) as error:

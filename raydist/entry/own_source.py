@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 
 _MOST_MODULES = 500
 _RAYDIST = Path(__file__).parents[1]
+# Python up to 3.12 counts the depth of all threads' trees in one number.
+_PARSING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,12 @@ class Part:
     shown: str
     tree: ast.Module
     mentions_keras: bool = True
+
+
+def parse(source: str | bytes, *, filename: str = "<unknown>") -> ast.Module:
+    """Parses source, also where several threads do, such as those that each submit a run."""
+    with _PARSING:
+        return ast.parse(source, filename=filename)
 
 
 def imported_by(node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -85,7 +94,7 @@ def _parsed(file: Path, roots: Sequence[Path]) -> Part | None:
         source = file.read_bytes()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+            tree = parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None  # if it matters, it fails in the task, with its place
     mentions_keras = b"keras" in source.lower()

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import gc
 import math
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +137,23 @@ def test_two_jobs_are_told_apart_by_name(read: Read) -> None:
 )
 def test_target_without_one_job_is_refused(read: Read, source: str, target: str, message: str) -> None:
     assert error_of(lambda: read(source, target)) == message
+
+
+def test_threads_read_jobs_at_the_same_time(read: Read, tmp_path: Path) -> None:
+    """Python 3.11 parses in one thread at a time, but goes on with another one in a garbage collection."""
+    read(f"import raydist\n@raydist.job\ndef train(ctx): return [{'(1 + ctx) * 2, ' * 2000}]\n")
+
+    def switch(phase: str, info: object) -> None:
+        time.sleep(0.0001)
+
+    gc.callbacks.append(switch)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(lambda _: read_job("jobs/a.py", cwd=tmp_path).name, range(8))
+            names = [*found]
+    finally:
+        gc.callbacks.remove(switch)
+    assert names == ["a"] * 8
 
 
 def test_file_that_is_no_python_is_refused(tmp_path: Path) -> None:

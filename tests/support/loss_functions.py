@@ -29,6 +29,12 @@ def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
         inputs = keras.Input((4,))
         outputs = keras.layers.Dense(1)(keras.layers.Dense(3, activation="tanh")(inputs))
         model = _class_of(kind, keras)(inputs, outputs)
+        if kind == "Keras's Distiller" and hasattr(keras, "distillation"):
+            model = keras.distillation.Distiller(
+                teacher=keras.models.clone_model(model),
+                student=model,
+                distillation_losses=keras.distillation.FeatureDistillation(),
+            )
         model.compile(keras.optimizers.SGD(0.1), loss=_LOSSES.get(kind, "mse"))
     dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(batch_size)
     forget_notes(ctx)

@@ -184,11 +184,11 @@ def _become(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    from raydist.training.reporting.progress import flush_output
     from tests.support import task_main
 
     task_main.main(serve(KerasFlavour(sys.argv[1])))
     # Ray ends a task's process at once, too. TensorFlow's threads may still be at work on an iterator, and
     # one that Python destroys meanwhile aborts the process ("terminate called without an active exception").
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     os._exit(0)

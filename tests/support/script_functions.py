@@ -95,6 +95,9 @@ def shared_files(ctx: Any) -> dict[str, list[bool]]:
     for name, folder in (("with", "/code"), ("without", None)):
         given = replace(assignment, job=replace(assignment.job, working_dir=folder))
         with default_strategy.alike(given, note=ctx.note):
-            paths = ("best.keras", "../best.keras", "/best.keras", "s3://bucket/best.keras")
+            paths = (
+                *("best.keras", "../best.keras", "/dev/null", "/proc/self/comm", "/best.keras"),
+                "s3://bucket/best.keras",
+            )
             found[name] = [default_strategy._is_shared(one) for one in paths]
     return found

@@ -333,7 +333,10 @@ def test_job_without_a_seed_draws_alike_in_all_workers_and_in_the_processes_that
 
 def test_only_a_working_folder_of_its_own_keeps_a_tasks_files_apart() -> None:
     for task in run_function("tests.support.script_functions:shared_files", TWO_WORKERS):
-        assert task.values == {"with": [False, False, True, True], "without": [True, True, True, True]}
+        assert task.values == {
+            "with": [False, False, False, False, True, True],
+            "without": [True, True, False, False, True, True],
+        }
 
 
 def test_tensorflow_by_itself_loses_a_scope_and_reads_no_loaded_variables(tmp_path: Path) -> None:

@@ -195,6 +195,11 @@ def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
     assert (failure["kind"], failure["message"]) == ("USER", "main.py ended with exit code 75")
     assert failure["wants_retry"]
     assert status["traceback"].splitlines()[1].endswith('main.py", line 3, in <module>')
+    note = "import raydist, sys\nnote = raydist.context().note\n"
+    closed = f"{note}with open(sys.argv[1], 'w') as sys.stdout:\n    note('n')\nnote('after')\n"
+    [status] = ended(tmp_path, closed, Cluster(), tmp_path / "log.txt")
+    assert (status["state"], status["notes"][:2]) == ("FINISHED", ["n", "after"])
+    assert (tmp_path / "log.txt").read_text() == ""
     [status] = ended(tmp_path, "x = 1\n", Cluster())
     assert status["state"] == "FINISHED"
     assert status["notes"] == [

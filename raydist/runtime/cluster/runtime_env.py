@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ray import cloudpickle
 from ray.runtime_env import RuntimeEnv
 
-from raydist.errors import SpecError
+from raydist.errors import JobFileError, SpecError
 from raydist.spec.job import JobSpec
+from raydist.spec.text import listed
 from raydist.spec.variables import at_start
 
 
@@ -34,6 +36,36 @@ def check_runtime_env(job: JobSpec) -> None:
 
 
 def pickle_by_value(function: object) -> bytes:
-    """Returns what `pickle.loads` makes the function of again, on any host with the same Python."""
-    pickled: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    """Returns what `pickle.loads` makes the function of again, on any host with the same Python.
+
+    Raises JobFileError for one that uses what exists in this process only.
+    """
+    try:
+        return _pickled(function)
+    except Exception as error:  # of whatever object it is
+        name = getattr(function, "__name__", type(function).__name__)
+        used = listed(_not_pickled(function, set())) or "something"
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise JobFileError(
+            f"the job {name} uses {used}, which exists in this process only ({reason}); "
+            "create datasets, strategies and locks inside of the job"
+        ) from error
+
+
+def _pickled(thing: object) -> bytes:
+    pickled: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
     return pickled
+
+
+def _not_pickled(function: object, seen: set[int]) -> Iterator[str]:
+    """Yields the names of what a function uses, or one that it calls, that cannot be pickled."""
+    function = inspect.unwrap(getattr(function, "__func__", function))  # type: ignore[arg-type]
+    if not inspect.isfunction(function) or id(function) in seen:
+        return
+    seen.add(id(function))
+    outside = inspect.getclosurevars(function)
+    for name, value in {**outside.globals, **outside.nonlocals}.items():
+        try:
+            _pickled(value)
+        except Exception:
+            yield from list(_not_pickled(value, seen)) or [name]

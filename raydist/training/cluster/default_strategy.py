@@ -112,12 +112,15 @@ def _is_shared(path: Any) -> bool:
     """Whether other workers may write that file too, which is not in the working folder of this one.
 
     A relative path to a place beside it is this worker's own, too. A link in it may lead to a shared file.
+    So is what /proc says of a process, and a device such as /dev/null keeps nothing.
     """
     if len(_Job.hosts) < 2 or not isinstance(path, str | os.PathLike):
         return False
+    place, is_remote = Path(path).resolve(), "://" in os.fspath(path)
+    if place.is_relative_to("/proc") or place.is_char_device():
+        return False
     if _Job.folder is None:
         return True
-    place, is_remote = Path(path).resolve(), "://" in os.fspath(path)
     own = _Job.folder if Path(path).is_absolute() else _Job.folder.parent
     if place.is_relative_to(temporary := Path(tempfile.gettempdir()).resolve()):
         own = temporary if temporary.is_relative_to(_Job.folder.parent) else own

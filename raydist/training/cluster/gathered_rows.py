@@ -43,8 +43,10 @@ def _of_workers(own: Any, launcher: Any) -> Any:
             return _of_sparse(own, gather)
         return gather(own)
 
-    # Collectives run in graphs only.
-    return tf.function(gathered, autograph=False)() if tf.executing_eagerly() else gathered()
+    if not tf.executing_eagerly():
+        return gathered()
+    # Collectives run in graphs only, also where the user has functions run eagerly.
+    return tf.function(gathered, autograph=False).get_concrete_function()()
 
 
 def _of_sparse(own: tf.SparseTensor, gather: Any) -> tf.SparseTensor:

@@ -118,7 +118,7 @@ class TaskProgress:
     @contextmanager
     def prints_output(self) -> Iterator[None]:
         """Tells where the log has what is printed in the block, by any code of the process."""
-        _flush_output()
+        flush_output()
         with self._lock:
             self._log_fd = os.dup(1)
             start = os.fstat(self._log_fd).st_size
@@ -126,7 +126,7 @@ class TaskProgress:
         try:
             yield
         finally:
-            _flush_output()
+            flush_output()
             with self._lock:
                 span = self._output_so_far()
                 self._output = span and replace(span, is_over=True)
@@ -321,8 +321,9 @@ class TaskProgress:
             self._status = replace(self._whole(), state=TaskState.FAILED, failure=failure)
 
 
-def _flush_output() -> None:
-    for stream in (sys.stdout, sys.stderr):
+def flush_output() -> None:
+    """Flushes what the job prints to."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         # The script may have closed it, or put anything in its place.
         with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+            stream.flush()  # type: ignore[union-attr]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -214,8 +216,14 @@ class Reporter:
 
     def note(self, sentence: str) -> None:
         """Shows the user what was chosen on their behalf, in the task's log and once in the run's notes."""
-        print(f"raydist: {sentence}", flush=True)
+        say(sentence)
         self.progress.note(sentence)
+
+
+def say(sentence: str) -> None:
+    """Writes a line into the task's log, and not into what the job has put in the place of sys.stdout."""
+    with contextlib.suppress(OSError, ValueError):  # the job has closed or detached it
+        print(f"raydist: {sentence}", file=sys.__stdout__, flush=True)
 
 
 class _CurrentReporter:

@@ -16,7 +16,7 @@ from raydist.training.cluster import collective_clock
 from raydist.training.replicas import batch_slices
 from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
 from raydist.training.reporting.logs import REPORT_INTERVAL_S, floats
-from raydist.training.reporting.reporter import Reporter
+from raydist.training.reporting.reporter import Reporter, say
 
 INPUT_WAIT = "input_wait"  # the name of the share that is reported
 # Of the time of a step: above it the run has a note.
@@ -245,7 +245,7 @@ class PaceReport:
             if INPUT_WAIT in values
             else "time waited for data not measured with deterministic operations"
         )
-        print(f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, {waited}", flush=True)
+        say(f"input {values['examples_per_s']:,.0f} examples/s in this task, {waited}")
         if (sentence := advice(str(reporter.task), begun, reading)) is not None:
             reporter.note(sentence)
 

@@ -11,6 +11,8 @@ from raydist.training.user_code import bytecode
 
 # raydist stands among the classes of each model.
 _PACKAGES = ("keras", "tf_keras", "tensorflow", "raydist", "builtins")
+# Keras's Distiller takes means of its own, and divides them by no number of replicas.
+_WITH_OWN_LOSSES = "keras.src.distillation"
 # What a layer has besides what it does to a batch.
 _NOT_FORWARD = (
     *("__init__", "build", "from_config", "get_config", "compute_output_shape", "compute_output_spec"),
@@ -130,7 +132,7 @@ def own_sources(model: Any) -> Iterator[Any]:
 
 def _own_losses(model: Any) -> Iterator[Any]:
     own = type(model).train_step, type(model).compute_loss
-    yield from (function for function in own if not is_keras(function))
+    yield from (one for one in own if not is_keras(one) or one.__module__.startswith(_WITH_OWN_LOSSES))
     yield from (loss for loss in _compiled_losses(model) if not is_keras(loss))
     yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
     yield from _own_optimizers(getattr(model, "optimizer", None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from raydist.errors import ClusterError, SpecError
+from raydist.errors import ClusterError, JobFileError, SpecError
 from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import usable_cores
-from raydist.runtime.cluster.runtime_env import check_runtime_env, runtime_env_of
+from raydist.runtime.cluster.runtime_env import check_runtime_env, pickle_by_value, runtime_env_of
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 
@@ -101,3 +102,16 @@ def test_runtime_environment_that_a_host_cannot_set_up_ends_the_attempt(
 def test_runtime_environment_that_ray_does_not_take_is_a_mistake(asked: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="runtime_env is not one that Ray takes: "):
         check_runtime_env(with_environment(make_plan(1), runtime_env=asked).job)
+
+
+def test_function_that_uses_what_cannot_be_pickled_is_a_mistake() -> None:
+    lock = threading.Lock()
+
+    def helper() -> object:
+        return lock
+
+    def train(ctx: object) -> object:
+        return helper()
+
+    with pytest.raises(JobFileError, match="the job train uses lock, which exists in this process only"):
+        pickle_by_value(train)

@@ -56,3 +56,7 @@ model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy")
 model.optimizer.learning_rate = 0.05
 print(model.fit(x, y, epochs=2, verbose=0).history, float(model.optimizer.learning_rate))
 print("after", float(keras.losses.BinaryCrossentropy()(y, model(x))))
+
+tf.config.run_functions_eagerly(True)
+print("eager", model.predict(x[:9], verbose=0).tolist(), model.evaluate(x, y, verbose=0))
+tf.config.run_functions_eagerly(False)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,12 @@ def test_plain_function_travels_by_name_without_defaults() -> None:
 def test_closure_is_pickled_and_its_modules_root_travels() -> None:
     definition = define(importable_jobs.make_closure(7))
     assert definition.working_dir == ROOT
+    assert load_function(definition.entry_point, working_dir=None)(None) == 7
+
+
+def test_partial_is_named_and_travels_as_its_function() -> None:
+    definition = define(functools.partial(importable_jobs.make_closure(7)))
+    assert (definition.name, definition.working_dir) == ("importable_jobs", ROOT)
     assert load_function(definition.entry_point, working_dir=None)(None) == 7
 
 
