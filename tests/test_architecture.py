@@ -39,8 +39,10 @@ ROOMS: dict[str, set[str]] = {
     "storage.layout": {"errors", "spec"},
     "storage": {"private_folders", "errors", "spec", "outcome", "storage.layout"},
     "metrics": {"errors", "spec", "outcome", "storage"},
+    "training.op_types": set(),
+    "training.tf_private": {"errors", "spec", "training.op_types"},
     "data.order": set(),
-    "data": {"errors", "data.order"},
+    "data": {"errors", "private_folders", "data.order", "training.tf_private"},
     "data.sources": {"errors", "spec", "storage", "data.order", "data"},
     "data.__init__": {"data", "data.sources"},
     "page": {"errors", "spec", "outcome", "stragglers", "storage", "metrics"},
@@ -49,8 +51,6 @@ ROOMS: dict[str, set[str]] = {
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
-    "training.op_types": set(),
-    "training.tf_private": {"errors", "spec", "training.op_types"},
     "training.reporting": {
         *("errors", "spec", "outcome", "planning", "storage", "metrics", "training.tf_private"),
     },

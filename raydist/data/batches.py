@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from raydist.data.cached_examples import Place, Where
 from raydist.data.failures import data_error_in
-from raydist.data.mixture import cached
+from raydist.data.mixture import with_cache
 from raydist.data.recipe import Map, Recipe
 from raydist.errors import DataError
 
@@ -48,13 +50,36 @@ class Batches(Recipe):
         """
         return dataclasses.replace(self, num_prefetched=checked_int("prefetch", num_batches, 1))
 
-    def cache_examples(self) -> Batches:
-        """Returns the recipe that keeps each example in memory once it was read, as the source holds it.
+    def cached(self, where: Where = "disk", *, max_gb: float | None = None, version: str = "") -> Batches:
+        """Returns the recipe that keeps each example once it was read and decoded, before any `map`.
 
-        Unlike `tf.data.Dataset.cache` it does not fix the order: each epoch is shuffled again. A worker that
-        has part of each batch comes to hold all examples after some epochs.
+        Example:
+            batches = source.batches(global_batch_size=128).cached().map(augment)
+
+        Unlike `tf.data.Dataset.cache` it does not fix the order: each epoch is shuffled again, and a run that
+        resumes continues where it was. Arrays and Ray datasets are in memory already, and stay as they are.
+
+        Args:
+          where: `disk` keeps files for all tasks and later runs of this user on the host, until 7 days after
+            they were opened last: in `RAYDIST_CACHE`, by default `$TMPDIR/raydist-<uid>-examples`. `memory`
+            is this process's own, and ends with it.
+          max_gb: The most on disk, of all that is cached there, or in memory. None for no limit but that a
+            tenth of the disk, or of the host's memory, stays free. What no process uses is removed first.
+            Examples that find no room are read and decoded in each epoch.
+          version: A text that you change with a function that decodes, if that runs Python or has a state:
+            such changes raydist cannot see.
+
+        Raises:
+          DataError: The function that decodes needs a `version`, or gives tensors of several shapes.
         """
-        source = cached(self.source)
+        if where not in get_args(Where):
+            raise DataError(f"cached got where={where!r}; give 'disk' or 'memory'")
+        if max_gb is not None and (not isinstance(max_gb, numbers.Real) or not max_gb > 0):
+            raise DataError(f"cached got max_gb={max_gb!r}; give a number of GB above 0")
+        if self.maps:
+            raise DataError("cached() comes before map(): it keeps what the source decodes, and maps nothing")
+        max_bytes = math.inf if max_gb is None else float(max_gb) * 1e9
+        source = with_cache(self.source, Place(where, max_bytes, version))
         return self if source is self.source else dataclasses.replace(self, source=source)
 
     def for_epochs(self, epochs: int | None) -> Batches:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,6 +33,11 @@ class Field:
     def num_bytes(self) -> int:
         """The size of one example, estimated for bytes."""
         return 64 if self.dtype.kind == "O" else math.prod(self.shape) * self.dtype.itemsize
+
+    def blank(self, *sizes: int) -> np.ndarray:
+        """Returns an array `[*sizes, ...]` of zeros, or of empty texts."""
+        whole = (*sizes, *self.shape)
+        return np.full(whole, b"", object) if self.dtype.kind == "O" else np.zeros(whole, self.dtype)
 
 
 def leaves(structure: Any) -> list[Any]:
@@ -81,6 +85,9 @@ class Files(Protocol):
     def contents(self) -> Sequence[int]:
         """Returns a number for the name, size and content of each, below 2**32; alike where these are."""
 
+    def identity(self) -> str:
+        """Returns a text that is another one where a file is another one, or was written again."""
+
     def uri(self, number: int) -> str:
         """Returns where a file is."""
 
@@ -98,6 +105,7 @@ class Examples(abc.ABC):
       most_at_once: How many are read by one call at most, where each takes long. The order does not depend on
         it.
       decodes: Whether `decode` is more than a change of structure.
+      options: What else the examples depend on, beside the files and what `decode` does.
     """
 
     fields: tuple[Field, ...]
@@ -107,6 +115,7 @@ class Examples(abc.ABC):
     class_names: Sequence[str] = ()
     most_at_once: int | None = None
     decodes: bool = False
+    options: str = ""
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -154,60 +163,3 @@ class Examples(abc.ABC):
     def decode(self, values: Sequence[Any]) -> Any:
         """Turns tensors `[n, ...]`, one for each field, into a batch. Runs in a TensorFlow graph."""
         return with_leaves(self.structure, values)
-
-
-class CachedExamples(Examples):
-    """Examples of which each is read once in this process."""
-
-    def __init__(self, source: Examples) -> None:
-        self._source = source
-        self.fields = source.fields
-        self.structure = source.structure
-        self.group_sizes = source.group_sizes
-        self.files = source.files
-        self.most_at_once = source.most_at_once
-        self.decodes = source.decodes
-        self._lock = threading.Lock()
-        self._groups: dict[int, list[np.ndarray]] = {}
-        self._taken: list[np.ndarray] = []  # each field of all examples, once the first are read
-        self._is_taken = np.zeros(0, bool)
-
-    def __reduce__(self) -> tuple[type[CachedExamples], tuple[Examples]]:
-        return CachedExamples, (self._source,)  # elsewhere it is read again
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def fingerprint(self) -> int:
-        return self._source.fingerprint()
-
-    @property
-    def num_bytes(self) -> int:
-        return self._source.num_bytes
-
-    def decode(self, values: Sequence[Any]) -> Any:
-        return self._source.decode(values)
-
-    def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        with self._lock:
-            if not self._taken:
-                self._taken = self.room(len(self))
-                self._is_taken = np.zeros(len(self), bool)
-            missing = np.unique(rows[~self._is_taken[rows]])
-            if len(missing):
-                for kept, found in zip(self._taken, self._source.take(missing), strict=True):
-                    kept[missing] = found
-                self._is_taken[missing] = True
-            return [array[rows] for array in self._taken]
-
-    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
-        for array, whole in zip(arrays, self._group(piece.group), strict=True):
-            array[:] = whole[piece.first : piece.end]
-
-    def _group(self, group: int) -> list[np.ndarray]:
-        with self._lock:
-            if group not in self._groups:
-                assert self.group_sizes is not None
-                whole = Piece(group, 0, int(self.group_sizes[group]))
-                self._groups[group] = self._source.read([whole])
-            return self._groups[group]

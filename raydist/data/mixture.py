@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
-from raydist.data.examples import CachedExamples, Examples, Field, Files
+from raydist.data.cached_examples import Place, cached
+from raydist.data.examples import Examples, Field, Files
 from raydist.data.order.permutation import key_of, permuted
 from raydist.data.order.schedule import Schedule
 from raydist.data.order.steps import Steps
@@ -123,7 +124,7 @@ class MixedReader:
         lanes = ranks % num_lanes * MAX_LANES // num_lanes
         own = np.argsort(lanes, axis=1, kind="stable")[:, first:end]
         which, ranks = (np.take_along_axis(one, own, axis=1) for one in (which, ranks))
-        arrays = [_empty(which.shape, field) for field in self._mixture.fields]
+        arrays = [field.blank(*which.shape) for field in self._mixture.fields]
         rest = arrays
         if not self._mixture.is_shared:
             arrays[0][...] = which
@@ -209,14 +210,12 @@ def reader_of(
     return Reader(source, steps, seed=seed, window_bytes=window_bytes, epochs=epochs)
 
 
-def cached(source: Examples) -> Examples:
-    """Returns the source, or the mixture, that keeps each example in memory once it was read."""
-    if isinstance(source, CachedExamples):
-        return source
+def with_cache(source: Examples, place: Place) -> Examples:
+    """Returns the source, or the mixture, whose examples are kept once they were read; see `cached`."""
     if isinstance(source, Mixture):
-        parts = tuple(map(cached, source.sources))
+        parts = tuple(with_cache(one, place) for one in source.sources)
         return source if parts == source.sources else Mixture(parts, source.schedule)
-    return CachedExamples(source)
+    return cached(source, place)
 
 
 def _check_labels(sources: Sequence[Examples]) -> None:
@@ -258,6 +257,9 @@ class _AllFiles:
     def contents(self) -> Sequence[int]:
         return [content for part in self._parts for content in part.contents()]
 
+    def identity(self) -> str:
+        return repr([part.identity() for part in self._parts])
+
     def uri(self, number: int) -> str:
         for part in self._parts:
             count = len(part.contents())
@@ -293,8 +295,3 @@ class _Text(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def _empty(shape: tuple[int, ...], field: Field) -> np.ndarray:
-    whole = (*shape, *field.shape)
-    return np.full(whole, b"", object) if field.dtype.kind == "O" else np.zeros(whole, field.dtype)

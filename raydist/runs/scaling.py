@@ -156,8 +156,7 @@ _REMEDIES = {
     Bound.NOTHING: "more workers pay as long as the efficiency stays there",
     Bound.CORES: "give each worker a host or a GPU of its own, or use fewer workers",
     Bound.INPUT: (
-        "cache what does not change (cache_examples()), make maps cheaper, or give --cpus worker=N or "
-        "--data-workers"
+        "cache what does not change (cached()), make maps cheaper, or give --cpus worker=N or --data-workers"
     ),
     Bound.SMALL_BATCH: (
         "raise the batch size, and several steps a call (steps_per_call, steps_per_execution) or "

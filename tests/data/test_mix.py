@@ -21,7 +21,7 @@ from raydist.data.order.steps import cut
 from raydist.data.order.windows import Piece
 from raydist.errors import DataError
 from tests.support.image_files import png
-from tests.support.numbered_source import NumberedSource
+from tests.support.numbered_source import NumberedSource, OneFile
 
 
 class Shifted(NumberedSource):
@@ -206,11 +206,12 @@ def test_worker_reads_the_lanes_of_its_part_and_their_neighbours() -> None:
 
 def test_cached_sources_are_read_once() -> None:
     source = Shifted([5] * 4, A)
+    source.files = OneFile()
     mixed = data.mix([source, arrays(20, B)], stop="longest")
     batches = mixed.batches(global_batch_size=4, seed=1, epochs=3)
     expected = [epoch_of(batches, epoch) for epoch in range(3)]
     source.read_pieces.clear()
-    cached = batches.cache_examples().cache_examples()
+    cached = batches.cached("memory").cached("memory")
     assert [epoch_of(cached, epoch) for epoch in range(3)] == expected
     assert len(source.read_pieces) == 4
 

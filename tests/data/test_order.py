@@ -18,7 +18,7 @@ from raydist.data.order.windows import Piece, WindowedOrder
 from raydist.data.sources.source import Source
 from raydist.errors import DataError
 from tests.conftest import WaitUntil
-from tests.support.numbered_source import NumberedSource
+from tests.support.numbered_source import NumberedSource, OneFile
 
 LAYOUTS = {
     "one_example": [1],
@@ -334,16 +334,17 @@ def test_threads_may_share_a_reader() -> None:
     assert wrong == []
 
 
-def test_cached_source_reads_each_example_once_and_shuffles_each_epoch() -> None:
+def test_cached_source_reads_each_group_once_and_shuffles_each_epoch() -> None:
     source = sources("uneven")
+    source.files = OneFile()
     batches = recipe(source, 8, seed=2, window_rows=20)
-    cached = batches.cache_examples()
-    assert cached.cache_examples() is cached
+    cached = batches.cached("memory")
+    assert cached.cached("memory") is cached
     assert epochs_of(cached, 3) == epochs_of(batches, 3)
     source.read_pieces.clear()  # type: ignore[attr-defined]
     assert epochs_of(cached, 3) == epochs_of(batches, 3)
     arrays = data.from_arrays(np.arange(40)[:, None]).batches(global_batch_size=7, seed=1)
-    assert epochs_of(arrays.cache_examples(), 2) == epochs_of(arrays, 2)
+    assert arrays.cached() is arrays
 
 
 def test_steps_are_read_from_far_on_without_those_before() -> None:

@@ -19,6 +19,10 @@ NUM_EXAMPLES = 400
 
 # Each example leaves a file that names the process in which it was made.
 JOB = """
+import os
+import pathlib
+import signal
+
 import keras
 import tensorflow as tf
 
@@ -39,7 +43,7 @@ class SeenOnce(keras.metrics.Metric):
         return tf.reduce_sum(tf.cast(self.counts == 1.0, tf.float32))
 
 
-@raydist.job(params={"epochs": 2, "folder": "", "num_examples": 400})
+@raydist.job(params={"epochs": 2, "folder": "", "num_examples": 400, "kill": False})
 def train(ctx: raydist.TrainContext):
     folder = ctx.params["folder"]
 
@@ -49,10 +53,17 @@ def train(ctx: raydist.TrainContext):
             return tf.one_hot(index % 4, 4), tf.cast(index, tf.float32)
 
     data = ctx.distribute(tf.data.Dataset.range(ctx.params["num_examples"]).map(make)).batch(16)
+
+    class Killer(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if ctx.params["kill"] and batch == 5 and ctx.attempt == 0 and ctx.is_chief:
+                made_by = {int(path.read_text()) for path in pathlib.Path(folder).iterdir()}
+                os.kill(max(made_by), signal.SIGKILL)
+
     with ctx.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(1e-4), loss="mse", metrics=[SeenOnce()])
-    ctx.fit(model, data, epochs=ctx.params["epochs"])
+    ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Killer()])
 """
 
 
@@ -93,3 +104,15 @@ def test_data_workers_make_each_example_once_for_all_workers(
     assert all(23400 <= int(address.rpartition(":")[2]) <= 23420 for address in addresses)
     pids = set().union(*roles.values())
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
+
+
+def test_killed_data_worker_costs_an_attempt_and_no_example(
+    raydist: Raydist, job: list[str], tmp_path: Path
+) -> None:
+    """TensorFlow itself would go on without the elements that it had, and say nothing."""
+    ended = raydist(*job, "--workers", "2", "--data-workers", "2", "-p", "kill=true")
+    assert ended.code == 0, ended.err
+    told = ended.json
+    assert told["attempts"] == 2
+    assert told["metrics"]["seen_once"] == NUM_EXAMPLES
+    assert "data-worker/" in ended.err

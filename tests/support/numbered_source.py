@@ -12,6 +12,21 @@ from raydist.data.order.windows import Piece
 from raydist.data.sources.source import GroupedSource
 
 
+class OneFile:
+    """The file that such a source is told to have, so that it can be cached."""
+
+    are_remote = False
+
+    def contents(self) -> list[int]:
+        return [0]
+
+    def identity(self) -> str:
+        return "one"
+
+    def uri(self, number: int) -> str:
+        return "one"
+
+
 class NumberedSource(GroupedSource):
     """Examples 0, 1, 2, … in groups.
 

@@ -143,7 +143,7 @@ def tensors(folder: str) -> dict[str, Any]:
         "parquet": _plain(next(iter(parquet.batches(**options)))),
         "maps": _plain(next(iter(doubled))),
         "map of a dict": _plain(next(iter(of_dict.prefetch(3)))),
-        "cached": _plain(next(iter(parquet.batches(**options).cache_examples())))
+        "cached": _plain(next(iter(parquet.batches(**options).cached("memory"))))
         == _plain(next(iter(parquet.batches(**options)))),
     }
 
@@ -166,7 +166,7 @@ def records_and_images(folder: str) -> dict[str, Any]:
         return {"n": n, "pair": tf.stack([n, n + 1])}, tf.strings.as_string(n)
 
     options: dict[str, Any] = {"global_batch_size": 4, "shuffle": False}
-    records = data.from_tfrecord(path, parse=parse).batches(**options, epochs=2).cache_examples()
+    records = data.from_tfrecord(path, parse=parse).batches(**options, epochs=2).cached("memory")
     iterator = iter(records)
     first = [_plain(next(iterator)) for _ in range(2)]
     Path(path).unlink()

@@ -181,6 +181,7 @@ class ArrowSource(GroupedSource):
         first = self._table(0, [column.name for column in lists]) if lists else None
         self._widths = {column.name: width_of(column, first) for column in lists}
         self.fields: tuple[Field, ...] = layout.fields(self._widths)
+        self.options = f"{layout} {self._widths}"
 
     @abc.abstractmethod
     def _table(self, group: int, names: Sequence[str]) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -154,6 +155,12 @@ class DataFiles:
         files = zip(self.keys(), self._sizes.tolist(), times, strict=True)
         told = "\n".join(f"{key} {size} {time}".rstrip() for key, size, time in files)
         return int(isal_zlib.crc32(told.encode()))
+
+    def identity(self) -> str:
+        """Returns a text that is another one where a file has another URI, size, time or `contents`."""
+        columns = (self._uri_of.tolist(), self._sizes.tolist(), self._times_ns.tolist())
+        told = (self._uris, self.keys(), *columns, self.contents())
+        return hashlib.sha256(repr(told).encode()).hexdigest()
 
     def uri(self, number: int) -> str:
         storage, file = self._found(number)

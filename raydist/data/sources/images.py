@@ -72,6 +72,7 @@ class ImageSource(Source):
         self._antialias = antialias
         folders = [key.partition("/")[0] if has_classes else "" for key in self.files.keys()]
         self.class_names = sorted(set(folders))
+        self.options = repr(self.class_names)
         places = {name: label for label, name in enumerate(self.class_names)}
         self._labels = np.array([places[name] for name in folders], np.int64)
         self._shape: tuple[int, int, int] | None = None

@@ -53,7 +53,7 @@ def advice(task: str, begun: Reading, ended: Reading) -> str | None:
         return None
     return (
         f"{task} waited for data {share:.0%} of the time ({share * seconds:.0f} of "
-        f"{seconds:.0f} s): cache what does not change (cache_examples()), make maps cheaper, or "
+        f"{seconds:.0f} s): cache what does not change (cached()), make maps cheaper, or "
         "give it more CPUs with --cpus worker=N"
     )
 

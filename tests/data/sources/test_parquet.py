@@ -267,7 +267,7 @@ def test_a_pickled_source_reads_the_same(tmp_path: Path) -> None:
     write(tmp_path, **numbers())
     batches = data.from_parquet(str(tmp_path), features=["a"], label="y").batches(global_batch_size=4, seed=1)
     batches.reader().block(0, 1, 0, 4)  # with an open file
-    sent = pickle.loads(pickle.dumps(batches.map(lambda x, y: x).cache_examples().without_maps()))
+    sent = pickle.loads(pickle.dumps(batches.cached("memory").map(lambda x, y: x).without_maps()))
     for step in range(6):
         size = batches.steps.size_of(step % 3)
         for here, there in zip(
