@@ -141,11 +141,8 @@ def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, A
     endless = data().repeat()
     if way == "train_steps":
         train_steps(ctx, model, endless, num_steps=num_steps)
-    elif way in ("own fit", "own fit after evaluate"):
-        callbacks = ctx.callbacks()
-        if way == "own fit after evaluate":
-            model.evaluate(data(), verbose=0)
-        model.fit(endless, epochs=1, steps_per_epoch=num_steps, verbose=0, callbacks=callbacks)
+    elif way == "own fit":
+        model.fit(endless, epochs=1, steps_per_epoch=num_steps, verbose=0, callbacks=ctx.callbacks())
     elif way == "data of unknown length":
         ended = endless.take(num_steps).filter(lambda *batch: True)
         ctx.fit(model, ended, epochs=1)
@@ -163,17 +160,6 @@ def train_steps(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
 
     step = bare_step(model, global_batch_size=32)
     ctx.train_steps(step, dataset, num_steps=num_steps, steps_per_call=10)
-
-
-def train_long_on_ps(ctx: Any, *, way: str) -> None:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
-    if way == "train_steps":
-        train_steps(ctx, model, lambda: data().repeat(), num_steps=1_000_000)
-    else:
-        ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=1_000_000)
 
 
 def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
