@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 from tests.support.processes import PATIENCE
 
 Raydist = Callable[..., Ended]
@@ -320,7 +319,7 @@ def test_run_of_that_name_goes_on_with_resume(
 
 @pytest.mark.slow
 def test_run_that_is_out_of_time_has_its_last_step_on_storage(raydist: Raydist, slow_job: str) -> None:
-    asked = ("-p", "epochs=20000", "--checkpoint-every", "1000000", "--timeout", str(60 * PATIENCE), "--json")
+    asked = ("-p", "epochs=20000", "--checkpoint-every", "1000000", "--timeout", str(30 * PATIENCE), "--json")
     ended = raydist("submit", slow_job, "--name", "late", *asked)
     assert (ended.code, ended.json["error"]["type"]) == (124, "RunTimeoutError"), ended.err
     assert ended.json["checkpoint"].endswith(f"/step-{ended.json['steps']}-a0")
@@ -380,16 +379,3 @@ def test_wrong_token_is_one_sentence(running_ray: RunningRay, slow_job: str, tmp
     assert ended.returncode == 3
     assert "token" in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def test_readme_command_on_embedded_ray(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [BIN / "raydist", "submit", ROOT / "jobs" / "cifar.py", "-p", "epochs=1", "-p", "data=digits"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=180,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    text = ended.stdout + ended.stderr
-    assert "SUCCEEDED after 12 steps" in text
-    assert "embedded Ray" in text
-    assert "oneDNN" not in text  # TensorFlow's start-up noise belongs in the task's log

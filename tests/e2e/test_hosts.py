@@ -386,26 +386,6 @@ def test_script_with_a_handler_of_preemptions_leaves_a_host_that_is_drained(
     assert (folder / "weights-0.npy").read_bytes() == (other / "weights-0.npy").read_bytes()
 
 
-@pytest.mark.exhaustive(covered_by="the host beside it that is killed; runtime/group/test_other_hosts.py")
-def test_killed_raylet_costs_an_attempt_that_keeps_away_from_its_host(
-    hosts: Hosts, wait_until: WaitUntil
-) -> None:
-    process = submit_held(hosts, "raylet")
-    wait_until(lambda: hosts.status("raylet")["steps"] >= HELD_AT, timeout_s=240)
-    (spare,) = hosts.add(1)
-    victim = host_of(hosts, "raylet", other_than=hosts.head)
-    victim.kill_raylet()
-    wait_until(lambda: leftovers(victim) == [])
-    (hosts.shared / "release").touch()
-    result = result_of(process)
-    assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 2 * EPOCH, 2)
-    assert {task["host"] for task in result["tasks"]} == {hosts.head.address, spare.address}
-    (note,) = [note for note in result["notes"] if "retried" in note]
-    assert f"on {victim.address} died" in note
-    # Of a task that was killed another process removes the folder, a moment later.
-    wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])
-
-
 def test_chief_that_is_cut_off_for_a_minute_ends_and_does_no_harm(wait_until: WaitUntil) -> None:
     num_steps = 10 * EPOCH
     with started(1, 2) as hosts:

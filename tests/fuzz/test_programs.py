@@ -111,26 +111,8 @@ def test_ordinary_programs_predict_and_evaluate_and_most_have_even_batches() -> 
         assert count >= len(programs) / 4
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
-def test_parameter_servers_count_examples_and_evaluate_each_once_with_three_workers(keras: str) -> None:
+def test_parameter_servers_count_examples_and_evaluate_each_once_with_three_workers() -> None:
     names = [f"still{seed}" for seed in range(1, 4)]
-    for result in compare(names, keras=keras, cluster="parameter_server_3"):
+    for result in compare(names, keras="3", cluster="parameter_server_3"):
         assert not result.verdict.is_defect, f"{result.program.describe()}\n{result.details}"
-
-
-@pytest.mark.exhaustive(covered_by="training/test_sparse_gradients.py, test_shown_values.py")
-@pytest.mark.slow
-def test_mirrored_steps_of_one_call_look_up_different_numbers_of_rows() -> None:
-    name = "7011~task~loss~optimizer~clipping~decay~weights~model~data~after"
-    [result] = compare([name], keras="3", cluster="mirrored")
-    assert result.verdict is Verdict.EQUAL, result.details
-
-
-@pytest.mark.exhaustive(covered_by="training/test_sparse_gradients.py, test_shown_values.py")
-@pytest.mark.slow
-def test_losses_of_layers_stay_with_their_replica_while_a_metric_waits_for_the_others() -> None:
-    name = "97~after~optimizer~ema~clipping~weights~schedule~callbacks"
-    [result] = compare([name], keras="3", cluster="central_storage")
-    assert result.verdict is Verdict.EQUAL, result.details

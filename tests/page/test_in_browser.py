@@ -48,9 +48,11 @@ def browser(chromium: Browser) -> Iterator[Browser]:
     """Chromium; what a test opens in it may say nothing on the console."""
     chromium.said.clear()
     chromium.requested.clear()
+    before = chromium.chromium.contexts
     yield chromium
     for context in chromium.chromium.contexts:
-        context.close()
+        if context not in before:
+            context.close()
     assert chromium.said == []
 
 
@@ -66,6 +68,21 @@ def write_report(run: RunStorage, file: Path, *, curves: dict[str, Any] | None =
 @pytest.fixture
 def report(run: RunStorage, tmp_path: Path) -> str:
     return write_report(run, tmp_path / "digits-1.html")
+
+
+@pytest.fixture(scope="module")
+def whole_page(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A report's page that tests share."""
+    folder = tmp_path_factory.mktemp("whole")
+    run = open_run(str(folder / "runs"), run="digits-1")
+    store_run(run)
+    return opened(chromium, write_report(run, folder / "digits-1.html"))
+
+
+@pytest.fixture
+def page(whole_page: Any, browser: Browser) -> Any:
+    """What a test changes of this page it changes back."""
+    return whole_page
 
 
 def opened(browser: Browser, url: str, **look: Any) -> Any:
@@ -215,10 +232,7 @@ class TestReport:
         assert "worker/7 is 4.0 times slower than the median (likely cause: unknown)" in shown
         assert "400 ms" in shown
 
-    def test_drag_zooms_all_charts_and_double_click_shows_all_again(
-        self, browser: Browser, report: str
-    ) -> None:
-        page = opened(browser, report)
+    def test_drag_zooms_all_charts_and_double_click_shows_all_again(self, page: Any) -> None:
         whole = x_range(page)
         drag(page, begin=0.25, end=0.5)
         low, high = x_range(page)
@@ -228,8 +242,7 @@ class TestReport:
         page.locator(".u-over").first.dblclick()
         assert x_range(page) == whole
 
-    def test_log_scale_and_time_axis_change_what_is_drawn(self, browser: Browser, report: str) -> None:
-        page = opened(browser, report)
+    def test_log_scale_and_time_axis_change_what_is_drawn(self, page: Any) -> None:
         assert page.evaluate("shownRun.board.charts[0].plot.scales.y.distr") == 1
         page.click("button:has-text('log scale')")
         assert page.evaluate("shownRun.board.charts[0].plot.scales.y.distr") == 3
@@ -237,9 +250,10 @@ class TestReport:
         page.click("button:has-text('time')")
         low, high = x_range(page)
         assert (low, high) == (pytest.approx(8.1, abs=0.1), pytest.approx(50.0, abs=0.1))
+        page.click("button:has-text('step')")
+        page.click("button:has-text('log scale')")
 
-    def test_ticks_of_an_axis_differ(self, browser: Browser, report: str) -> None:
-        page = opened(browser, report)
+    def test_ticks_of_an_axis_differ(self, page: Any) -> None:
         for values, told in (
             ("0.1, 0.10001", ["100 ms", "100.01 ms"]),
             ("0.5, 1", ["500 ms", "1 s"]),
@@ -248,18 +262,14 @@ class TestReport:
             assert page.evaluate(f"distinctLabels([{values}], shortSeconds)") == told
         assert page.evaluate("distinctLabels([0.69315, 0.693151], shortNumber)") == ["0.69315", "0.693151"]
 
-    def test_line_is_hidden_and_shown_by_its_name(self, browser: Browser, report: str) -> None:
-        page = opened(browser, report)
+    def test_line_is_hidden_and_shown_by_its_name(self, page: Any) -> None:
         num_values = "shownRun.board.charts[0].plot.data[1].filter((y) => y !== undefined).length"
         page.locator(".chip").first.click()
         assert page.evaluate(f"[{num_values}, shownRun.board.charts[0].plot.series[1].show]") == [0, False]
         page.locator(".chip").first.click()
         assert page.evaluate(f"[{num_values}, shownRun.board.charts[0].plot.series[1].show]") == [200, True]
 
-    def test_what_was_repeated_is_a_dashed_line_that_is_hidden_with_its_curve(
-        self, browser: Browser, report: str
-    ) -> None:
-        page = opened(browser, report)
+    def test_what_was_repeated_is_a_dashed_line_that_is_hidden_with_its_curve(self, page: Any) -> None:
         chips = page.locator(".chart").last.locator(".chip")
         names = ["worker/0", "worker/1", "worker/0, attempt 0", "worker/1, attempt 0"]
         assert chips.all_inner_texts() == names
@@ -274,9 +284,11 @@ class TestReport:
         assert [is_on for is_on, _, _ in page.evaluate(shown)] == [True, False, True, False]
         chips.nth(2).click()
         assert [is_on for is_on, _, _ in page.evaluate(shown)] == [True, False, False, False]
+        chips.nth(2).click()
+        chips.nth(1).click()
+        assert page.evaluate(shown) == before
 
-    def test_second_fit_and_attempt_are_marked_with_their_names(self, browser: Browser, report: str) -> None:
-        page = opened(browser, report)
+    def test_second_fit_and_attempt_are_marked_with_their_names(self, page: Any) -> None:
         names, marks = page.evaluate(
             """async () => {
                 const { plot } = shownRun.board.charts[0];
@@ -284,6 +296,7 @@ class TestReport:
                 plot.ctx.fillText = (text) => said.push(text);
                 plot.redraw(false);
                 await new Promise(requestAnimationFrame);
+                delete plot.ctx.fillText;
                 const marked = said.filter((text) => /attempt|fit/.test(text));
                 return [marked, shownRun.board.charts[0].marks];
             }"""
@@ -301,8 +314,7 @@ class TestReport:
         pressed = page.locator(".chip").evaluate_all("all => all.map((one) => one.ariaPressed)")
         assert pressed == ["true"] * 8 + ["false"] * 52
 
-    def test_cursor_tells_the_values(self, browser: Browser, report: str) -> None:
-        page = opened(browser, report)
+    def test_cursor_tells_the_values(self, page: Any) -> None:
         page.locator(".u-over").first.hover()
         assert page.locator(".where").first.inner_text().startswith("step 10")
         assert float(page.locator(".chip .value").first.inner_text()) == pytest.approx(0.2, abs=0.01)
@@ -332,8 +344,7 @@ class TestReport:
         assert page.inner_text("#code").count(EVIL) == 3
         assert page.inner_text("#environment").count(EVIL) >= 5
 
-    def test_policy_of_the_page_stops_a_script_that_got_in(self, browser: Browser, report: str) -> None:
-        page = opened(browser, report)
+    def test_policy_of_the_page_stops_a_script_that_got_in(self, browser: Browser, page: Any) -> None:
         page.evaluate(
             """() => {
                 const script = document.createElement("script");

@@ -143,11 +143,8 @@ def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, A
         train_steps(ctx, model, endless, num_steps=num_steps)
     elif way == "own loop":
         own_loop(ctx, model, endless, num_steps=num_steps)
-    elif way in ("own fit", "own fit after evaluate"):
-        callbacks = ctx.callbacks()
-        if way == "own fit after evaluate":
-            model.evaluate(data(), verbose=0)
-        model.fit(endless, epochs=1, steps_per_epoch=num_steps, verbose=0, callbacks=callbacks)
+    elif way == "own fit":
+        model.fit(endless, epochs=1, steps_per_epoch=num_steps, verbose=0, callbacks=ctx.callbacks())
     elif way == "data of unknown length":
         ended = endless.take(num_steps).filter(lambda *batch: True)
         ctx.fit(model, ended, epochs=1)
@@ -180,17 +177,6 @@ def own_loop(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
         ctx.report({"loss": 0.0}, step=number)
         if ctx.wants_save():
             ctx.save(step=number, model=model, optimizer=model.optimizer)
-
-
-def train_long_on_ps(ctx: Any, *, way: str) -> None:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
-    if way == "train_steps":
-        train_steps(ctx, model, lambda: data().repeat(), num_steps=1_000_000)
-    else:
-        ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=1_000_000)
 
 
 def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:

@@ -19,6 +19,9 @@ WAITING = ("e2e/test_hosts.py", "e2e/test_storage.py", "training/test_busy_times
 # What runs on the session's Ray, which takes long to start: one worker runs all of it.
 ON_RAY = ("runtime", "runs")
 RAY = "Ray"
+# What imports TensorFlow, here or to fork tasks, which is most of what the default tests of it cost: in the
+# default run one worker has all of them.
+ON_TENSORFLOW = ("training/", "inference/", "data/test_mix.py")
 # Workers beside those that compute.
 NUM_WAITING = 2
 
@@ -26,13 +29,15 @@ NUM_WAITING = 2
 class GroupScheduling(LoadScopeScheduling):
     """Gives each worker a file at a time, of those that suit it."""
 
-    def __init__(self, config: pytest.Config, log: Any) -> None:
+    def __init__(self, config: pytest.Config, log: Any, *, is_default: bool) -> None:
         super().__init__(config, log)
+        self._is_default = is_default
         self._is_complete: bool | None = None
         self._helper: str | None = None
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
+        group = group_of(nodeid)
+        return "training" if self._is_default and group.startswith(ON_TENSORFLOW) else group
 
     def _assign_work_unit(self, node: Any) -> None:
         group = next((group for group in self.workqueue if self._suits(group, node)), None)

@@ -124,11 +124,6 @@ class Host:
             self.cut()
             self.machine.kill()
 
-    def kill_raylet(self) -> None:
-        """Kills Ray's own daemon, and leaves the host and the processes that the daemon has started."""
-        for pid in self.machine.pids_of("raylet"):
-            self.run("kill", "-KILL", str(pid))
-
     def cut(self) -> None:
         """Pulls the host's cable: what is sent is lost, and nobody is told."""
         self._network.cut(self._number)

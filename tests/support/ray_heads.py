@@ -140,7 +140,7 @@ def ray_node(
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         (agent_port,) = free_ports(1)
         command = [*behind, str(RAY), "start", f"--address={address}", "--block", f"--num-cpus={num_cpus}"]
-        command += [f"--dashboard-agent-listen-port={agent_port}"]
+        command += [f"--dashboard-agent-listen-port={agent_port}", "--include-log-monitor=false"]
         command += ["--min-worker-port=0", "--max-worker-port=0", *options]
         output = stack.enter_context((folder / "output").open("wb"))
         process = subprocess.Popen(

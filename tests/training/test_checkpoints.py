@@ -22,7 +22,6 @@ pytestmark = pytest.mark.timeout(1200)
 FUNCTIONS = "tests.support.checkpoint_functions"
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 TWO_DEVICES = Cluster(strategy="mirrored", devices=2)
-ON_PS = Cluster(strategy="parameter_server", workers=2, ps=1)
 
 Undisturbed = Callable[..., TaskProcess]
 
@@ -145,25 +144,6 @@ def test_command_to_one_worker_makes_all_save_inside_an_epoch(
         assert all_run(tasks)
         assert len(saved_steps(tmp_path)) == 3
     assert [name for name in tmp_path.rglob("state.json") if json.loads(name.read_text())["epoch"]] == []
-
-
-@pytest.mark.exhaustive(covered_by="test_killed_run_that_saves_by_seconds_ends_as_the_undisturbed_one")
-@pytest.mark.parametrize(
-    ("way", "cluster"),
-    [
-        *((way, cluster) for way in ("fit", "train_steps") for cluster in (Cluster(), TWO_WORKERS, ON_PS)),
-        ("own fit after evaluate", TWO_WORKERS),
-        ("own fit after evaluate", replace(TWO_WORKERS, keras="legacy")),
-    ],
-    ids=str,
-)
-def test_saves_every_second(
-    way: str, cluster: Cluster, tmp_path: Path, wait_until: Callable[..., None]
-) -> None:
-    options = {"checkpoint_every": "1s", "keep": "all"}
-    target = "train_long_on_ps" if cluster.ps else "train_long"
-    with started(f"{FUNCTIONS}:{target}", cluster, storage=tmp_path, way=way, job_options=options) as tasks:
-        wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) >= 3, timeout_s=300)
 
 
 @pytest.mark.slow

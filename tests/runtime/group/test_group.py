@@ -128,11 +128,12 @@ def test_driver_waits_for_many_tasks_as_often_as_for_few(
     numbers = []
     for num_tasks in (2, 4):
         waits.clear()
-        plan = make_plan(num_tasks, num_cpus=0.1, steps=100_000)
+        plan = make_plan(num_tasks, num_cpus=0.0, steps=100_000)
         drive = start(plan)
         tasks = [str(task) for task in plan.tasks]
         wait_until(lambda drive=drive, tasks=tasks: drive.all_in(TaskState.RUNNING, *tasks), timeout_s=120)
         numbers.append(len(waits))
+        assert drive.update.all_placed  # without a CPU as well
         drive.group.stop()
     assert numbers[0] == numbers[1], waits
 
@@ -235,18 +236,9 @@ def test_range_with_too_few_ports_names_the_range(start: Start, wait_until: Wait
     assert caught.value.task in BOTH
 
 
-def test_user_exception_is_a_status_and_the_others_go_on(start: Start, wait_until: WaitUntil) -> None:
-    drive = start(make_plan(steps=100, fail_in="worker/1", how="raise"))
-    wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/1"))
-    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
-
-    failure = drive.statuses["worker/1"].failure
-    assert failure is not None
-    assert (failure.kind, failure.message, failure.step) == (FailureKind.USER, "loss is not a number", 3)
-    assert "in _raise" in str(failure.traceback)
-
-
-def test_dead_processes_are_lost_and_their_logs_are_salvaged(start: Start, wait_until: WaitUntil) -> None:
+def test_dead_processes_are_lost_and_exceptions_told_while_the_others_go_on(
+    start: Start, wait_until: WaitUntil
+) -> None:
     ends = {
         "sigkill": "was killed by SIGKILL",
         "exit": "ended with exit code 7",
@@ -255,7 +247,7 @@ def test_dead_processes_are_lost_and_their_logs_are_salvaged(start: Start, wait_
         "sigterm": "was killed by SIGTERM",
         "native_exit": "ended with exit code 5",
     }
-    tasks = {f"worker/{number}": how for number, how in enumerate((*ends, "leak"), start=1)}
+    tasks = {f"worker/{number}": how for number, how in enumerate((*ends, "leak", "raise"), start=1)}
     drive = start(make_plan(1 + len(tasks), num_cpus=0.1, steps=100_000, hows=tasks))
     wait_until(lambda: drive.all_in(TaskState.FAILED, *tasks), timeout_s=120)
     for task, how in tasks.items():
@@ -264,9 +256,16 @@ def test_dead_processes_are_lost_and_their_logs_are_salvaged(start: Start, wait_
         if how == "leak":  # what a runner lets through
             assert (failure.kind, failure.error_type) == (FailureKind.USER, "RuntimeError")
             continue
+        if how == "raise":
+            told = (failure.kind, failure.message, failure.step)
+            assert told == (FailureKind.USER, "loss is not a number", 3)
+            assert "in _raise" in str(failure.traceback)
+            continue
         assert failure.kind is FailureKind.LOST
         assert failure.message.startswith(f"its process {status.pid} on {status.host} {ends[how]}")
         assert f"{task} native 3" in str(failure.log_end).splitlines()
+    step = drive.statuses["worker/0"].step
+    wait_until(lambda: drive.poll() or drive.statuses["worker/0"].step > step)
     assert not drive.state("worker/0").is_terminal
     drive.group.stop()
     for task, how in tasks.items():
@@ -294,26 +293,24 @@ def test_crash_in_the_import_is_lost(start: Start, wait_until: WaitUntil) -> Non
     assert drive.statuses["worker/0"].failure.kind is FailureKind.LOST  # type: ignore[union-attr]
 
 
-def test_stop_ends_tasks_that_hang(start: Start, wait_until: WaitUntil) -> None:
+def test_stop_ends_tasks_that_hang_and_what_user_code_started(start: Start, wait_until: WaitUntil) -> None:
     hows = {"worker/0": "hang", "worker/1": "hang_with_gil"}
-    drive = start(make_plan(hows=hows, fail_at=600, steps=3000))
-    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    drive = start(make_plan(hows=hows, fail_at=600, steps=3000, child="sleep 600"))
+    # A task runs before its child does.
+    wait_until(
+        lambda: (
+            drive.all_in(TaskState.RUNNING, *BOTH) and all("child" in notes_of(drive, task) for task in BOTH)
+        )
+    )
+    children = [int(notes_of(drive, task)["child"]) for task in BOTH]
+    assert not any(map(is_gone, children))
     paths = [spool_path(path) for path in scratch_root().iterdir() if "-worker-" in path.name]
     assert len(paths) == 2
     wait_until(lambda: drive.poll() or all("native 600" in path.read_text() for path in paths))
     drive.group.stop()
     assert [is_gone(drive.statuses[task].pid) for task in BOTH] == [True, True]
     assert "worker/1 native 600" in drive.log("worker/1").splitlines()
-
-
-def test_stop_kills_what_user_code_started(start: Start, wait_until: WaitUntil) -> None:
-    drive = start(make_plan(1, steps=3000, child="sleep 600"))
-    # It runs before its child does.
-    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0") and "child" in notes_of(drive, "worker/0"))
-    child = int(notes_of(drive, "worker/0")["child"])
-    assert not is_gone(child)
-    drive.group.stop()
-    wait_until(lambda: is_gone(child))
+    wait_until(lambda: all(map(is_gone, children)))
     drive.group.stop()  # once more is harmless
     assert drive.group.poll(timeout_s=0).statuses == ()
 
@@ -345,13 +342,6 @@ def test_group_takes_its_place_once_there_is_room(start: Start, wait_until: Wait
     assert not second.update.all_placed
     first.group.stop()
     wait_until(lambda: second.all_in(TaskState.FINISHED, "worker/0"))
-
-
-@pytest.mark.slow
-def test_tasks_without_cpus_are_placed_as_well(start: Start, wait_until: WaitUntil) -> None:
-    drive = start(make_plan(2, num_cpus=0.0))
-    wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
-    assert drive.update.all_placed
 
 
 @pytest.mark.slow

@@ -111,6 +111,22 @@ class TestBesideALargeNode:
         assert here not in {hello.node_id for hello in drive.group._ledger.hellos.values()}
         drive.group.stop()
 
+    def test_task_on_a_node_that_is_drained_has_to_leave(self, start: Start, wait_until: WaitUntil) -> None:
+        """The last: nothing is placed there afterwards."""
+        from ray._raylet import GcsClient
+
+        drive = start(make_plan(1, num_cpus=ONLY_THERE, steps=100_000))
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
+        node_id = drive.group._ledger.hellos[TaskId.parse("worker/0")].node_id
+        reason_preemption, deadline_ms = 2, int((time.time() + 300) * 1000)
+        accepted, why = GcsClient(address=gcs_address()).drain_node(
+            node_id, reason_preemption, "a test", deadline_ms
+        )
+        assert accepted, why
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0") and drive.statuses["worker/0"].leaving)
+        assert drive.statuses["worker/0"].leaving == "its host is drained"
+        drive.group.stop()
+
 
 @pytest.mark.usefixtures("equal_node")
 class TestBesideAnEqualNode:
@@ -267,23 +283,6 @@ def test_host_without_raydist_is_named(start: Start, wait_until: WaitUntil, tmp_
         drive.group.stop()
     host = gcs_address().rpartition(":")[0]
     assert str(caught.value).startswith(f"host {host} cannot import raydist; install there the same raydist")
-
-
-def test_task_on_a_node_that_is_drained_has_to_leave(start: Start, wait_until: WaitUntil) -> None:
-    from ray._raylet import GcsClient
-
-    with ray_node(gcs_address(), num_cpus=6):
-        drive = start(make_plan(1, num_cpus=ONLY_THERE, steps=100_000))
-        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
-        node_id = drive.group._ledger.hellos[TaskId.parse("worker/0")].node_id
-        reason_preemption, deadline_ms = 2, int((time.time() + 300) * 1000)
-        accepted, why = GcsClient(address=gcs_address()).drain_node(
-            node_id, reason_preemption, "a test", deadline_ms
-        )
-        assert accepted, why
-        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0") and drive.statuses["worker/0"].leaving)
-        assert drive.statuses["worker/0"].leaving == "its host is drained"
-        drive.group.stop()
 
 
 def elastic_plan(num_workers: int) -> Plan:
