@@ -42,6 +42,7 @@ from raydist.training.cluster import (
     default_strategy,
     own_processes,
     strategy,
+    worker_shares,
 )
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
@@ -349,6 +350,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
         wrapt.register_post_import_hook(_end_autologging, "mlflow.utils.autologging_utils")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
+    worker_shares.configure(() if job.shares is None else job.shares.weights)
     return note
 
 

@@ -253,7 +253,7 @@ def one_of(*words: str) -> Parser:
     return parse
 
 
-def written_as(kind: type[Any], example: str, *, also: type[Any] = str) -> Parser:
+def written_as(kind: type[Any], example: str, *, also: Any = str) -> Parser:
     """Takes a `kind`, or what its `parse` reads: text, and `also` where YAML makes a number of it."""
 
     @_takes(kind | str | also)
