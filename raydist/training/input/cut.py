@@ -151,6 +151,7 @@ def cut_for_replicas(
     if own is not None and strategy.num_replicas_in_sync == 1 and isinstance(dataset, tf.data.Dataset):
         return begin(dataset).prefetch(tf.data.AUTOTUNE)
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
+        note_equal_parts(strategy)
         return strategy.experimental_distribute_dataset(begin(dataset))
     worker_order.check(dataset, strategy, is_compared=is_compared)
     for sentence in walk.notes_on_parallel_draws(dataset):
@@ -169,6 +170,15 @@ def cut_for_replicas(
         return part_of(dataset, Part.of(context, shares), begin=begin, endless=endless)
 
     return strategy.distribute_datasets_from_function(pipeline)
+
+
+def note_equal_parts(strategy: tf.distribute.Strategy) -> None:
+    """Tells where raydist does not divide the data, and so no worker has another share than the others."""
+    if worker_shares.of(strategy):
+        reporter.note(
+            "--shares has no effect on data that TensorFlow, or a function of an InputContext, divides among "
+            "the workers; give a tf.data.Dataset of global batches, arrays, or raydist.data"
+        )
 
 
 def refuse_distributed(data: Any) -> None:
