@@ -201,6 +201,7 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
             name="test",
             entry_point=EntryPoint(function="train", file="job.py"),
             storage=request["storage"],
+            shares=find_option("shares").parse(request["shares"]),
             **{"export": False, **job_options},  # an export costs more than most tests' trainings
         ),
         strategy=strategy,

@@ -26,6 +26,7 @@ CLUSTERS = {
     "mirrored on 2 devices": {"strategy": "mirrored", "devices": 2},
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
     "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
+    "unequal workers": {"strategy": "multi_worker_mirrored", "workers": 2, "shares": "3,1"},
 }
 
 
