@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 from raydist.data.order.steps import rows_of_worker
 from raydist.errors import SpecError
+from raydist.planning.plan import Plan
 from raydist.spec.job import JobSpec, Strategy
+from raydist.spec.tasks import TaskId, TaskType
 from raydist.spec.text import counted
 
 # What else has to have its default: raydist itself has to divide batches, and to weigh the parts.
@@ -31,18 +36,23 @@ def check_shares(job: JobSpec, strategy: Strategy, *, num_devices: int) -> None:
             "--strategy multi_worker_mirrored with --workers 2 or more, or leave --shares out"
         )
     weights, workers = job.shares.weights, job.workers
-    if workers.minimum != workers.maximum:
+    if not job.shares.is_auto and workers.minimum != workers.maximum:
         raise SpecError(
             f"{told} workers is {workers}, and shares are of one number of workers; give --workers "
-            f"{len(weights)}, or leave --shares out"
+            f"{len(weights)}, or --shares auto"
         )
-    if len(weights) != workers.maximum:
+    if not job.shares.is_auto and len(weights) != workers.maximum:
         raise SpecError(
             f"{told} workers is {workers}; give {counted(workers.maximum, 'number')}, one for each worker"
         )
     for name, (value, why) in _NEEDED.items():
         if getattr(job, name) != value:
             raise SpecError(f"{told} {name} is {getattr(job, name)}: {why} or --shares")
+    if job.virtual_replicas is not None and job.shares.is_auto:
+        raise SpecError(
+            f"{told} virtual_replicas is {job.virtual_replicas}, with which the workers' waits are not "
+            "measured; write a number for each worker, such as 3,1"
+        )
     if job.virtual_replicas is not None:
         counts = [rows_of_worker(job.virtual_replicas, one, weights)[1] for one in range(len(weights))]
         if min(counts) < num_devices:
@@ -51,3 +61,39 @@ def check_shares(job: JobSpec, strategy: Strategy, *, num_devices: int) -> None:
                 f"{counts.index(min(counts))} would have {min(counts)} for {counted(num_devices, 'device')}; "
                 "use more --virtual-replicas"
             )
+
+
+def shares_of(plan: Plan, addresses: Mapping[TaskId, str]) -> tuple[int, ...]:
+    """Returns what each worker of an attempt takes of a batch, in order; empty where all take as much.
+
+    Measured speeds are those of the hosts' workers: another attempt may have them in another order.
+
+    Args:
+      addresses: `host:port` of each task.
+    """
+    if plan.job.shares is None or plan.strategy is not Strategy.MULTI_WORKER_MIRRORED:
+        return ()
+    if not plan.job.shares.is_auto:
+        return plan.job.shares.weights
+    slots = slots_of(addresses)
+    speeds = [plan.speeds.get(slot) for slot in slots.values()]
+    known = [one for one in speeds if one is not None]
+    if len(known) < len(speeds):  # an unknown host: it is measured
+        return ()
+    return tuple(max(1, round(_WHOLE * one / sum(known))) for one in known)
+
+
+# What measured shares add up to: finer ones would be finer than what is measured.
+_WHOLE = 100
+
+
+def slots_of(addresses: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """Returns `host#0` and so on for each worker, in order: its host, and which of its workers it is."""
+    found: dict[TaskId, str] = {}
+    counts: defaultdict[str, int] = defaultdict(int)
+    for task in sorted(addresses, key=lambda task: task.index):
+        if task.task_type is TaskType.WORKER:
+            host = addresses[task].rpartition(":")[0]
+            found[task] = f"{host}#{counts[host]}"
+            counts[host] += 1
+    return found

@@ -350,7 +350,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
         wrapt.register_post_import_hook(_end_autologging, "mlflow.utils.autologging_utils")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
-    worker_shares.configure(() if job.shares is None else job.shares.weights)
+    worker_shares.configure(assignment.shares)
     return note
 
 

@@ -21,7 +21,7 @@ from tests.planning.plans import LAPTOP, cluster, plan, workers
         ),
         (
             {"workers": workers(2, 4)},
-            "workers is 2:4, and shares are of one number of workers; give --workers 2, or leave --shares out",
+            "workers is 2:4, and shares are of one number of workers; give --workers 2, or --shares auto",
         ),
         (
             {"workers": workers(2), "ps": 1},

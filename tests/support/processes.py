@@ -50,7 +50,7 @@ class Cluster:
     keras: str = "3"
     ps: int = 0
     evaluator: bool = False
-    shares: str | None = None
+    shares: tuple[int, ...] = ()
 
     @property
     def tasks(self) -> list[str]:

@@ -201,7 +201,6 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
             name="test",
             entry_point=EntryPoint(function="train", file="job.py"),
             storage=request["storage"],
-            shares=find_option("shares").parse(request["shares"]),
             **{"export": False, **job_options},  # an export costs more than most tests' trainings
         ),
         strategy=strategy,
@@ -210,6 +209,7 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
         attempt=request["attempt"],
         run_uri=request["storage"] + "/test",
         num_workers=num_workers,
+        shares=tuple(request["shares"]),
         num_slots=request["num_workers"] if strategy is Strategy.PARAMETER_SERVER else num_workers,
         num_ps=sum(one.task_type is TaskType.PS for one in addresses),
         address=addresses[task],

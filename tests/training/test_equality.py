@@ -26,7 +26,7 @@ CLUSTERS = {
     "mirrored on 2 devices": {"strategy": "mirrored", "devices": 2},
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
     "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
-    "unequal workers": {"strategy": "multi_worker_mirrored", "workers": 2, "shares": "3,1"},
+    "unequal workers": {"strategy": "multi_worker_mirrored", "workers": 2, "shares": (3, 1)},
 }
 
 
@@ -98,3 +98,14 @@ def test_sparse_gradients_of_uneven_batches_equal_one_device(keras: str) -> None
     for task in on_two_workers(keras)["sparse"]:
         for name, weights in expected.items():
             np.testing.assert_allclose(task.arrays[name], weights, atol=1e-5, rtol=0, err_msg=name)
+
+
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_workers_of_unequal_shares_equal_one_device(keras: str) -> None:
+    for call, tasks in run("unequal workers", keras, *CALLS).items():
+        for task in tasks:
+            for name, expected in on_one_device(keras, call).items():
+                np.testing.assert_allclose(
+                    task.arrays[name], expected, atol=1e-5, rtol=0, err_msg=f"{call} {name}"
+                )
