@@ -31,7 +31,7 @@ class Imbalance:
         least, most = min(self.speeds.values()), max(self.speeds.values())
         return (
             f"the fastest worker computes {most / least:.1f} times as many examples per second as the "
-            "slowest, so the workers take other shares of the batch (--shares auto)"
+            "slowest, so --shares auto gives it more of each batch"
         )
 
 

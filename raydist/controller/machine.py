@@ -386,6 +386,11 @@ class RunMachine:
         if not cause.needs_checkpoint:
             return self._restart(cause)
         self._saving, self._room, self._num_left_shares = None, 0, 0
+        if cause.speeds is not None:
+            self._note(
+                "--shares auto has no effect: no checkpoint was saved, from which training could go on with "
+                "other parts of the batch; save with ctx.fit, ctx.callbacks() or ctx.restore"
+            )
         return []
 
     def _restart(self, cause: Cause) -> list[Action]:

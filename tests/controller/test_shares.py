@@ -90,8 +90,8 @@ def test_shares_follow_the_hosts_that_were_measured() -> None:
     assert shares_at(machine, "10.0.0.1", "10.0.0.3") == ()  # one that is not known
     [restart] = machine.restarts
     assert restart.sentence().startswith(
-        "the fastest worker computes 4.0 times as many examples per second as the slowest, so the workers "
-        "take other shares of the batch (--shares auto): training was restarted"
+        "the fastest worker computes 4.0 times as many examples per second as the slowest, so --shares "
+        "auto gives it more of each batch: training was restarted"
     )
 
 
@@ -121,3 +121,4 @@ def test_run_whose_chief_saves_nothing_continues_with_its_shares() -> None:
     assert train(machine, OWN) == [SAVE, Await(Deadline.SAVE)]
     assert machine.handle(DeadlinePassed(Deadline.SAVE)) == []
     assert train(machine, OWN, begin=NUM_SAMPLES + 1) == []
+    assert machine.notes[0].startswith("--shares auto has no effect: no checkpoint was saved, from which")
