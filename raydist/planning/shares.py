@@ -63,6 +63,17 @@ def check_shares(job: JobSpec, strategy: Strategy, *, num_devices: int) -> None:
             )
 
 
+def notes_on_shares(job: JobSpec) -> list[str]:
+    """Returns what a plan says of the shares."""
+    if job.shares is None:
+        return []
+    if job.shares.is_auto:
+        return ["workers take equal parts of each batch, until a restart gives faster ones larger parts"]
+    whole = sum(job.shares.weights)
+    parts = ", ".join(f"{weight / whole:.0%}" for weight in job.shares.weights)
+    return [f"workers take {parts} of each batch, in the order of their indices"]
+
+
 def shares_of(plan: Plan, addresses: Mapping[TaskId, str]) -> tuple[int, ...]:
     """Returns what each worker of an attempt takes of a batch, in order; empty where all take as much.
 

@@ -62,6 +62,17 @@ def test_mistake_is_named_with_its_value_and_a_remedy(fields: dict[str, Any], me
     assert str(caught.value) == f"shares is 3,1, but {message}"
 
 
+@pytest.mark.parametrize(
+    ("written", "note"),
+    [
+        ("3,1", "workers take 75%, 25% of each batch, in the order of their indices"),
+        ("auto", "workers take equal parts of each batch, until a restart gives faster ones larger parts"),
+    ],
+)
+def test_plan_says_what_each_worker_takes(written: str, note: str) -> None:
+    assert note in plan(cluster((8, 0)), workers=workers(2), shares=Shares.parse(written)).notes
+
+
 def test_one_worker_has_no_share() -> None:
     with pytest.raises(SpecError, match=r"^shares is 1, but strategy is one_device, in which no workers"):
         plan(LAPTOP, shares=Shares(weights=(1,)))
