@@ -69,9 +69,7 @@ def notes_on_shares(job: JobSpec) -> list[str]:
         return []
     if job.shares.is_auto:
         return ["workers take equal parts of each batch, until a restart gives faster ones larger parts"]
-    whole = sum(job.shares.weights)
-    parts = ", ".join(f"{weight / whole:.0%}" for weight in job.shares.weights)
-    return [f"workers take {parts} of each batch, in the order of their indices"]
+    return [f"workers take {job.shares} parts of each batch, in the order of their indices"]
 
 
 def shares_of(plan: Plan, addresses: Mapping[TaskId, str]) -> tuple[int, ...]:

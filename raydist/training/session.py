@@ -388,6 +388,7 @@ def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
     collective_calls.begin(strategy, functools.partial(setattr, run.reporter.progress, "collective"))
     reporting.note(all_reduce.note_on(strategy))
     reporting.note(note_on_processors(strategy))
+    reporting.note(worker_shares.note_on(strategy))
 
 
 def _sums_replicas(strategy: tf.distribute.Strategy) -> bool:

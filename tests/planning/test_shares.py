@@ -65,7 +65,7 @@ def test_mistake_is_named_with_its_value_and_a_remedy(fields: dict[str, Any], me
 @pytest.mark.parametrize(
     ("written", "note"),
     [
-        ("3,1", "workers take 75%, 25% of each batch, in the order of their indices"),
+        ("3,1", "workers take 3,1 parts of each batch, in the order of their indices"),
         ("auto", "workers take equal parts of each batch, until a restart gives faster ones larger parts"),
     ],
 )

@@ -52,7 +52,9 @@ def refused(ctx: Any) -> dict[str, Any]:
             told = call(ctx)["notes"]
         except UnsupportedError as error:
             told = [str(error)]
-        found |= {kind: one for one in told if "--shares" in one}
+        for one in told:
+            if "--shares" in one:
+                found[kind] = one
     return found
 
 

@@ -33,6 +33,14 @@ def of(strategy: tf.distribute.Strategy) -> tuple[int, ...]:
     return _Settings.shares
 
 
+def note_on(strategy: tf.distribute.Strategy) -> str | None:
+    """Returns the sentence on what the workers take of each batch; None where it is as much."""
+    if not (shares := of(strategy)):
+        return None
+    parts = ", ".join(f"{share / sum(shares):.0%}" for share in shares)
+    return f"worker/0 to worker/{len(shares) - 1} take {parts} of each batch (--shares)"
+
+
 def rows_of(num_global: Any, worker: int, shares: Sequence[int]) -> tuple[Any, Any]:
     """Returns what `rows_of_worker` does, for an int or an integer tensor of any type."""
     if isinstance(num_global, int):
