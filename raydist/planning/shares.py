@@ -100,9 +100,9 @@ def slots_of(addresses: Mapping[TaskId, str]) -> dict[TaskId, str]:
     """Returns `host#0` and so on for each worker, in order: its host, and which of its workers it is."""
     found: dict[TaskId, str] = {}
     counts: defaultdict[str, int] = defaultdict(int)
-    for task in sorted(addresses, key=lambda task: task.index):
-        if task.task_type is TaskType.WORKER:
-            host = addresses[task].rpartition(":")[0]
-            found[task] = f"{host}#{counts[host]}"
-            counts[host] += 1
+    workers = (task for task in addresses if task.task_type is TaskType.WORKER)
+    for task in sorted(workers, key=lambda task: task.index):
+        host = addresses[task].rpartition(":")[0]
+        found[task] = f"{host}#{counts[host]}"
+        counts[host] += 1
     return found
