@@ -91,7 +91,7 @@ def make_plan(
     notes += _without_effect(job, strategy)
     job = _with_usable_standby(job, inventory, notes)
     _check_virtual_replicas(job, strategy, num_devices=devices or max(num_gpus, 1))
-    check_shares(job, strategy, num_devices=devices or max(num_gpus, 1))
+    check_shares(job, strategy, num_devices=devices or max(num_gpus, 1), num_gpus=num_gpus)
     notes += notes_on_shares(job)
     is_elastic = job.workers.minimum < job.workers.maximum and strategy is Strategy.MULTI_WORKER_MIRRORED
     if is_elastic and job.virtual_replicas is None:

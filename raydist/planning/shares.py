@@ -21,11 +21,11 @@ _NEEDED = {
 }
 
 
-def check_shares(job: JobSpec, strategy: Strategy, *, num_devices: int) -> None:
+def check_shares(job: JobSpec, strategy: Strategy, *, num_devices: int, num_gpus: int) -> None:
     """Raises SpecError for shares that the strategy, or another option, makes impossible.
 
     Args:
-      num_devices: Of each worker.
+      num_devices: Of each worker, `num_gpus` of them GPUs.
     """
     if job.shares is None:
         return
@@ -48,10 +48,11 @@ def check_shares(job: JobSpec, strategy: Strategy, *, num_devices: int) -> None:
     for name, (value, why) in _NEEDED.items():
         if getattr(job, name) != value:
             raise SpecError(f"{told} {name} is {getattr(job, name)}: {why} or --shares")
-    if job.virtual_replicas is not None and job.shares.is_auto:
+    if job.shares.is_auto and (job.virtual_replicas is not None or num_gpus):
+        cause = "the workers have GPUs" if num_gpus else f"virtual_replicas is {job.virtual_replicas}"
         raise SpecError(
-            f"{told} virtual_replicas is {job.virtual_replicas}, with which the workers' waits are not "
-            "measured; write a number for each worker, such as 3,1"
+            f"{told} {cause}, with which raydist does not measure the workers' waits; write a number for each "
+            "worker, such as 3,1"
         )
     if job.virtual_replicas is not None:
         counts = [rows_of_worker(job.virtual_replicas, one, weights)[1] for one in range(len(weights))]

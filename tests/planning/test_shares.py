@@ -63,6 +63,23 @@ def test_mistake_is_named_with_its_value_and_a_remedy(fields: dict[str, Any], me
 
 
 @pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"virtual_replicas": 4}, "virtual_replicas is 4"),
+        ({"resources": {"worker": {"gpus": 1}}}, "the workers have GPUs"),
+    ],
+)
+def test_speeds_that_are_not_measured_have_to_be_given(fields: dict[str, Any], cause: str) -> None:
+    hosts = cluster((8, 2 if "resources" in fields else 0))
+    with pytest.raises(SpecError) as caught:
+        plan(hosts, workers=workers(2), shares=Shares(), **fields)
+    assert str(caught.value) == (
+        f"shares is auto, but {cause}, with which raydist does not measure the workers' waits; write a number "
+        "for each worker, such as 3,1"
+    )
+
+
+@pytest.mark.parametrize(
     ("written", "note"),
     [
         ("3,1", "workers take 3,1 parts of each batch, in the order of their indices"),
