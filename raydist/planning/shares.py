@@ -51,8 +51,8 @@ def check_shares(job: JobSpec, strategy: Strategy, *, num_devices: int, num_gpus
     if job.shares.is_auto and (job.virtual_replicas is not None or num_gpus):
         cause = "the workers have GPUs" if num_gpus else f"virtual_replicas is {job.virtual_replicas}"
         raise SpecError(
-            f"{told} {cause}, with which raydist does not measure the workers' waits; write a number for each "
-            "worker, such as 3,1"
+            f"{told} {cause}, with which raydist does not measure the workers' waits; write a number for "
+            "each worker, such as 3,1"
         )
     if job.virtual_replicas is not None:
         counts = [rows_of_worker(job.virtual_replicas, one, weights)[1] for one in range(len(weights))]

@@ -74,8 +74,8 @@ def test_speeds_that_are_not_measured_have_to_be_given(fields: dict[str, Any], c
     with pytest.raises(SpecError) as caught:
         plan(hosts, workers=workers(2), shares=Shares(), **fields)
     assert str(caught.value) == (
-        f"shares is auto, but {cause}, with which raydist does not measure the workers' waits; write a number "
-        "for each worker, such as 3,1"
+        f"shares is auto, but {cause}, with which raydist does not measure the workers' waits; write a "
+        "number for each worker, such as 3,1"
     )
 
 
