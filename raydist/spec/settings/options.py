@@ -5,7 +5,7 @@ Each is declared here once, under its heading in the help; its default and its l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from raydist.errors import SpecError
 from raydist.spec.best import check_keep_best
@@ -162,7 +162,9 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         ),
         Option(
             "shares",
-            values.optional(values.written_as(Shares, FORM, also=list | tuple), none="equal"),
+            values.optional(
+                values.written_as(Shares, FORM, also=list | tuple, takes=Sequence[int]), none="equal"
+            ),
             "What each worker takes of every global batch, such as 3,1 for a worker/0 that is three times as "
             "fast as worker/1; equal parts when omitted or equal.",
             metavar="N,N",
