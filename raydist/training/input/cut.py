@@ -83,7 +83,7 @@ def _picked(source: tf.data.Dataset, part: Part, batch_size: int, *, drop_remain
         num_global = elements.cardinality()
         start, end, is_padded = _rows_of(part, num_global)
         own = elements.skip(start).take(end - start)
-        if batch_size < part.num_replicas or not drop_remainder:
+        if part.shares or batch_size < part.num_replicas or not drop_remainder:
             own = own.concatenate(elements.take(tf.cast(is_padded, tf.int64)))
         size = tf.data.Dataset.from_tensors(tf.cast(num_global, tf.int32)).repeat()
         return tf.data.Dataset.zip((size, own))
