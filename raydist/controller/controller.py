@@ -211,6 +211,7 @@ class Controller:
             plan = self._launcher.replan(
                 avoid=asked.avoid, suspected=asked.suspected, out_of_memory=asked.out_of_memory
             )
+            plan = dataclasses.replace(plan, speeds=asked.speeds)
             self._handle(AttemptPlanned(plan))
             if job.entry_point.is_script:
                 logs_command = command_for(self._places.storage, "logs")

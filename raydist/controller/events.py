@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import RaydistError
@@ -122,12 +123,14 @@ class StartAttempt:
       avoid: Addresses of the hosts that failed too often of late.
       out_of_memory: The roles that were short of memory, once for each attempt that was lost by it.
       suspected: Addresses of the hosts to look at before they are used again.
+      speeds: As `Plan` has them.
     """
 
     number: int
     avoid: frozenset[str] = frozenset()
     out_of_memory: tuple[TaskType, ...] = ()
     suspected: frozenset[str] = frozenset()
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

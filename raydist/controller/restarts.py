@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raydist.controller.attempt import Attempt
+from raydist.controller.imbalance import Imbalance
 from raydist.outcome.status import TaskState, TaskStatus
 from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
@@ -47,6 +49,7 @@ class Cause:
       tasks: The tasks that it is about.
       what: Half a sentence, which `: training was restarted` continues.
       needs_checkpoint: Whether it is dropped where nothing is saved: what it is good for is not worth a step.
+      speeds: What the plan of the new attempt has in place of its own; None leaves them.
       can_save: Whether the chief, which saves between two steps, can come to the end of one.
       is_certain: Whether it cannot go away, so that each step after the save would be lost.
     """
@@ -54,6 +57,7 @@ class Cause:
     tasks: tuple[TaskId, ...]
     what: str
     needs_checkpoint: bool = False
+    speeds: Mapping[str, float] | None = None
     can_save: bool = True
     is_certain: bool = False
 
@@ -82,11 +86,12 @@ class Restart:
         return f"{what} {begin} after {self.pause_s:.1f} s"
 
 
-def wanted(attempt: Attempt, *, plan: Plan, room: int) -> Cause | None:
+def wanted(attempt: Attempt, *, plan: Plan, room: int, imbalance: Imbalance | None) -> Cause | None:
     """Returns why `attempt` is to be followed by a new one, while it trains well; None where it is not.
 
     Args:
       plan: That of the attempt. `room`: how many workers the cluster has room for.
+      imbalance: By how much other shares of the batch would be faster.
     """
     is_connected = _is_connected(attempt, chief_of(role.task_type for role in plan.roles))
     if attempt.moved and not (plan.follows_workers and is_connected):
@@ -98,6 +103,9 @@ def wanted(attempt: Attempt, *, plan: Plan, room: int) -> Cause | None:
     if room > plan.num_workers:
         what = f"there is room for {room} workers instead of {plan.num_workers}"
         return Cause(tasks=(), what=what, needs_checkpoint=True)
+    if imbalance is not None:
+        what = imbalance.sentence()
+        return Cause(tasks=(), what=what, needs_checkpoint=True, speeds=imbalance.speeds)
     return None
 
 

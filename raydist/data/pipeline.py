@@ -23,19 +23,34 @@ ReadOp = Callable[[tf.Tensor, Sequence[tf.DType]], Sequence[tf.Tensor]]
 
 @dataclass(frozen=True)
 class Part:
-    """The replicas of one input pipeline: `num_local` of `num_replicas`, from `first` on."""
+    """The replicas of one input pipeline: `num_local` of `num_replicas`, from `first` on.
+
+    Attributes:
+      shares: As `cut` takes them.
+    """
 
     first: int = 0
     num_local: int = 1
     num_replicas: int = 1
+    shares: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, input_context: tf.distribute.InputContext | None) -> Part:
+    def of(cls, input_context: tf.distribute.InputContext | None, shares: tuple[int, ...] = ()) -> Part:
         if input_context is None:
             return cls()
         num_replicas = input_context.num_replicas_in_sync
-        first, end = cut(num_replicas, input_context.input_pipeline_id, input_context.num_input_pipelines)
-        return cls(first, end - first, num_replicas)
+        own = getattr(input_context, "own_replicas", None) or range(
+            *cut(num_replicas, input_context.input_pipeline_id, input_context.num_input_pipelines)
+        )
+        return cls(own.start, len(own), num_replicas, shares)
+
+    @property
+    def replicas(self) -> range:
+        return range(self.first, self.first + self.num_local)
+
+    def spans(self, num_global: int) -> list[tuple[int, int]]:
+        """Returns first row and end of each of its replicas in a batch; neighbours, in order."""
+        return [cut(num_global, replica, self.num_replicas, self.shares) for replica in self.replicas]
 
 
 @dataclass(frozen=True)
@@ -53,7 +68,8 @@ class Blocks:
 
     @classmethod
     def of(cls, recipe: Recipe, part: Part) -> Blocks:
-        rows = -(-recipe.global_batch_size * part.num_local // part.num_replicas)
+        spans = part.spans(recipe.global_batch_size)
+        rows = max(1, spans[-1][1] - spans[0][0])
         size = int(_BLOCK_BYTES // (rows * recipe.source.num_bytes))
         if recipe.source.most_at_once is not None:
             size = min(size, recipe.source.most_at_once // rows)
@@ -103,7 +119,7 @@ class BlockReader:
         steps, part = self._recipe.steps, self._part
         step, count = self._blocks.span(int(block))
         num_global = steps.size_of(steps.locate(step)[1])
-        spans = [cut(num_global, part.first + local, part.num_replicas) for local in range(part.num_local)]
+        spans = part.spans(num_global)
         # Neighbours, so that one reading serves all.
         begin, end = spans[0][0], spans[-1][1]
         rows = self._reader.block(step, count, begin, end) if begin < end else []
@@ -234,13 +250,14 @@ def in_this_process(reader: Callable[[Any], Sequence[np.ndarray]]) -> ReadOp:
     return read
 
 
-def has_equal_parts(recipe: Recipe, num_replicas: int) -> bool:
+def has_equal_parts(recipe: Recipe, part: Part) -> bool:
     """Whether every replica has as many examples in every step."""
-    return recipe.steps.last_size == 0 and recipe.global_batch_size % num_replicas == 0
+    is_even = recipe.steps.last_size == 0 and recipe.global_batch_size % part.num_replicas == 0
+    return is_even and not part.shares
 
 
 def _batch_shapes(recipe: Recipe, part: Part) -> list[list[int | None]]:
-    is_fixed = has_equal_parts(recipe, part.num_replicas)
+    is_fixed = has_equal_parts(recipe, part)
     rows = recipe.global_batch_size // part.num_replicas if is_fixed else None
     return [[rows, *field.shape] for field in recipe.source.fields]
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from raydist.planning.plan import Plan
+from raydist.planning.shares import shares_of
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.tasks import ClusterSpec, TaskId, TaskType, chief_of
 
@@ -32,6 +33,7 @@ class TaskAssignment:
       num_slots: Workers that TensorFlow's cluster has room for, as some may come later.
       gpus_per_worker: GPUs of each worker, for tasks of every type.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
+      shares: What each worker takes of a global batch; empty where all take as much.
       has_default_strategy: Whether the job runs in the scope of the run's strategy.
       has_own_loop: Whether it does not, because it updates weights in a loop of its own.
       data_service: `host:port` of tf.data service's dispatcher; None for a run without data workers.
@@ -63,6 +65,7 @@ class TaskAssignment:
     gpus_per_worker: int = 0
     address: str | None = None
     devices: int | None = None
+    shares: tuple[int, ...] = ()
     has_default_strategy: bool = False
     has_own_loop: bool = False
     data_service: str | None = None
@@ -168,6 +171,7 @@ def make_assignments(
         "gpus_per_worker": plan.resources_of(worker).num_gpus,
         "data_service": addresses.get(dispatcher),
         "devices": plan.devices,
+        "shares": shares_of(plan, addresses),
         "has_default_strategy": plan.has_default_strategy,
         "has_own_loop": plan.has_own_loop,
         # "local" is TPUClusterResolver's word for the chips of the task's own host.

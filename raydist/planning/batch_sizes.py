@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from raydist.data.order.steps import cut
 from raydist.errors import UnsupportedError
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy
@@ -116,10 +117,13 @@ def batch_sizes_of(plan: Plan) -> BatchSizes | None:
     size, num_replicas = params.get("batch_size"), num_replicas_of(plan)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1 or num_replicas is None:
         return None
-    base, extra = divmod(size, num_replicas)
+    # Virtual replicas have equal parts, of which workers have unequal numbers.
+    shares = plan.job.shares if plan.job.virtual_replicas is None else None
+    weights = () if shares is None else shares.weights
+    spans = (cut(size, index, num_replicas, weights) for index in range(num_replicas))
     return BatchSizes(
         size=size,
-        per_replica=tuple(base + (index < extra) for index in range(num_replicas)),
+        per_replica=tuple(end - first for first, end in spans),
         is_synchronous=plan.strategy is not Strategy.PARAMETER_SERVER,
         rate=_rate(params.get("learning_rate"), params.get("base_batch_size"), size),
     )

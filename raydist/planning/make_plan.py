@@ -12,6 +12,7 @@ from raydist.planning.fitting import check_memory_retry
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.roles import make_roles
+from raydist.planning.shares import check_shares, notes_on_shares
 from raydist.planning.strategy import Origins, check_communication, choose_strategy, without_unused
 from raydist.planning.threads import threads_per_worker
 from raydist.spec.job import NO_FACTS, JobSpec, KerasFlavour, SourceFacts, Strategy, Success
@@ -90,6 +91,8 @@ def make_plan(
     notes += _without_effect(job, strategy)
     job = _with_usable_standby(job, inventory, notes)
     _check_virtual_replicas(job, strategy, num_devices=devices or max(num_gpus, 1))
+    check_shares(job, strategy, num_devices=devices or max(num_gpus, 1), num_gpus=num_gpus)
+    notes += notes_on_shares(job)
     is_elastic = job.workers.minimum < job.workers.maximum and strategy is Strategy.MULTI_WORKER_MIRRORED
     if is_elastic and job.virtual_replicas is None:
         # Not chosen for the user: with one thread for each, hosts with many cores would be slower.

@@ -37,6 +37,7 @@ class Plan:
       embedded_resources: Memory and custom resources to start an embedded Ray with, by Ray's names.
       avoid: Ray's ids of the nodes that no task is to go to.
       notes: Sentences about what was chosen on the user's behalf.
+      speeds: How many rows each worker computes in a second, by its `slots_of`, as far as it was measured.
       given_up: The workers that an attempt continues without.
       uses_of_unfit_hosts: What the attempt does with each host that failed lately and still has a problem,
         half a sentence each.
@@ -57,6 +58,7 @@ class Plan:
     embedded_resources: Mapping[str, float] = field(default_factory=dict)
     avoid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    speeds: Mapping[str, float] = field(default_factory=dict)
     given_up: tuple[TaskId, ...] = ()
     uses_of_unfit_hosts: tuple[str, ...] = ()
 

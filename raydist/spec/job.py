@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from raydist.errors import SpecError
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.quantities import parse_duration
+from raydist.spec.shares import Shares
 from raydist.spec.tasks import ExtraRoles, TaskResources, TaskType
 
 MODULE_FLAG = "-m "  # what names a module to run as a script begins with
@@ -249,6 +250,7 @@ class JobSpec:
       roles: Commands that run alongside the training, by name; only a config file or Python code sets them.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       virtual_replicas: Replicas of the run, divided among its workers; None has one for each device.
+      shares: What each worker takes of every global batch; None has equal parts.
       ports: Ports for TensorFlow's servers; None takes any free port.
       allow_public_ports: Whether TensorFlow's servers are started at public addresses too.
       fence: Whether tasks set firewall rules that let only the run's hosts reach their servers.
@@ -314,6 +316,7 @@ class JobSpec:
     roles: ExtraRoles = field(default_factory=dict)
     devices: int | None = _at_least(1, default=None)
     virtual_replicas: int | None = _at_least(1, default=None)
+    shares: Shares | None = None
     ports: PortRange | None = None
     allow_public_ports: bool = False
     fence: bool = False

@@ -222,6 +222,10 @@ class StragglerWatch:
         """Returns what a step takes each task of late; of those that have completed one."""
         return _times(self.marks[0], self.latest)
 
+    def steady_times(self) -> dict[TaskId, StepTimes]:
+        """Returns what `times` does, once it is that of NUM_SAMPLES samples; else nothing."""
+        return self.times() if len(self._samples) == NUM_SAMPLES else {}
+
     def _continues(self, task: TaskId, incarnation: int, pace: TaskPace) -> bool:
         """Takes in a task's pace; returns whether it adds to what the sample has of the task."""
         before = self.latest.get(task)

@@ -42,6 +42,7 @@ from raydist.training.cluster import (
     default_strategy,
     own_processes,
     strategy,
+    worker_shares,
 )
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
@@ -357,6 +358,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
         wrapt.register_post_import_hook(_end_autologging, "mlflow.utils.autologging_utils")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
+    worker_shares.configure(assignment.shares)
     return note
 
 
@@ -394,6 +396,7 @@ def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
     collective_calls.begin(strategy, functools.partial(setattr, run.reporter.progress, "collective"))
     reporting.note(all_reduce.note_on(strategy))
     reporting.note(note_on_processors(strategy))
+    reporting.note(worker_shares.note_on(strategy))
 
 
 def _sums_replicas(strategy: tf.distribute.Strategy) -> bool:

@@ -38,8 +38,8 @@ _TUNE_SETTINGS = {
 
 # Options that decide what a trial trains.
 _TRAINED_BY = (
-    *("strategy", "workers", "ps", "evaluator", "devices", "virtual_replicas", "keras"),
-    *("patch_keras", "check_equality", "sync_batchnorm"),
+    *("strategy", "workers", "ps", "evaluator", "devices", "virtual_replicas", "shares"),
+    *("keras", "patch_keras", "check_equality", "sync_batchnorm"),
     *("partitioner", "auto_shard", "compress_gradients", "keep_best"),
 )
 

@@ -1,9 +1,10 @@
-"""A worker that the others wait for is named with its cause, and again once it is as fast as they are."""
+"""A worker that the others wait for is named with its cause, or gets less of each batch."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ def train(ctx: raydist.TrainContext):
         return x
 
     def compute(x):
+        time.sleep(0.02 * len(x) if is_slowed("rows") else 0.0)
         end_s = time.thread_time() + (0.2 if is_slowed("compute") else 0.02)
         while time.thread_time() < end_s:
             pass
@@ -124,5 +126,27 @@ def test_slow_worker_is_named_with_its_cause_until_it_is_as_fast_as_the_others(
         wait_until(lambda: all(is_over for _, _, is_over in stragglers()), timeout_s=600)
         assert "straggler: worker/1 is as fast as the others again" in raydist("status", "s").out
         assert note in status_of(tmp_path, "s")["notes"]
+    finally:
+        assert raydist("stop", "s").code == 0
+
+
+@pytest.mark.slow
+def test_slow_worker_gets_less_of_each_batch(
+    raydist: Callable[..., Ended], tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    (tmp_path / "code").mkdir()
+    job = tmp_path / "code" / "job.py"
+    job.write_text(JOB)
+    options = ("--shares", "auto", "-p", "slowed=rows", "--detach", "--no-export")
+    detached = raydist("submit", str(job), "--name", "s", *options)
+    assert detached.code == 0, detached.err
+    try:
+        wait_until(lambda: "% of each batch" in str(status_of(tmp_path, "s")["notes"]), timeout_s=600)
+        told = status_of(tmp_path, "s")
+        [restarted] = [one for one in told["notes"] if "training was restarted" in one]
+        assert restarted.startswith("the fastest worker computes ")
+        [taken] = [one for one in told["notes"] if "% of each batch" in one]
+        faster, slower = map(int, re.findall(r"(\d+)%", taken))
+        assert faster > slower
     finally:
         assert raydist("stop", "s").code == 0

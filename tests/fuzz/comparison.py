@@ -22,6 +22,7 @@ CLUSTERS: Mapping[str, Mapping[str, object]] = {
     "central_storage": {"strategy": "central_storage", "devices": 2},
     "2": {"strategy": "multi_worker_mirrored", "workers": 2},
     "3": {"strategy": "multi_worker_mirrored", "workers": 3},
+    "2_unequal": {"strategy": "multi_worker_mirrored", "workers": 2, "shares": (3, 1)},
     "parameter_server": {"strategy": "parameter_server", "workers": 1, "ps": 1},
     "parameter_server_3": {"strategy": "parameter_server", "workers": 3, "ps": 1},
 }

@@ -7,6 +7,7 @@ import pytest
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.describe import describe_plan
 from raydist.spec.job import Strategy
+from raydist.spec.shares import Shares
 from tests.planning.plans import cluster, plan, workers
 
 
@@ -16,6 +17,11 @@ from tests.planning.plans import cluster, plan, workers
         (128, {}, "128 examples a step, on one replica"),
         (128, {"workers": workers(2)}, "128 examples a step: 64 on each of 2 replicas"),
         (128, {"workers": workers(3)}, "128 examples a step: uneven, 43 on 2 replicas, 42 on 1"),
+        (
+            128,
+            {"workers": workers(2), "shares": Shares(weights=(3, 1))},
+            "128 examples a step: uneven, 96 on 1 replica, 32 on 1",
+        ),
         (2, {"workers": workers(3)}, "2 examples a step: uneven, 1 on 2 replicas, none on 1"),
         (
             12,
@@ -29,7 +35,16 @@ from tests.planning.plans import cluster, plan, workers
         ),
         (50, {"ps": 1, "workers": workers(3)}, "50 examples a step, on one worker, asynchronously"),
     ],
-    ids=["one", "even", "uneven", "fewer-examples-than-replicas", "gpus", "devices", "parameter-servers"],
+    ids=[
+        "one",
+        "even",
+        "uneven",
+        "shares",
+        "fewer-examples-than-replicas",
+        "gpus",
+        "devices",
+        "parameter-servers",
+    ],
 )
 def test_batch_is_shown_for_the_planned_replicas(size: int, fields: dict[str, Any], expected: str) -> None:
     hosts = cluster((8, 4)) if "resources" in fields else cluster((8, 0))

@@ -46,6 +46,24 @@ def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
     }
 
 
+def refused(ctx: Any) -> dict[str, Any]:
+    """Returns with what some steps are refused for their shares, without those that train."""
+    calls = {
+        **{kind: functools.partial(loss_written_as, kind=kind) for kind in _OWN_LOSSES},
+        "assigns the mean": functools.partial(step_that_needs_a_note, kind="assigns the mean"),
+    }
+    found = {}
+    for kind, call in calls.items():
+        try:
+            told = call(ctx)["notes"]
+        except UnsupportedError as error:
+            told = [str(error)]
+        for one in told:
+            if "--shares" in one:
+                found[kind] = one
+    return found
+
+
 def layer_that_draws(ctx: Any, *, kind: str) -> dict[str, Any]:
     """Trains a model with a layer of the user's; returns what was noted."""
     keras.utils.set_random_seed(3)

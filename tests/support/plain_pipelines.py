@@ -312,11 +312,18 @@ SPLITS = ((2, 1), (3, 1), (2, 2), (5, 1))
 
 
 def compare(
-    ctx: Any, *, names: list[str] | None = None, splits: Sequence[Sequence[int]] = SPLITS
+    ctx: Any,
+    *,
+    names: list[str] | None = None,
+    splits: Sequence[Sequence[int]] = SPLITS,
+    shares: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Returns what was not as on one device, and by construction how many examples `log` got.
 
     The numbers are those of one device, and of each of 2 workers.
+
+    Args:
+      shares: Of the workers; empty for equal ones.
     """
     import tensorflow as tf
 
@@ -354,14 +361,14 @@ def compare(
             parts = []
             for worker in range(workers):
                 running[0] = worker + 1 if local == 1 and workers == 2 else -1
-                part = Part(worker * local, local, workers * local)
+                part = Part(worker * local, local, workers * local, tuple(shares))
                 data = cut.part_of(make() if is_random else once, part)
                 if lost := _lost_shapes(once.element_spec, data.element_spec):
                     wrong.append(f"{name}, {workers} workers of {local}: {lost}")
                 parts.append([list(data) for _ in expected])
             wrong += [
                 f"{name}, {workers} workers of {local}: {told}"
-                for told in _differences(expected, parts, local, workers * local)
+                for told in _differences(expected, parts, local, workers * local, shares)
             ]
         calls[name] = [counts[index] for index in range(3)]
     return {"wrong": wrong, "calls": calls}
@@ -467,7 +474,9 @@ def _lost_shapes(batch: Any, element: Any) -> str:
     )
 
 
-def _differences(expected: Any, parts: Any, local: int, num_replicas: int) -> list[str]:
+def _differences(
+    expected: Any, parts: Any, local: int, num_replicas: int, shares: Sequence[int]
+) -> list[str]:
     """Returns where the elements of the workers are not the rows of the global batches.
 
     Args:
@@ -483,16 +492,20 @@ def _differences(expected: Any, parts: Any, local: int, num_replicas: int) -> li
                 continue
             for index, element in enumerate(passes[number]):
                 replica = worker * local + index % local
-                if not _is_share(element, batches[index // local], replica, num_replicas):
+                if not _is_share(element, batches[index // local], replica, num_replicas, shares):
                     wrong.append(f"pass {number}, batch {index // local}, replica {replica}: {element}")
     return wrong
 
 
-def _is_share(element: Any, batch: Any, replica: int, num_replicas: int) -> bool:
+def _is_share(element: Any, batch: Any, replica: int, num_replicas: int, shares: Sequence[int]) -> bool:
+    from raydist.data.order.steps import cut
     from raydist.training.replicas.batch_slices import Slice
 
     rows = _rows(batch)
     sizes = [len(one) for one in np.array_split(np.arange(len(rows)), num_replicas)]
+    if shares:
+        spans = [cut(len(rows), one, num_replicas, shares) for one in range(num_replicas)]
+        sizes = [end - first for first, end in spans]
     first, size = sum(sizes[:replica]), sizes[replica]
     if not isinstance(element, Slice):
         return len(set(sizes)) == 1 and _rows(element) == rows[first : first + size]

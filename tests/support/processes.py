@@ -50,6 +50,7 @@ class Cluster:
     keras: str = "3"
     ps: int = 0
     evaluator: bool = False
+    shares: tuple[int, ...] = ()
 
     @property
     def tasks(self) -> list[str]:
@@ -224,6 +225,7 @@ def started(
                 "keras": cluster.keras,
                 "addresses": {one: at for one, at in addresses.items() if one not in late or one == name},
                 "num_workers": cluster.workers,
+                "shares": cluster.shares,
                 "task": name,
                 "folder": str(place),
                 "storage": storage_uri,

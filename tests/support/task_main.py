@@ -211,6 +211,7 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
         attempt=request["attempt"],
         run_uri=request["storage"] + "/test",
         num_workers=num_workers,
+        shares=tuple(request["shares"]),
         num_slots=request["num_workers"] if strategy is Strategy.PARAMETER_SERVER else num_workers,
         num_ps=sum(one.task_type is TaskType.PS for one in addresses),
         address=addresses[task],

@@ -320,7 +320,11 @@ def _status(ctx: Any) -> dict[str, Any]:
 
 
 def bare_step(
-    model: Any, *, global_batch_size: int, prepared: Callable[[Any], Any] = lambda x: x
+    model: Any,
+    *,
+    global_batch_size: int,
+    prepared: Callable[[Any], Any] = lambda x: x,
+    shown: Callable[[Any], object] = lambda loss: None,
 ) -> Callable[[Any], dict[str, Any]]:
     """Returns a step for `ctx.train_steps` as TensorFlow's guide of custom loops writes it."""
     import tensorflow as tf
@@ -333,6 +337,7 @@ def bare_step(
             loss = tf.nn.compute_average_loss(losses, global_batch_size=global_batch_size)
         gradients = tape.gradient(loss, model.trainable_variables)
         model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        shown(loss)
         return {"loss": tf.reduce_mean(losses)}
 
     return step_fn
@@ -521,11 +526,12 @@ def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
         stepped.optimizer.build(stepped.trainable_variables)
         masked = keras.Sequential([keras.Input((3, 1)), keras.layers.Masking(), keras.layers.Dense(1)])
         masked.compile(keras.optimizers.SGD(0.05), "mse")
+        shown = keras.metrics.Mean()
     history = fitted.fit(data, epochs=3, verbose=0).history
     values = (np.arange(15).reshape(5, 3, 1) % 4).astype("float32")  # zeros are masked
     masked.fit(tf.data.Dataset.from_tensor_slices((values, 2 * values + 1)).batch(4), epochs=3, verbose=0)
 
-    step_fn = bare_step(stepped, global_batch_size=4)
+    step_fn = bare_step(stepped, global_batch_size=4, shown=shown.update_state)
     metrics = ctx.train_steps(step_fn, data, num_steps=6, steps_per_call=2)
     return {
         "fit": _flat(fitted),
@@ -533,6 +539,7 @@ def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
         "masked": _flat(masked),
         "train_steps": _flat(stepped),
         "loss": np.array(metrics["loss"]),
+        "shown": np.array(shown.result()),
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.processes import Cluster, TaskProcess, run_in_turn
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +28,7 @@ CLUSTERS = {
     "mirrored on 2 devices": {"strategy": "mirrored", "devices": 2},
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
     "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
+    "unequal workers": {"strategy": "multi_worker_mirrored", "workers": 2, "shares": (3, 1)},
 }
 
 
@@ -97,3 +100,25 @@ def test_sparse_gradients_of_uneven_batches_equal_one_device(keras: str) -> None
     for task in on_two_workers(keras)["sparse"]:
         for name, weights in expected.items():
             np.testing.assert_allclose(task.arrays[name], weights, atol=1e-5, rtol=0, err_msg=name)
+
+
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_workers_of_unequal_shares_equal_one_device(keras: str) -> None:
+    calls = [call for call in CALLS if call != "every way"]
+    for call, tasks in run("unequal workers", keras, *calls).items():
+        for task in tasks:
+            for name, expected in on_one_device(keras, call).items():
+                np.testing.assert_allclose(
+                    task.arrays[name], expected, atol=1e-5, rtol=0, err_msg=f"{call} {name}"
+                )
+
+
+def test_run_that_resumes_with_other_shares_ends_as_the_undisturbed_one(tmp_path: Path) -> None:
+    target, workers = f"{FUNCTIONS}:two_fits", Cluster(**CLUSTERS["2 workers"])
+    [expected] = run_function(target, Cluster(), storage=tmp_path / "a")
+    run_function(target, workers, storage=tmp_path / "b", crash_in=1)
+    unequal = dataclasses.replace(workers, shares=(3, 1))
+    for task in run_function(target, unequal, storage=tmp_path / "b", attempt=1):
+        assert task.values["status"]["restored_step"] == 12
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)

@@ -330,6 +330,23 @@ def check_equal(run: Run, name: str, cluster: str, keras: str, *, atol: float) -
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_step_that_counts_replicas_alike_is_refused_where_their_shares_are_unequal(keras: str) -> None:
+    cluster = dataclasses.replace(CLUSTERS["2 workers"], keras=keras, shares=(3, 1))
+    mean, divides = "takes a mean over the replicas", "may divide its losses by the number of replicas"
+    for task in run_in_turn({"refused": (f"{FUNCTIONS}:refused", {})}, cluster)["refused"]:
+        causes = {
+            kind: told.partition(") ")[2].partition(", and with --shares")[0]
+            for kind, told in task.values.items()
+        }
+        assert causes == {
+            "step, divided by replicas": divides,
+            "step, average loss": divides,
+            "assigns the mean": mean,
+        }
+
+
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
+@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_without_the_check_gradients_are_summed(run: Run, keras: str) -> None:
     function = f"{FUNCTIONS}:loss_written_as"
     calls = {"step": (function, {"kind": "step, mean"})}

@@ -72,10 +72,15 @@ def test_rows_of_the_workers_make_up_each_global_batch(alone: dict[str, TaskProc
 
 @pytest.mark.exhaustive(covered_by="one of each kind, above")
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("workers", "replicas"), [(3, 1), (2, 1), (2, 2), (5, 1)])
-def test_rows_make_up_each_global_batch_of_every_pipeline(workers: int, replicas: int) -> None:
-    splits = [(workers, replicas)]
-    [task] = run_function(f"{PIPELINES}:compare", Cluster(), timeout_s=1500, splits=splits)
+@pytest.mark.parametrize(
+    ("workers", "replicas", "shares"),
+    [(3, 1, ()), (2, 1, ()), (2, 2, ()), (5, 1, ()), (3, 1, (2, 1, 2)), (2, 2, (3, 1))],
+)
+def test_rows_make_up_each_global_batch_of_every_pipeline(
+    workers: int, replicas: int, shares: tuple[int, ...]
+) -> None:
+    given = {"splits": [(workers, replicas)], "shares": shares}
+    [task] = run_function(f"{PIPELINES}:compare", Cluster(), timeout_s=1500, **given)
     assert len(task.values["calls"]) > 60
     assert task.values["wrong"] == []
 

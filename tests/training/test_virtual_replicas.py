@@ -25,6 +25,7 @@ CLUSTERS = {
     "1 worker": Cluster(),
     "2 workers": Cluster(strategy="multi_worker_mirrored", workers=2),
     "3 workers": Cluster(strategy="multi_worker_mirrored", workers=3),
+    "3 to 1": Cluster(strategy="multi_worker_mirrored", workers=2, shares=(3, 1)),
     "2 devices": Cluster(strategy="mirrored", devices=2),
 }
 EPOCHS = 2
@@ -99,6 +100,7 @@ def check_draws(name: str, keras: str, num_replicas: int, programs: tuple[str, .
     [
         ("3", 4, "2 workers", (*QUICK, *LOOPS)),
         ("3", 4, "2 devices", (*QUICK, *LOOPS)),
+        ("3", 4, "3 to 1", (*QUICK, *LOOPS)),
         ("3", 5, "3 workers", UNEQUAL),
         ("3", 6, "3 workers", PROGRAMS),
         ("legacy", 6, "3 workers", PROGRAMS),

@@ -197,6 +197,7 @@ class _Repeats:
             "resume": self.start is not None,
             "workers": workers,
             "strategy": self._strategy(workers),
+            "shares": None,  # of its own number of workers
             "checkpoint_every": 1,
             "keep": None,
             **_WITHOUT,

@@ -18,6 +18,7 @@ from raydist.spec.partitioner import Partitioner
 from raydist.spec.quantities import Duration
 from raydist.spec.settings.resolution import TypedOptions, typed_values
 from raydist.spec.settings.roles import Amounts
+from raydist.spec.shares import Shares
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +60,7 @@ class RunOptions(TypedDict, total=False):
     evaluator: bool
     devices: int | None
     virtual_replicas: int | None
+    shares: Shares | str | Sequence[int] | None
     run_on: RunOn | Literal["chief", "all"]
     resources: Mapping[str, Amounts]
     memory_retry: float | str | None

@@ -5,7 +5,7 @@ Each is declared here once, under its heading in the help; its default and its l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from raydist.errors import SpecError
 from raydist.spec.best import check_keep_best
@@ -14,6 +14,7 @@ from raydist.spec.partitioner import FORMS, Partitioner
 from raydist.spec.settings import roles, values
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.removed import OF_ROLES, removed_option
+from raydist.spec.shares import FORM, Shares
 from raydist.spec.text import suggest
 
 
@@ -158,6 +159,15 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
             "Replicas of the run, divided among the workers, so that results do not depend on the number of "
             "workers; none: one for each device.",
             metavar="K",
+        ),
+        Option(
+            "shares",
+            values.optional(
+                values.written_as(Shares, FORM, also=list | tuple, takes=Sequence[int]), none="equal"
+            ),
+            "What each worker takes of every global batch, such as 3,1 for a worker/0 that is three times as "
+            "fast as worker/1; equal parts when omitted or equal.",
+            metavar="N,N",
         ),
         Option(
             "run_on",

@@ -253,10 +253,14 @@ def one_of(*words: str) -> Parser:
     return parse
 
 
-def written_as(kind: type[Any], example: str, *, also: type[Any] = str) -> Parser:
-    """Takes a `kind`, or what its `parse` reads: text, and `also` where YAML makes a number of it."""
+def written_as(kind: type[Any], example: str, *, also: Any = str, takes: Any = None) -> Parser:
+    """Takes a `kind`, or what its `parse` reads: text, and `also` where YAML makes a number of it.
 
-    @_takes(kind | str | also)
+    Args:
+      takes: What type checkers are told of `also`; None for that itself.
+    """
+
+    @_takes(kind | str | (takes or also))
     def parse(name: str, value: object) -> Any:
         if isinstance(value, kind):
             return value

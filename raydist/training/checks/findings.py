@@ -151,6 +151,8 @@ class StepFindings:
       tolerance: See `Rehearsal`; 0 where there is none. `is_checked`: whether there is one.
       returned: Of the numbers that a loop's step returns, by rule, whether each is a sum, a mean, or neither,
         `[rules, 3, MOST_RETURNED]`. All three are false for a 0, which may be a sum or a mean.
+      divides_by_replicas: Whether it may, as it has their number. `averages_replicas`: whether it takes means
+        over them.
       returned_varies: Whether it may be something else for other batches. `returned_fixed`: whether it does
         not depend on the batch.
     """
@@ -164,6 +166,8 @@ class StepFindings:
     returned_fixed: np.ndarray = field(default_factory=lambda: np.zeros([MOST_RETURNED]))
     has_compared: float = 0.0
     asks_for_replicas: float = 0.0
+    divides_by_replicas: float = 0.0
+    averages_replicas: float = 0.0
     is_random: float = 0.0
     reduces_itself: float = 0.0
     reduces_twice: float = 0.0

@@ -202,6 +202,7 @@ def decide_evaluation(model: Any, check: step_check.StepCheck | None) -> None:
     rule = findings.rule_of_evaluation(found)
     source = type(model).test_step
     source = _assigner(model) if is_keras(source) else source
+    step_rules.refuse_equal_parts(source, found, strategy)
     if check is not None and (drifting := _drifting(model, check)):
         reporter.note(step_notes.describe_assignments(source, drifting, is_note=True))
     if rule is None or check is None:

@@ -96,6 +96,7 @@ class Rehearsal:
       depends_on_replicas: Whether anything but raydist asks: tf_keras's compiled losses do, for example.
       reduces_twice: Whether it reduces something over replicas, outside of layers, and an optimizer adds up
         its gradients again.
+      averages_replicas: Whether the user's code takes the mean of something over replicas.
       drawing: The layers and metrics of the model that draw random numbers which the step uses.
       drawing_function: A method of the model's that draws some by itself; None where none does.
       draws_elsewhere: Whether something else does, such as a loss.
@@ -127,7 +128,7 @@ class Rehearsal:
         self.layer_calls: list[LayerCall] = []
         self.metric_calls: list[list[MetricCall]] = [[] for _ in watched.metrics]
         self.asks_for_replicas = self.depends_on_replicas = False
-        self.reduces_twice = self.draws_elsewhere = False
+        self.reduces_twice = self.averages_replicas = self.draws_elsewhere = False
         self.drawing: list[Any] = []
         self._draws: list[tuple[Any, tf.Tensor | None]] = []
         self.drawing_function: Any = None
@@ -340,8 +341,10 @@ class Rehearsal:
         self.asks_for_replicas = self.asks_for_replicas or asker not in _LIBRARIES
         self.depends_on_replicas = self.depends_on_replicas or asker != "raydist"
 
-    def _note_reduction(self) -> None:
+    def _note_reduction(self, is_mean: bool) -> None:
         frame = sys._getframe(2)
+        is_own = not (_is_of_library(frame) or _is_gradient(frame))
+        self.averages_replicas = self.averages_replicas or (is_mean and is_own)
         is_of_step = not (_is_of_library(frame) or _is_gradient(frame) or _is_in_layer(frame))
         self.reduces_twice = self.reduces_twice or is_of_step
 

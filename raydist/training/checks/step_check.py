@@ -20,14 +20,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.checks.findings import MOST_RETURNED, NOT_COMPUTED, TOLERANCE, Division, StepFindings
 from raydist.training.checks.rehearsal import NOTHING, Outcome, Rehearsal, Shown, Watched
+from raydist.training.cluster import worker_shares
 from raydist.training.replicas import batch_slices
 from raydist.training.replicas.gradients import with_unique_rows
 from raydist.training.user_code import linearity
 
-# By rule, scaled, local mean and sum: what losses are scaled by on each of two parts, and their gradients.
-_WEIGHTS = ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0))
+# By rule, scaled, local mean and sum: whether a part's losses are scaled by its share of the batch, and
+# whether its gradients are.
+_WEIGHTED = ((True, False), (False, True), (False, False))
+# Of a batch that workers share unequally, the rows in the first of the two parts.
+_UNEQUAL_PART = 0.25
 # A variable's gradient counts as at least this part of its update's.
 _LEAST_PART = 1e-2
 # Scalars that are smaller may be zero but for rounding.
@@ -88,8 +93,9 @@ class StepCheck:
         self._has_variants = bool(variants)
         self._of_step = functools.partial(self._trace, shown=shown, watched=watched)
         self.rehearsal = self._of_step(variants.get(2, step), num_replicas=2)
-        self.errors = [NOT_COMPUTED] * len(_WEIGHTS)
-        self.errors_before_clipping = [NOT_COMPUTED] * len(_WEIGHTS)
+        self._is_uneven = bool(worker_shares.of(strategy))
+        self.errors = [NOT_COMPUTED] * len(_WEIGHTED)
+        self.errors_before_clipping = [NOT_COMPUTED] * len(_WEIGHTED)
         self.takes_sums: list[list[bool]] = []
         self.shows_batch: list[bool] = []
         self.returned: list[np.ndarray] = []
@@ -109,7 +115,7 @@ class StepCheck:
     @property
     def has_compared(self) -> bool:
         """Whether `measure` has found `takes_sums` and `shows_batch`."""
-        return len(self.takes_sums) == len(_WEIGHTS)
+        return len(self.takes_sums) == len(_WEIGHTED)
 
     def measure(self) -> None:
         """Finds `errors`, `takes_sums`, `shows_batch` and `returned` for the batch.
@@ -120,6 +126,8 @@ class StepCheck:
         self._measure()
         if max(self.errors) < NOT_COMPUTED and self.of_whole.has_other_scalars:
             self._measure_with_other_scalars()
+        if self._is_uneven and len(set(self._sizes)) == 1:  # of two rows, which show nothing of unequal parts
+            self.errors = [NOT_COMPUTED] * len(_WEIGHTED)
 
     def _measure(self) -> None:
         of_gradients, self.dependences = self.of_whole.dependences()
@@ -128,33 +136,34 @@ class StepCheck:
         differences, errors = _Differences(whole), []
         self.takes_sums, self.shows_batch, self.returned = [], [], []
         of_given, of_weighted, of_returned = self.of_whole.tolerances
-        for (scale, weight), halves in zip(_WEIGHTS, self._halves(whole), strict=True):
-            given = _in_common(whole.given, halves[0].given + halves[1].given)
-            sums = _are_equal(*given, of_given) & (np.abs(given[0]) >= _LEAST_SHOWN)  # zero shows nothing
-            means = _are_equal(given[0], given[1] / 2, of_given)
+        for is_of, parts in zip(_WEIGHTED, self._parts(whole), strict=True):
+            given, total, mean = self._totals(whole.given, [one.given for one in parts])
+            sums = _are_equal(given, total, of_given) & (np.abs(given) >= _LEAST_SHOWN)  # zero shows nothing
+            means = _are_equal(given, mean, of_given)
             # A `Mean` with weights is given a sum where losses are sums.
-            weighted = _in_common(
-                whole.weighted, (halves[0].weighted + halves[1].weighted) * (1 if scale == weight else 0.5)
-            )
-            of_halves = halves[0].returned + halves[1].returned
-            returned = _kinds_of(*_in_common(whole.returned, of_halves), of_returned)
+            weighted, total, mean = self._totals(whole.weighted, [one.weighted for one in parts])
+            is_weighted = _are_equal(weighted, mean if any(is_of) else total, of_weighted)
+            returned = _kinds_of(*self._totals(whole.returned, [one.returned for one in parts]), of_returned)
             others = (
-                _are_equal(*weighted, of_weighted),
+                is_weighted,
                 # Those of a loop are told one by one.
                 np.isnan(returned) | (returned == 0) | (self._model is None),
             )
             self.takes_sums.append([*sums])
             self.returned.append(returned)
             self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
-            errors.append(differences.of(halves, weight))
+            errors.append(differences.of(parts, self._weights(is_of[1])))
         self.errors, self.errors_before_clipping = map(list, zip(*errors, strict=True))
 
     def _measure_with_other_scalars(self) -> None:
         """Takes the larger errors: a term may have a weight that is 0 before training, and not later."""
         try:
             whole = self._whole(with_other_scalars=True)
-            differences, halves = _Differences(whole), self._halves(whole, with_other_scalars=True)
-            found = [differences.of(one, weight) for (_, weight), one in zip(_WEIGHTS, halves, strict=True)]
+            differences, parts = _Differences(whole), self._parts(whole, with_other_scalars=True)
+            found = [
+                differences.of(one, self._weights(is_weighted))
+                for (_, is_weighted), one in zip(_WEIGHTED, parts, strict=True)
+            ]
         except tf.errors.OpError:  # another number of steps may be out of range
             return
         errors, errors_before_clipping = zip(*found, strict=True)
@@ -164,26 +173,48 @@ class StepCheck:
                 max(pair) for pair in zip(self.errors_before_clipping, errors_before_clipping, strict=True)
             ]
 
+    @functools.cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """The rows of the two parts of the batch.
+
+        Both have as many, or a loss that divides by the number of replicas would look wrong; which it is
+        where workers share batches unequally.
+        """
+        num_rows = int(batch_slices.num_rows(self.batch))
+        if not self._is_uneven:
+            return num_rows // 2, num_rows // 2
+        first = max(1, int(num_rows * _UNEQUAL_PART))
+        return first, num_rows - first
+
+    def _weights(self, is_weighted: bool) -> list[float]:
+        return [size / sum(self._sizes) if is_weighted else 1.0 for size in self._sizes]
+
+    def _totals(
+        self, whole: np.ndarray, parts: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns numbers of a batch, the sum of those of its parts, and their mean over the examples.
+
+        None where a part has more, or fewer.
+        """
+        first, last = self._weights(is_weighted=True)
+        found = whole, parts[0] + parts[1], parts[0] * first + parts[1] * last
+        return found if len(found[0]) == len(found[1]) else (whole[:0], whole[:0], whole[:0])
+
     def _whole(self, *, with_other_scalars: bool = False) -> Outcome:
-        """Returns what the step makes of the batch, but for its last row if their number is odd."""
-        size = int(batch_slices.num_rows(self.batch)) // 2
+        """Returns what the step makes of the batch, but for its last row if halves leave one."""
         return self.of_whole.run(
-            batch_slices.rows(self.batch, 0, 2 * size), with_other_scalars=with_other_scalars
+            batch_slices.rows(self.batch, 0, sum(self._sizes)), with_other_scalars=with_other_scalars
         )
 
-    def _halves(self, whole: Outcome, *, with_other_scalars: bool = False) -> Iterator[list[Outcome]]:
-        """Yields, rule by rule, what the step makes of the two halves of the batch: always one list.
-
-        Both of one size, or a loss that divides by the number of replicas would look wrong.
-        """
-        size = int(batch_slices.num_rows(self.batch)) // 2
+    def _parts(self, whole: Outcome, *, with_other_scalars: bool = False) -> Iterator[list[Outcome]]:
+        """Yields, rule by rule, what the step makes of the two parts of the batch: always one list."""
         found: list[Outcome] = []
         before = None
-        for scale, _ in _WEIGHTS:
-            scale = scale if self.rehearsal.is_scaled else 1.0
-            if scale != before:
+        for is_scaled, _ in _WEIGHTED:
+            scales = self._weights(is_scaled and self.rehearsal.is_scaled)
+            if scales != before:
                 found.clear()  # before others are computed: gradients are large
-                for start in (0, size):
+                for start, size, scale in zip((0, self._sizes[0]), self._sizes, scales, strict=True):
                     found.append(
                         self.rehearsal.run(
                             batch_slices.rows(self.batch, start, size),
@@ -192,7 +223,7 @@ class StepCheck:
                             with_other_scalars=with_other_scalars,
                         )
                     )
-            before = scale
+            before = scales
             yield found
 
     def findings(self, division: Division = Division.NONE) -> StepFindings:
@@ -207,6 +238,8 @@ class StepCheck:
             is_known=errors < NOT_COMPUTED,
             has_compared=self.has_compared,
             asks_for_replicas=step.asks_for_replicas,
+            divides_by_replicas=step.asks_for_replicas or self._has_variants,
+            averages_replicas=step.averages_replicas or any(map(_is_averaged, step.fed)),
             is_random=step.is_random,
             reduces_itself=step.reduces_itself,
             reduces_twice=step.reduces_twice,
@@ -291,11 +324,11 @@ class _Differences:
         if whole.before_clipping is not whole.gradients:
             self._references.append(_references(whole.before_clipping))
 
-    def of(self, parts: Sequence[Outcome], weight: float) -> tuple[float, float]:
+    def of(self, parts: Sequence[Outcome], weights: Sequence[float]) -> tuple[float, float]:
         """Returns the errors of the weighted sum of some parts, and those of the gradients of tapes."""
         of_parts = [one.gradients for one in parts], [one.before_clipping for one in parts]
         errors = [
-            _error(whole, own, weight, references)
+            _error(whole, own, weights, references)
             for whole, own, references in zip(self._whole, of_parts, self._references, strict=False)
         ]
         return errors[0], errors[-1]
@@ -317,7 +350,7 @@ def _references(whole: Sequence[Sequence[Any]]) -> list[float]:
 def _error(
     whole: Sequence[Sequence[Any]],
     parts: Sequence[Sequence[Sequence[Any]]],
-    weight: float,
+    weights: Sequence[float],
     references: Sequence[float],
 ) -> float:
     """Returns the largest relative difference of a variable's gradient.
@@ -332,7 +365,8 @@ def _error(
         for position, gradient in enumerate(update):
             if gradient is not None:
                 own = [part[index][position] for part in parts]
-                terms = [(gradient, -1.0), *((one, weight) for one in own if one is not None)]
+                weighted = zip(own, weights, strict=True)
+                terms = [(gradient, -1.0), *((one, weight) for one, weight in weighted if one is not None)]
                 difference, reference = _squared_norm(terms), next(left)
                 known += [difference / reference] if reference > 0 else []
     known = [one for one in known if np.isfinite(one)]
@@ -344,16 +378,19 @@ def _are_equal(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]
     return np.abs(whole - parts) <= np.maximum(np.abs(whole) * tolerances[: len(whole)], _LEAST_SHOWN / 4)
 
 
-def _kinds_of(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]) -> np.ndarray:
+def _kinds_of(
+    whole: np.ndarray, total: np.ndarray, mean: np.ndarray, tolerances: Sequence[float]
+) -> np.ndarray:
     """Returns of each number whether it is a sum, a mean, or both, see `StepCheck.returned`."""
-    is_sum, is_mean = _are_equal(whole, parts, tolerances), _are_equal(whole, parts / 2, tolerances)
-    is_zero = (np.abs(whole) < _LEAST_SHOWN) & (np.abs(parts) < _LEAST_SHOWN)
+    is_sum, is_mean = _are_equal(whole, total, tolerances), _are_equal(whole, mean, tolerances)
+    is_zero = (np.abs(whole) < _LEAST_SHOWN) & (np.abs(total) < _LEAST_SHOWN)
     return np.select([is_zero, is_mean, is_sum], [np.nan, 0.0, 1.0], -1.0)
 
 
-def _in_common(whole: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns numbers of a batch and those of its parts; none where a part has more, or fewer."""
-    return (whole, parts) if len(whole) == len(parts) else (whole[:0], parts[:0])
+def _is_averaged(variable: Any) -> bool:
+    """Whether it becomes the mean of what replicas assign, each of which counts alike."""
+    is_mean = tf_private.is_of_strategy(variable) and variable.aggregation == tf.VariableAggregation.MEAN
+    return is_mean and not tf_private.is_synchronized_on_read(variable)
 
 
 def _squared_norm_of(parts: Sequence[Sequence[Sequence[Any]]], weights: Sequence[float]) -> float:

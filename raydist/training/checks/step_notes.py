@@ -182,6 +182,14 @@ def describe_assignments(function: Any, variables: Sequence[Any], *, is_note: bo
     )
 
 
+def describe_equal_parts(function: Any, cause: str) -> str:
+    """Returns the error for a step that counts all replicas alike, where --shares gives them unequal rows."""
+    return (
+        f"{described(function)} {cause}, and with --shares each has another number of rows; divide by the "
+        "global batch size and add up over the replicas, or leave --shares out"
+    )
+
+
 def describe_summed_assignments(function: Any, variables: Sequence[Any]) -> str:
     """Returns the sentence for a step whose gradients depend on what it assigns, summed over replicas."""
     names = ", ".join(str(variable.name) for variable in variables)

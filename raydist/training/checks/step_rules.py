@@ -15,7 +15,8 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checks import dependence, findings, step_check, step_notes
-from raydist.training.checks.findings import NOT_COMPUTED, Division, LossVerdict, StepFindings
+from raydist.training.checks.findings import NOT_COMPUTED, Division, LossFinding, LossVerdict, StepFindings
+from raydist.training.cluster import worker_shares
 from raydist.training.cluster.collectives import findings_of_workers, is_alone
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import batch_slices, replica_share
@@ -124,6 +125,7 @@ def find_rule(
     """
     # One decision for all: each worker has looked at other examples, or had too few.
     found = of_workers(strategy, check, division)
+    refuse_equal_parts(source, found, strategy)
 
     def set_metrics(rule: LossRule) -> None:
         # A worker that could not look does not know the metrics, and all have to treat them alike.
@@ -154,6 +156,7 @@ def find_rule(
         found, number=number, sums_itself=sums_itself, are_examples_compared=are_examples_compared
     )
     logger.info("%s: %s, errors %s", source, finding, found.errors)
+    refuse_equal_parts(source, found, strategy, finding=finding)
     set_metrics(finding.rule)
     reporter.note(step_notes.describe(finding, function=source, parts=parts))
     is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
@@ -168,6 +171,26 @@ def of_workers(
     """Returns the mean of what all workers have found. A collective."""
     own = StepFindings() if check is None else check.findings(division)
     return own.joined(lambda numbers: findings_of_workers(strategy, numbers))
+
+
+def refuse_equal_parts(
+    source: Any, found: StepFindings, strategy: tf.distribute.Strategy, *, finding: LossFinding | None = None
+) -> None:
+    """Raises UnsupportedError for a step that is right only if all replicas have as many rows.
+
+    Args:
+      finding: What is known of its losses.
+    """
+    if not worker_shares.of(strategy):
+        return
+    if found.averages_replicas:
+        raise UnsupportedError(step_notes.describe_equal_parts(source, "takes a mean over the replicas"))
+    verdict = None if finding is None else finding.verdict
+    may_divide = verdict is LossVerdict.UNEQUAL and found.divides_by_replicas and not found.is_random
+    if verdict is LossVerdict.DIVIDED or may_divide:
+        raise UnsupportedError(
+            step_notes.describe_equal_parts(source, "may divide its losses by the number of replicas")
+        )
 
 
 def set_takers_of_sums(

@@ -10,9 +10,9 @@ from raydist.data.order.steps import cut
 T = TypeVar("T")
 
 
-def replicas_of(worker: int, *, num_workers: int, num_replicas: int) -> range:
-    """Returns the replicas that a worker computes: as many as the others, or one more for the first ones."""
-    return range(*cut(num_replicas, worker, num_workers))
+def replicas_of(worker: int, *, num_workers: int, num_replicas: int, shares: Sequence[int] = ()) -> range:
+    """Returns the replicas that a worker computes: by shares, else as many as others, or one more."""
+    return range(*cut(num_replicas, worker, num_workers, shares))
 
 
 def roots_of(own: range, *, num_replicas: int) -> list[range]:

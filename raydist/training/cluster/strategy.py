@@ -203,7 +203,7 @@ def _virtual(assignment: TaskAssignment) -> tf.distribute.Strategy:
     if assignment.strategy is not Strategy.MULTI_WORKER_MIRRORED:
         return build(devices=_devices(assignment))
     with joining_workers(assignment):
-        return build()
+        return build(shares=assignment.shares)
 
 
 def compute_in_fixed_order(job: JobSpec) -> None:

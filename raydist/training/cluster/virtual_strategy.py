@@ -37,6 +37,7 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
         *,
         devices: Sequence[str] | None = None,
         options: tf.distribute.experimental.CommunicationOptions | None = None,
+        shares: Sequence[int] = (),
     ) -> None:
         """Builds the strategy.
 
@@ -44,9 +45,10 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
           num_replicas: At least the number of workers, and of this one's devices.
           devices: Of this worker, which is then the only one; None reads TF_CONFIG.
           options: Of the collectives between workers.
+          shares: Of the replicas that each worker computes; empty for equal ones.
         """
         options = options or tf.distribute.experimental.CommunicationOptions()
-        super().__init__(_Extended(self, num_replicas, devices=devices, options=options))
+        super().__init__(_Extended(self, num_replicas, devices=devices, options=options, shares=shares))
 
     @property
     def own_replicas(self) -> range:
@@ -173,6 +175,14 @@ class _OwnVariable(tf_private.MirroredVariable):
         return updated
 
 
+class _InputContext(tf.distribute.InputContext):
+    """Also tells the replicas, of which workers may have unequal numbers; `raydist.data` asks for them."""
+
+    def __init__(self, context: tf.distribute.InputContext, own_replicas: range) -> None:
+        super().__init__(context.num_input_pipelines, context.input_pipeline_id, context.num_replicas_in_sync)
+        self.own_replicas = own_replicas
+
+
 class _Extended(tf_private.CollectiveExtended):
     """How TensorFlow's MultiWorkerMirroredStrategy differs where replicas are not devices."""
 
@@ -183,12 +193,15 @@ class _Extended(tf_private.CollectiveExtended):
         *,
         devices: Sequence[str] | None,
         options: tf.distribute.experimental.CommunicationOptions,
+        shares: Sequence[int],
     ) -> None:
         self._num_virtual: int | None = None  # while the base class counts devices
         super().__init__(container, None, options, None if devices is None else tuple(devices))
         self._num_virtual = num_replicas
         self.replicas_of_workers = [
-            replica_tree.replicas_of(worker, num_workers=self._num_workers, num_replicas=num_replicas)
+            replica_tree.replicas_of(
+                worker, num_workers=self._num_workers, num_replicas=num_replicas, shares=shares
+            )
             for worker in range(self._num_workers)
         ]
         own = self.own_replicas
@@ -232,6 +245,12 @@ class _Extended(tf_private.CollectiveExtended):
             return dataset.flat_map(self._parts_of_batch)
 
         return self._distribute_datasets_from_function(parts, options)
+
+    def _distribute_datasets_from_function(self, dataset_fn: Callable[[Any], Any], options: Any) -> Any:
+        def of_own_replicas(context: tf.distribute.InputContext) -> Any:
+            return dataset_fn(_InputContext(context, self.own_replicas))
+
+        return super()._distribute_datasets_from_function(of_own_replicas, options)
 
     @tf.autograph.experimental.do_not_convert
     def _parts_of_batch(self, *batch: Any) -> tf.data.Dataset:

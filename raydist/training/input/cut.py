@@ -14,7 +14,7 @@ import tensorflow as tf
 from raydist.data.pipeline import Part, in_turn
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.cluster import equal_workers
+from raydist.training.cluster import equal_workers, worker_shares
 from raydist.training.cluster.strategy import only_cpu_replica
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input import walk, worker_order
@@ -54,25 +54,19 @@ def slices_of(place: Place, part: Part, element_of: _ElementOf) -> tf.data.Datas
         return element_of(
             [
                 batch_slices.slice_of_part(
-                    rows, replica, part.num_replicas, first=part.first, num_global=total
+                    rows, replica, part.num_replicas, part.shares, first=part.first, num_global=total
                 )
-                for replica in _replicas_of(part)
+                for replica in part.replicas
             ]
         )
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _replicas_of(part: Part) -> range:
-    return range(part.first, part.first + part.num_local)
-
-
 def _rows_of(part: Part, num_global: Any) -> tuple[Any, Any, Any]:
     """Returns first row, row after the last, and whether the first of the batch is needed for padding."""
-    start, _ = batch_slices.bounds(num_global, part.first, part.num_replicas)
-    last_start, last_size = batch_slices.bounds(
-        num_global, part.first + part.num_local - 1, part.num_replicas
-    )
+    start, _ = batch_slices.bounds(num_global, part.first, part.num_replicas, part.shares)
+    last_start, last_size = batch_slices.bounds(num_global, part.replicas[-1], part.num_replicas, part.shares)
     # The last of the worker's replicas has no more rows than the others.
     return start, last_start + last_size, last_size == 0
 
@@ -89,7 +83,7 @@ def _picked(source: tf.data.Dataset, part: Part, batch_size: int, *, drop_remain
         num_global = elements.cardinality()
         start, end, is_padded = _rows_of(part, num_global)
         own = elements.skip(start).take(end - start)
-        if batch_size < part.num_replicas or not drop_remainder:
+        if part.shares or batch_size < part.num_replicas or not drop_remainder:
             own = own.concatenate(elements.take(tf.cast(is_padded, tf.int64)))
         size = tf.data.Dataset.from_tensors(tf.cast(num_global, tf.int32)).repeat()
         return tf.data.Dataset.zip((size, own))
@@ -157,11 +151,12 @@ def cut_for_replicas(
     if own is not None and strategy.num_replicas_in_sync == 1 and isinstance(dataset, tf.data.Dataset):
         return begin(dataset).prefetch(tf.data.AUTOTUNE)
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
+        note_equal_parts(strategy)
         return strategy.experimental_distribute_dataset(begin(dataset))
     worker_order.check(dataset, strategy, is_compared=is_compared)
     for sentence in walk.notes_on_parallel_draws(dataset):
         reporter.note(sentence)
-    num_replicas = strategy.num_replicas_in_sync
+    num_replicas, shares = strategy.num_replicas_in_sync, worker_shares.of(strategy)
     # TensorFlow would not see it in workers of several replicas, and these alone would ask the others.
     endless = endless or equal_workers.size_of(dataset) == tf.data.INFINITE_CARDINALITY
     if endless and isinstance(strategy, VirtualReplicasStrategy) and strategy.is_on_cpu:
@@ -169,12 +164,21 @@ def cut_for_replicas(
         local = strategy.own_replicas
         return part_of(dataset, Part(local.start, len(local), num_replicas), begin=begin, is_joined=True)
     if endless and own is not None:
-        return part_of(dataset, Part(own, 1, num_replicas), begin=begin)
+        return part_of(dataset, Part(own, 1, num_replicas, shares), begin=begin)
 
     def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return part_of(dataset, Part.of(context), begin=begin, endless=endless)
+        return part_of(dataset, Part.of(context, shares), begin=begin, endless=endless)
 
     return strategy.distribute_datasets_from_function(pipeline)
+
+
+def note_equal_parts(strategy: tf.distribute.Strategy) -> None:
+    """Tells where raydist does not divide the data, and so no worker has another share than the others."""
+    if worker_shares.of(strategy):
+        reporter.note(
+            "--shares has no effect on data that TensorFlow, or a function of an InputContext, divides among "
+            "the workers; give a tf.data.Dataset of global batches, arrays, or raydist.data"
+        )
 
 
 def refuse_distributed(data: Any) -> None:
@@ -201,7 +205,7 @@ def part_of(
     Args:
       is_joined: Whether an element has the parts of all local replicas, as `strategy.run` takes them.
     """
-    is_even = batch_slices.is_even(dataset.element_spec, part.num_replicas)
+    is_even = not part.shares and batch_slices.is_even(dataset.element_spec, part.num_replicas)
 
     def element(ones: Sequence[batch_slices.Slice]) -> Any:
         parts = tuple(batch_slices.EvenSlice(one.batch) if is_even else one for one in ones)
@@ -246,7 +250,10 @@ def _cut_at_end(dataset: tf.data.Dataset, part: Part, element_of: _ElementOf) ->
     def cut(*elements: Any) -> Any:
         batch = elements if is_tuple else elements[0]
         return element_of(
-            [batch_slices.slice_of(batch, replica, part.num_replicas) for replica in _replicas_of(part)]
+            [
+                batch_slices.slice_of(batch, replica, part.num_replicas, part.shares)
+                for replica in part.replicas
+            ]
         )
 
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -17,7 +17,7 @@ from raydist.data.batches import Batches
 from raydist.data.examples import Files, leaves
 from raydist.data.sources.arrays import ArraySource
 from raydist.errors import UnsupportedError
-from raydist.training.cluster import collectives
+from raydist.training.cluster import collectives, worker_shares
 from raydist.training.replicas.batch_slices import EvenSlice, Slice
 
 BATCH_SIZE = 32  # Keras's default
@@ -150,10 +150,11 @@ def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start
       UnsupportedError: The workers have not the same batches; in each worker.
     """
     _check_same_batches(recipe, strategy, start_step)
-    is_even = pipeline.has_equal_parts(recipe, strategy.num_replicas_in_sync)
+    shares = worker_shares.of(strategy)
 
     def own(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
-        part = pipeline.Part.of(input_context)
+        part = pipeline.Part.of(input_context, shares)
+        is_even = pipeline.has_equal_parts(recipe, part)
         read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, pads=True))
         finish = (lambda batch, num_examples, num_global: EvenSlice(batch)) if is_even else Slice
         found = pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)

@@ -137,6 +137,7 @@ def read(
         is_ours = policy is AutoShardPolicy.DATA or strategy.num_replicas_in_sync == 1
         return train_data if is_ours else _sharded_by_tensorflow(train_data, strategy, policy)
     if isinstance(train_data, tf.distribute.DistributedDataset):
+        cut.note_equal_parts(strategy)
         return train_data
     if callable(train_data):
         if takes_input_context(train_data):
@@ -150,6 +151,7 @@ def read(
 
 
 def _note_own_sharding(strategy: tf.distribute.Strategy) -> None:
+    cut.note_equal_parts(strategy)
     if is_virtual(strategy):
         note(
             "the function of an InputContext divides the data among the workers, so which virtual replica "
@@ -184,6 +186,7 @@ def _policy_of(dataset: tf.data.Dataset) -> tf.data.experimental.AutoShardPolicy
 def _sharded_by_tensorflow(
     dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, policy: tf.data.experimental.AutoShardPolicy
 ) -> Any:
+    cut.note_equal_parts(strategy)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = policy
     return strategy.experimental_distribute_dataset(dataset.with_options(options))

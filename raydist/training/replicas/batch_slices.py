@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
+from raydist.training.cluster import worker_shares
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.replicas.replica_share import SHARE_TYPE, use_share
 
@@ -118,20 +119,32 @@ def keep_on_padding(variables: Sequence[tf.Variable], element: Any, run: Callabl
     return outputs
 
 
-def slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
+def slice_of(batch: Any, replica: int, num_replicas: int, shares: Sequence[int] = ()) -> Slice:
     """Returns one replica's slice of a global batch.
+
+    Args:
+      shares: As `data.order.steps.cut` takes them.
 
     Raises:
       UnsupportedError: The components of the batch have not as many rows; TensorFlow's
         InvalidArgumentError where that is known only when it runs.
     """
     num_global = _common_rows(batch)
-    start, size = bounds(num_global, replica, num_replicas)
+    start, size = bounds(num_global, replica, num_replicas, shares)
     # A padding example for an empty slice: the first example of the batch, which always exists.
-    return _cut(batch, tf.where(size > 0, start, 0), size, num_global, lambda one: one.shape[0], num_replicas)
+    first = tf.where(size > 0, start, 0)
+    return _cut(batch, first, size, num_global, lambda one: None if shares else one.shape[0], num_replicas)
 
 
-def slice_of_part(part: Any, replica: int, num_replicas: int, *, first: int, num_global: tf.Tensor) -> Slice:
+def slice_of_part(
+    part: Any,
+    replica: int,
+    num_replicas: int,
+    shares: Sequence[int] = (),
+    *,
+    first: int,
+    num_global: tf.Tensor,
+) -> Slice:
     """Returns one replica's slice of a global batch of which only a part is there.
 
     Args:
@@ -140,19 +153,24 @@ def slice_of_part(part: Any, replica: int, num_replicas: int, *, first: int, num
       first: The first of these replicas.
       num_global: Rows in the global batch: an int where all have as many, else scalar int32.
     """
-    start, size = bounds(num_global, replica, num_replicas)
-    begin, _ = bounds(num_global, first, num_replicas)
-    known = num_global if isinstance(num_global, int) else None
+    start, size = bounds(num_global, replica, num_replicas, shares)
+    begin, _ = bounds(num_global, first, num_replicas, shares)
+    known = num_global if isinstance(num_global, int) and not shares else None
     padding = num_rows(part) - 1
     own = tf.where(size > 0, start - begin, padding)
     return _cut(part, own, size, num_global, lambda one: known, num_replicas)
 
 
-def bounds(num_global: Any, replica: int, num_replicas: int) -> tuple[Any, Any]:
+def bounds(num_global: Any, replica: int, num_replicas: int, shares: Sequence[int] = ()) -> tuple[Any, Any]:
     """Returns the first row of a replica's slice of a global batch and how many there are, which may be 0.
 
     For an int, or an integer tensor.
     """
+    if shares:
+        own_worker, local = divmod(replica, num_replicas // len(shares))
+        before, size_of_worker = worker_shares.rows_of(num_global, own_worker, shares)
+        first, size = bounds(size_of_worker, local, num_replicas // len(shares))
+        return before + first, size
     base, extra = num_global // num_replicas, num_global % num_replicas
     if isinstance(num_global, int):
         return replica * base + min(replica, extra), base + (replica < extra)
@@ -331,7 +349,7 @@ def for_replicas(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """
     if isinstance(batch, PARTS):
         return batch
-    num_replicas = strategy.num_replicas_in_sync
+    num_replicas, shares = strategy.num_replicas_in_sync, worker_shares.of(strategy)
     components = tf.nest.flatten(batch)
     given = [one for one in components if one is not None]  # such as no weights
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)  # needs static shapes
@@ -339,7 +357,7 @@ def for_replicas(batch: Any, strategy: tf.distribute.Strategy) -> Any:
         return batch
     tensors = [tf.convert_to_tensor(one) if isinstance(one, np.ndarray) else one for one in given]
     cut = strategy.experimental_distribute_values_from_function(
-        lambda context: slice_of(tensors, context.replica_id_in_sync_group, num_replicas)
+        lambda context: slice_of(tensors, context.replica_id_in_sync_group, num_replicas, shares)
     )
     present = iter(cut.batch)
     parts = [None if one is None else next(present) for one in components]

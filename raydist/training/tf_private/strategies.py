@@ -125,7 +125,7 @@ def as_one_of(
     num_replicas: int,
     *,
     on_question: Callable[[], None] = lambda: None,
-    on_reduction: Callable[[], None] = lambda: None,
+    on_reduction: Callable[[bool], None] = lambda is_mean: None,
 ) -> Iterator[None]:
     """Leaves the strategy's scope, and lets every strategy say that it has that many replicas.
 
@@ -134,7 +134,7 @@ def as_one_of(
 
     Args:
       on_question: Called when the number of replicas is asked for.
-      on_reduction: Called when something is reduced over replicas.
+      on_reduction: Called when something is reduced over replicas, with whether to the mean.
     """
     all_reduce = distribute_lib.ReplicaContext.all_reduce
 
@@ -142,9 +142,9 @@ def as_one_of(
         on_question()
         return num_replicas
 
-    def noted_all_reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
-        on_reduction()
-        reduced = all_reduce(self, *args, **kwargs)
+    def noted_all_reduce(self: Any, reduce_op: Any, *args: Any, **kwargs: Any) -> Any:
+        on_reduction(_is_mean(reduce_op))
+        reduced = all_reduce(self, reduce_op, *args, **kwargs)
         return tf.nest.map_structure(
             lambda one: tf.identity(one, name=REDUCED) if isinstance(one, tf.Tensor) else one, reduced
         )
@@ -175,11 +175,15 @@ def meaning_over(num_replicas: int) -> Iterator[None]:
 
     def part(self: Any, reduce_op: Any, value: Any, options: Any = None) -> Any:
         parts = all_reduce(self, reduce_op, value, options)
-        is_mean = str(getattr(reduce_op, "value", reduce_op)).upper() == "MEAN"
+        is_mean = _is_mean(reduce_op)
         return tf.nest.map_structure(lambda one: one / num_replicas, parts) if is_mean else parts
 
     with changed(distribute_lib.ReplicaContext, all_reduce=part):
         yield
+
+
+def _is_mean(reduce_op: Any) -> bool:
+    return str(getattr(reduce_op, "value", reduce_op)).upper() == "MEAN"
 
 
 @contextlib.contextmanager

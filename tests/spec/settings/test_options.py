@@ -19,6 +19,7 @@ from raydist.spec.job import (
 )
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.settings.options import OPTIONS, find_option
+from raydist.spec.shares import Shares
 
 
 def test_options_are_the_fields_of_job_spec_but_entry_point_and_params() -> None:
@@ -83,6 +84,9 @@ def test_help_ends_with_the_built_in_default() -> None:
         ("partitioner", "min_size:262144", Partitioner(min_shard_bytes=262144)),
         ("partitioner", Partitioner(max_shards=2), Partitioner(max_shards=2)),
         ("partitioner", "none", None),
+        ("shares", "3, 1", Shares(weights=(3, 1))),
+        ("shares", [3, 1], Shares(weights=(3, 1))),
+        ("shares", "equal", None),
         ("keep_best", "val_accuracy", "val_accuracy"),
         ("collective", "ring", "ring"),
         ("collective_timeout", "5m", 300.0),
@@ -123,6 +127,13 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
         ("keras", "2", "keras is '2'; write one of auto, 3, legacy"),
         ("keras", True, None),
         ("ps", True, "ps is True; write a whole number"),
+        ("shares", "3,0", "shares is 3,0; each number has to be from 1 to 1000"),
+        ("shares", 3, "shares is 3; write auto, or a whole number for each worker, in order, such as 3,1"),
+        (
+            "shares",
+            "3;1",
+            "shares is '3;1'; write auto, or a whole number for each worker, in order, such as 3,1",
+        ),
         ("resume", "always", "resume is 'always'; write true, false or auto"),
         ("resume", 1, "resume is 1; write true, false or auto"),
         ("ps", -1, "ps is -1; need at least 0"),
