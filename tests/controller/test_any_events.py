@@ -87,7 +87,7 @@ class AnyEvents(RuleBasedStateMachine):
                     self.is_stop_asked = self.awaits_collateral = False
                 case StopGroup():
                     self.is_stop_asked, self.awaits_collateral = True, False
-                case Await(Deadline.GRACE):
+                case Await(Deadline.GRACE | Deadline.SAVE):
                     self.awaits_collateral = True
                 case ReplaceTask(task):
                     assert str(task) in self.ended, "a task that lives is replaced"
