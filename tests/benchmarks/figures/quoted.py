@@ -78,5 +78,7 @@ NOT_MEASURED: Mapping[str, Mapping[str, str]] = {
         "at least 20% of steps below 20 ms": "a threshold",
         "at least 20% of longer steps": "a threshold",
         "has trained for 10 s": "a setting",
+        "measures for about 30 s": "a setting",
+        "make that 1.25 times shorter": "a threshold",
     },
 }

@@ -89,7 +89,7 @@ def test_runtime_environment_that_a_host_cannot_set_up_ends_the_attempt(
     start: Start, wait_until: WaitUntil
 ) -> None:
     plan = make_plan(1)
-    drive = start(with_environment(plan, runtime_env={"pip": {"packages": ["./nowhere-such-a-package"]}}))
+    drive = start(with_environment(plan, runtime_env={"conda": "nowhere-such-an-environment"}))
     with pytest.raises(ClusterError, match="worker/0 cannot be started: its host cannot set up") as caught:
         wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
     assert "Traceback" not in str(caught.value)
