@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import getpass
 import os
+import tempfile
 from collections.abc import Callable
 
 import pytest
 
 from raydist.outcome.printed import OutputSpan
 from raydist.training.reporting.progress import TaskProgress
+from raydist.training.reporting.reporter import say
 from raydist.training.reporting.script_terminal import without_terminal
 from tests.support.fakes import task
 
@@ -40,3 +42,18 @@ def test_output_is_what_is_printed_in_the_block(capfd: pytest.CaptureFixture[str
         os.write(1, b"b")
     os.write(1, b"Traceback\n")
     assert progress.status().output == OutputSpan(start=start + 7, end=start + 10, is_over=True)
+
+
+def test_sentence_of_raydist_begins_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with capfd.disabled(), tempfile.TemporaryFile() as log:
+        before = os.dup(1)
+        os.dup2(log.fileno(), 1)
+        try:
+            say("one")
+            os.write(1, b"epoch 0")
+            say("two")
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+        log.seek(0)
+        assert log.read() == b"raydist: one\nepoch 0\nraydist: two\n"
