@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from raydist.outcome.printed import OutputSpan
-from raydist.training.reporting.progress import TaskProgress
-from raydist.training.reporting.reporter import say
+from raydist.training.reporting.progress import TaskProgress, say
 from raydist.training.reporting.script_terminal import without_terminal
 from tests.support.fakes import task
 

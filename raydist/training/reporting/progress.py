@@ -327,3 +327,21 @@ def flush_output() -> None:
         # The script may have closed it, or put anything in its place.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()  # type: ignore[union-attr]
+
+
+def say(sentence: str) -> None:
+    """Writes a line into the task's log, and not into what the job has put in the place of sys.stdout."""
+    flush_output()
+    begin = "\n" if _is_in_a_line() else ""
+    with suppress(OSError, ValueError):  # the job has closed or detached it
+        print(f"{begin}raydist: {sentence}", file=sys.__stdout__, flush=True)
+
+
+def _is_in_a_line() -> bool:
+    """Whether what was printed last has no end of line, as a progress bar that is being drawn."""
+    try:
+        with open("/proc/self/fd/1", "rb") as log:
+            log.seek(-1, os.SEEK_END)
+            return log.read(1) != b"\n"
+    except OSError:  # empty, or no file
+        return False

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import sys
 import threading
 import time
 from collections import deque
@@ -21,7 +18,7 @@ from raydist.spec.tasks import TaskType
 from raydist.spec.text import DETAIL, suggest
 from raydist.training.reporting.host_usage import TaskLinks
 from raydist.training.reporting.profiler import Profiler
-from raydist.training.reporting.progress import TaskProgress, flush_output
+from raydist.training.reporting.progress import TaskProgress, say
 from raydist.training.reporting.tensorboard import TensorBoardWriter
 
 # A loop without steps that take time fills no memory.
@@ -219,24 +216,6 @@ class Reporter:
         """Shows the user what was chosen on their behalf, in the task's log and once in the run's notes."""
         say(sentence)
         self.progress.note(sentence)
-
-
-def say(sentence: str) -> None:
-    """Writes a line into the task's log, and not into what the job has put in the place of sys.stdout."""
-    flush_output()
-    begin = "\n" if _is_in_a_line() else ""
-    with contextlib.suppress(OSError, ValueError):  # the job has closed or detached it
-        print(f"{begin}raydist: {sentence}", file=sys.__stdout__, flush=True)
-
-
-def _is_in_a_line() -> bool:
-    """Whether what was printed last has no end of line, as a progress bar that is being drawn."""
-    try:
-        with open("/proc/self/fd/1", "rb") as log:
-            log.seek(-1, os.SEEK_END)
-            return log.read(1) != b"\n"
-    except OSError:  # empty, or no file
-        return False
 
 
 class _CurrentReporter:

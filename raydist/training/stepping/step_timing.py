@@ -16,7 +16,8 @@ from raydist.training.cluster import collective_clock
 from raydist.training.replicas import batch_slices
 from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
 from raydist.training.reporting.logs import REPORT_INTERVAL_S, floats
-from raydist.training.reporting.reporter import Reporter, say
+from raydist.training.reporting.progress import say
+from raydist.training.reporting.reporter import Reporter
 
 INPUT_WAIT = "input_wait"  # the name of the share that is reported
 # Of the time of a step: above it the run has a note.
