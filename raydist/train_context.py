@@ -309,7 +309,8 @@ class TrainContext(Protocol):
             if step % 1000 == 0 or ctx.wants_save():
                 ctx.save(step=step, model=model, optimizer=optimizer)
 
-        Every task calls it, in a loop of its own. `fit` and `train_steps` save by themselves.
+        For loops of your own: `fit` and `train_steps` save by themselves. All workers call it at the same
+        step, as they agree by a collective.
         """
         ...
 

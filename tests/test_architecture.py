@@ -42,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "metrics": {"errors", "spec", "outcome", "storage"},
     "training.op_types": set(),
     "training.tf_private": {"errors", "spec", "training.op_types"},
-    "data": {"errors", "private_folders", "data.order", "training.tf_private"},
+    "data": {"errors", "private_folders", "data.order", "training.op_types", "training.tf_private"},
     "data.sources": {"errors", "spec", "storage", "data.order", "data"},
     "data.__init__": {"data", "data.sources"},
     "page": {"errors", "spec", "outcome", "stragglers", "storage", "metrics"},

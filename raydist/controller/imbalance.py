@@ -1,4 +1,4 @@
-"""Whether other shares of the batch would make the steps of a run with --shares auto faster."""
+"""Whether other shares of the batch would make the steps of a run with --shares auto faster: it decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from raydist.planning.plan import Plan
 from raydist.planning.shares import shares_of, slots_of
 from raydist.spec.tasks import TaskId
 from raydist.stragglers.step_times import StepTimes
+from raydist.stragglers.watch import StragglerWatch
 
+# How often shares are measured: a second time, as not all of a step grows with its rows.
+_MOST_SHARES = 2
 # A restart has to make what the slowest worker computes in a step so many times shorter.
 _LEAST_GAIN = 1.25
 
@@ -33,6 +36,33 @@ class Imbalance:
             f"the fastest worker computes {most / least:.1f} times as many examples per second as the "
             "slowest, so --shares auto gives it more of each batch"
         )
+
+
+class Balancing:
+    """The shares of one run's workers, as they are measured.
+
+    Attributes:
+      speeds: As the plan of the next attempt has them.
+    """
+
+    def __init__(self) -> None:
+        self.speeds: Mapping[str, float] = {}
+        self._num_left = _MOST_SHARES
+
+    def find(self, plan: Plan, addresses: Mapping[TaskId, str], pace: StragglerWatch) -> Imbalance | None:
+        """Returns what `imbalance_of` does, as long as shares are to be measured."""
+        shares = plan.job.shares
+        if shares is None or not shares.is_auto or not self._num_left:
+            return None
+        return imbalance_of(plan, addresses, pace.steady_times())
+
+    def take(self, speeds: Mapping[str, float]) -> None:
+        """Takes what the next attempt has."""
+        self.speeds, self._num_left = speeds, self._num_left - 1
+
+    def give_up(self) -> None:
+        """Keeps the shares as they are."""
+        self._num_left = 0
 
 
 def imbalance_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from raydist.controller import root_cause
 from raydist.controller.attempt import Attempt, has_succeeded, servers
@@ -27,7 +27,7 @@ from raydist.controller.events import (
     StartAttempt,
     StopGroup,
 )
-from raydist.controller.imbalance import Imbalance, imbalance_of
+from raydist.controller.imbalance import Balancing
 from raydist.controller.lost_attempts import LostAttempts
 from raydist.controller.memory_growth import MemoryWatch
 from raydist.controller.replacement import Deaths, replace_dead
@@ -61,8 +61,6 @@ from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.spec.text import listed
 from raydist.stragglers.watch import StragglerWatch
 
-# How often shares of the batch are measured: a second time, as not all of a step grows with its rows.
-_MOST_SHARES = 2
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
 
 
@@ -111,8 +109,7 @@ class RunMachine:
         self._cause: RootCause | None = None  # of the end of the attempt that ended last
         self._failures: list[TaskFailure] = []  # of that attempt
         self._room = 0  # for so many workers, as far as is known
-        self._speeds: Mapping[str, float] = {}  # as the plan of the next attempt has them
-        self._num_left_shares = _MOST_SHARES
+        self._balancing = Balancing()
         # The incarnation of the evaluator that has got FINISH, since training is done.
         self._finishing_incarnation: int | None = None
         self._is_chief_told = False  # that no evaluator is left
@@ -374,13 +371,8 @@ class RunMachine:
     def _restart_cause(self) -> Cause | None:
         if self._saving is not None and self._saving.cause.is_certain:
             return self._saving.cause  # the chief stands still
-        return wanted(self.attempt, plan=self.plan, room=self._room, imbalance=self._imbalance())
-
-    def _imbalance(self) -> Imbalance | None:
-        shares = self.plan.job.shares
-        if shares is None or not shares.is_auto or not self._num_left_shares:
-            return None
-        return imbalance_of(self.plan, self.attempt.addresses, self.pace.steady_times())
+        imbalance = self._balancing.find(self.plan, self.attempt.addresses, self.pace)
+        return wanted(self.attempt, plan=self.plan, room=self._room, imbalance=imbalance)
 
     def _give_up_saving(self) -> list[Action]:
         if self._is_out_of_time:
@@ -390,7 +382,8 @@ class RunMachine:
             return []
         if not cause.needs_checkpoint:
             return self._restart(cause)
-        self._saving, self._room, self._num_left_shares = None, 0, 0
+        self._saving, self._room = None, 0
+        self._balancing.give_up()
         if cause.speeds is not None:
             self._note(
                 "--shares auto has no effect: no checkpoint was saved, from which training could go on with "
@@ -401,7 +394,7 @@ class RunMachine:
     def _restart(self, cause: Cause) -> list[Action]:
         self.restarts = (*self.restarts, Restart(cause=cause, stopped_at_s=self._news_at_s))
         if cause.speeds is not None:
-            self._speeds, self._num_left_shares = cause.speeds, self._num_left_shares - 1
+            self._balancing.take(cause.speeds)
         return self._stop(RunState.STARTING)
 
     def _take_failures(self) -> list[Action]:
@@ -545,7 +538,7 @@ class RunMachine:
                 avoid=hosts.to_avoid(at_s=at_s),
                 out_of_memory=self.out_of_memory,
                 suspected=hosts.suspected(at_s=at_s),
-                speeds=self._speeds,
+                speeds=self._balancing.speeds,
             )
         ]
 

@@ -19,18 +19,13 @@ from raydist.data.examples import Examples, Field
 from raydist.data.order.windows import Piece
 from raydist.data.record_cache import RecordCache
 from raydist.errors import DataError
+from raydist.training import op_types
 
 logger = logging.getLogger(__name__)
 
 Where = Literal["disk", "memory"]
 _VERSION = 1  # of what a record holds
 _FUNCTION = "raydist_cached_examples"
-# Of the operations that TensorFlow marks as stateful, those whose outputs their inputs alone decide.
-_WITHOUT_STATE = frozenset(
-    "Assert Case CheckNumerics CheckNumericsV2 If Placeholder PrintV2 StatefulPartitionedCall "
-    "TensorArrayGatherV3 TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArrayV3 "
-    "TensorArrayWriteV3 While".split()
-)
 
 
 class Place(NamedTuple):
@@ -310,7 +305,7 @@ def _described(traced: Any) -> tuple[str, str | None]:
     graph = traced.graph.as_graph_def()
     functions = {one.signature.name: one for one in graph.library.function}
     nodes = [*graph.node, *(node for one in functions.values() for node in one.node_def)]
-    unknown = {op for node in nodes if tf_private.has_state(op := node.op)} - _WITHOUT_STATE
+    unknown = {op for node in nodes if tf_private.has_state(op := node.op)} - op_types.OF_INPUTS
     for node in nodes:
         # These name the task.
         node.device = ""

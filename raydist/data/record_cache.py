@@ -126,19 +126,21 @@ class RecordCache:
 
     def _problem(self, size: int) -> str | None:
         """Returns why so many bytes more are too many, after removing what no process uses."""
-        unused = [] if self._root is None else _unused_for(self._root, 0)
-        while True:
-            used = os.fstat(self._records_fd).st_size if self._root is None else _size_of(self._root)
-            free, total = _memory() if self._root is None else _disk(self._root)
-            if used + size > self._max_bytes:
-                problem = f"max_gb={self._max_bytes / 1e9:g} is reached"
-            elif free - size < total * _FREE_SHARE:
-                problem = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are free, and a tenth stays free"
-            else:
-                return None
-            if not unused:
-                return problem
+        problem = self._shortage(size)
+        unused = [] if problem is None or self._root is None else _unused_for(self._root, 0)
+        while problem is not None and unused:
             _remove(unused.pop(0))
+            problem = self._shortage(size)
+        return problem
+
+    def _shortage(self, size: int) -> str | None:
+        used = os.fstat(self._records_fd).st_size if self._root is None else _size_of(self._root)
+        free, total = _memory() if self._root is None else _disk(self._root)
+        if used + size > self._max_bytes:
+            return f"max_gb={self._max_bytes / 1e9:g} is reached"
+        if free - size < total * _FREE_SHARE:
+            return f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are free, and a tenth stays free"
+        return None
 
 
 def cache_folder() -> Path:

@@ -12,6 +12,8 @@ from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.spec.text import counted
 
+# What measured shares add up to: finer ones would be finer than what is measured.
+_WHOLE = 100
 # What else has to have its default: raydist itself has to divide batches, and to weigh the parts.
 _NEEDED = {
     "patch_keras": (True, "raydist's patches of Keras weigh each worker's rows; drop --no-patch-keras"),
@@ -91,10 +93,6 @@ def shares_of(plan: Plan, addresses: Mapping[TaskId, str]) -> tuple[int, ...]:
     if len(known) < len(speeds):  # an unknown host: it is measured
         return ()
     return tuple(max(1, round(_WHOLE * one / sum(known))) for one in known)
-
-
-# What measured shares add up to: finer ones would be finer than what is measured.
-_WHOLE = 100
 
 
 def slots_of(addresses: Mapping[TaskId, str]) -> dict[TaskId, str]:

@@ -35,6 +35,7 @@ from raydist.storage.segments import EventWriter
 from raydist.tracking.mlflow_client import check_tracking_uri
 from raydist.tracking.mlflow_tracker import MlflowTracker
 from raydist.tracking.pod_progress import Pod, PodTracker
+from raydist.tracking.tracker import Tracker
 
 EventHook = Callable[[Mapping[str, Any]], None]
 
@@ -125,8 +126,8 @@ def _newest_checkpoint(job: JobSpec) -> StoredCheckpoint | None:
     return None if newest is None else StoredCheckpoint(step=newest.step, uri=newest.uri)
 
 
-def _trackers(job: JobSpec) -> list[MlflowTracker | PodTracker]:
-    found: list[MlflowTracker | PodTracker] = []
+def _trackers(job: JobSpec) -> list[Tracker]:
+    found: list[Tracker] = []
     if job.mlflow is not None:
         check_tracking_uri(job.mlflow)  # on this host, which a detached run's submitter is not on
         name = str(job.entry_point).strip("<>")
@@ -136,9 +137,7 @@ def _trackers(job: JobSpec) -> list[MlflowTracker | PodTracker]:
     return found
 
 
-def _after_end(
-    result: RunResult, *, job: JobSpec, trackers: Sequence[MlflowTracker | PodTracker]
-) -> str | None:
+def _after_end(result: RunResult, *, job: JobSpec, trackers: Sequence[Tracker]) -> str | None:
     """Does what the job asks for at the end of its run; returns what went wrong, else None."""
     sentences = [tracker.finish() for tracker in trackers]  # first: the command may look at what MLflow has
     if job.on_end is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ from raydist.tracking.mlflow_client import (
     TrackingError,
     import_mlflow,
 )
+from raydist.tracking.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ SILENCE_S = 5.0
 _LOOK_S = 0.1
 
 
-class MlflowTracker:
-    """Tells MLflow of one run, in a thread of its own: neither the run nor its end depends on MLflow."""
+class MlflowTracker(Tracker):
+    """Tells MLflow of one run."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class MlflowTracker:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Takes the tracking server, the run's folder, and the job, which is the experiment's name."""
+        super().__init__(thread="raydist-mlflow")
         self._uri = uri
         self._storage = storage
         self._job = job
@@ -88,34 +89,14 @@ class MlflowTracker:
         self._end_timeout_s = end_timeout_s
         self._silence_s = silence_s
         self._clock = clock
-        self._record: RunRecord | None = None
         self._run: MlflowRun | None = None
         self._values: NewValues | None = None
         self._tags: dict[str, str] = {}
-        self._notes: list[str] = []
-        self._problem: str | None = "it has not answered yet"
-        self._wake = threading.Event()
-        self._is_over = self._is_given_up = False
         # When MLflow took something last, or could have for the first time; None while it is imported.
         self._took_at_s: float | None = None
-        self._thread = threading.Thread(target=self._follow, name="raydist-mlflow", daemon=True)
-
-    def update(self, record: RunRecord) -> None:
-        """Takes the run's newest record; the first one starts the thread."""
-        self._record = record
-        if not self._thread.is_alive() and not self._is_over:
-            self._thread.start()
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns sentences for the run's notes, each once the first time that it holds."""
-        return tuple(self._notes)
 
     def finish(self) -> str | None:
-        """Waits until MLflow has all, for a limited time; returns what it lacks, or None.
-
-        It waits a minute for a server that takes one thing after another, and 5 s for one that takes nothing.
-        Call it once the run has ended and `update` has its last record.
-        """
+        """Waits a minute for a server that takes one thing after another, 5 s for one that takes nothing."""
         self._is_over = True
         self._wake.set()
         began_s = time.monotonic()
@@ -168,7 +149,7 @@ class MlflowTracker:
     def _note(self, sentence: str) -> None:
         if sentence not in self._notes:
             logger.warning("%s", sentence)
-            self._notes.append(sentence)
+        super()._note(sentence)
 
     def _sync(self, *, is_last: bool) -> None:
         record = self._record

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import logging
 import ssl
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +15,7 @@ from typing import Any
 from raydist.outcome.result import RunProgress
 from raydist.spec.text import DETAIL
 from raydist.storage.run_record import RunRecord
-
-logger = logging.getLogger(__name__)
+from raydist.tracking.tracker import Tracker
 
 ANNOTATION = "raydist/progress"
 # What a Role has to allow; cluster_configs/kubernetes/progress.yaml is one.
@@ -65,31 +62,15 @@ class Pod:
             return server.getresponse()
 
 
-class PodTracker:
-    """Tells Kubernetes of one run, in a thread of its own: neither the run nor its end depends on it."""
+class PodTracker(Tracker):
+    """Tells Kubernetes of one run, in an annotation of its pod."""
 
     def __init__(self, pod: Pod, *, every_s: float = EVERY_S) -> None:
+        super().__init__(thread="raydist-pod")
         self._pod = pod
         self._every_s = every_s
-        self._record: RunRecord | None = None
-        self._notes: list[str] = []
-        self._problem: str | None = "Kubernetes has not answered yet"
-        self._wake = threading.Event()
-        self._is_over = self._is_given_up = False
-        self._thread = threading.Thread(target=self._follow, name="raydist-pod", daemon=True)
-
-    def update(self, record: RunRecord) -> None:
-        """Takes the run's newest record; the first one starts the thread."""
-        self._record = record
-        if not self._thread.is_alive() and not self._is_over:
-            self._thread.start()
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns why Kubernetes has refused the annotation, if it has."""
-        return tuple(self._notes)
 
     def finish(self) -> str | None:
-        """Waits until the pod has the last record, for a limited time; returns why it has not, or None."""
         self._is_over = True
         self._wake.set()
         self._thread.join(END_TIMEOUT_S)
@@ -126,7 +107,7 @@ class PodTracker:
         problem = f"{answer.status} {answer.reason}"
         if answer.status in _REFUSALS and not self._notes:
             # A detail, as nobody has asked for the annotation.
-            self._notes.append(
+            self._note(
                 f"{DETAIL}Kubernetes refuses annotation {ANNOTATION} of pod {self._pod.name}: {problem}. "
                 f"Allow its service account {RULE}, as cluster_configs/kubernetes/progress.yaml does. "
                 "If the pod has another name, set POD_NAME from metadata.name"

@@ -22,20 +22,30 @@ ASSIGNMENTS = frozenset(
 )
 # The value, or a part of it, of a variable; or which one.
 READS = frozenset(("ReadVariableOp", "ResourceGather", "VarHandleOp"))
-# TensorFlow marks these as stateful, but they only read or check, or call functions, whose operations are
-# looked at too.
-_READING = frozenset(
+# TensorFlow marks these as stateful, but they only check, or call functions, whose operations are looked at
+# too.
+_CHECKS_AND_CALLS = frozenset(
+    "Assert CheckNumerics CheckNumericsV2 Placeholder StatefulPartitionedCall If While Case".split()
+)
+# Those, and what only reads.
+_READING = _CHECKS_AND_CALLS | frozenset(
     "ReadVariableOp _ReadVariablesOp ResourceGather ResourceGatherNd VariableShape VarIsInitializedOp "
     "LookupTableFind LookupTableFindV2 LookupTableSize LookupTableSizeV2 LookupTableExport "
-    "LookupTableExportV2 Assert CheckNumerics CheckNumericsV2 Placeholder StatefulPartitionedCall If While "
-    "Case".split()
+    "LookupTableExportV2".split()
 )
-# Those, and what has a state of its own that nothing else sees: the outputs alone are computed with them.
-WITHOUT_EFFECTS = _READING | frozenset(
-    "VarHandleOp VariableV2 HashTableV2 TensorArrayV3 TensorArrayReadV3 TensorArrayWriteV3 "
-    "TensorArrayGatherV3 TensorArrayScatterV3 TensorArraySizeV3 ParameterizedTruncatedNormal".split()
+_TENSOR_ARRAYS = frozenset(
+    "TensorArrayV3 TensorArrayReadV3 TensorArrayWriteV3 TensorArrayGatherV3 TensorArrayScatterV3 "
+    "TensorArraySizeV3".split()
 )
-# Those, and what prints or reads files: it gives the same when it runs again, in any worker.
+# Stateful to TensorFlow, but the inputs alone decide the outputs.
+OF_INPUTS = _CHECKS_AND_CALLS | _TENSOR_ARRAYS | {"PrintV2"}
+# What reads, or has a state of its own that nothing else sees: the outputs alone are computed with them.
+WITHOUT_EFFECTS = (
+    _READING
+    | _TENSOR_ARRAYS
+    | frozenset("VarHandleOp VariableV2 HashTableV2 ParameterizedTruncatedNormal".split())
+)
+# What reads, prints or reads files: it gives the same when it runs again, in any worker.
 REPEATABLE = _READING | {"Print", "PrintV2", "ReadFile", "MatchingFiles", "PlaceholderWithDefault"}
 
 # Draws real numbers: from 0 to 1, or around 0; and whole numbers, with the position of the least among the

@@ -190,13 +190,9 @@ def _opened(
 ) -> Iterator[TaskRun]:
     """Opens what a task stores, and finishes it; tells the peers of an exception in the block."""
     commands = commands or Commands()
-
-    def is_told_to_save() -> bool:
-        progress.set_saves_by_itself()
-        return commands.save.is_set()
-
     with ExitStack() as stack:
-        stack.enter_context(tf_private.told_to_save(is_told_to_save))
+        told = tf_private.told_to_save(commands.save.is_set, on_handler=progress.set_saves_by_itself)
+        stack.enter_context(told)
         storage = open_run(assignment.job.storage, run=assignment.job.name).patient()
         metrics = MetricsWriter.open(storage, task=assignment.task, attempt=assignment.attempt)
         board = TensorBoardWriter.open(storage, assignment)

@@ -166,7 +166,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
                 values.written_as(Shares, FORM, also=list | tuple, takes=Sequence[int]), none="equal"
             ),
             "What each worker takes of every global batch, such as 3,1 for a worker/0 that is three times as "
-            "fast as worker/1; equal parts when omitted or equal.",
+            "fast as worker/1. auto: by measured speeds; equal parts when omitted or equal.",
             metavar="N,N",
         ),
         Option(

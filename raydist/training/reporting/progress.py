@@ -183,8 +183,7 @@ class TaskProgress:
 
     def set_saves_by_itself(self) -> None:
         """Notes that the program has a handler of preemptions."""
-        if not self._status.saves_by_itself:
-            self._change(saves_by_itself=True)
+        self._change(saves_by_itself=True)
 
     def has_trained(self) -> bool:
         """Whether any step was completed, or any value reported."""
