@@ -58,9 +58,9 @@ BENCHMARKS = (
     Benchmark("recovery", "--rounds 1", quick="--rounds 1", minutes=1.8, requires=("pydantic", "requests")),
     Benchmark(
         "goodput",
-        "--seconds 60 --every 15",
-        quick="--seconds 20 --every 10",
-        minutes=5.0,
+        "--rounds 2",
+        quick="--rounds 1 --seconds 20 --every 10",
+        minutes=10.0,
         is_long=True,
         requires=("pydantic", "requests"),
     ),
