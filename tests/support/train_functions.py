@@ -735,6 +735,29 @@ def internals(ctx: Any) -> dict[str, Any]:
     }
 
 
+def late_server(ctx: Any) -> dict[str, Any]:
+    """Waits for two servers, of which one listens only after a while."""
+    import socket
+    import threading
+
+    from raydist.training.tf_private import coordination
+
+    listening = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.socket() as second:
+        second.bind(("127.0.0.1", 0))
+
+        def listen() -> None:
+            listening.set()
+            second.listen()
+
+        timer = threading.Timer(0.3, listen)
+        timer.start()
+        coordination.await_servers(f"127.0.0.1:{one.getsockname()[1]}" for one in (first, second))
+        has_waited = listening.is_set()
+        timer.join()
+    return {"has_waited": has_waited}
+
+
 def unknown_op_types(ctx: Any) -> dict[str, Any]:
     """Returns the names in raydist.training.op_types that TensorFlow has no operation of."""
     from tensorflow.python.framework import op_def_registry

@@ -19,6 +19,12 @@ def test_private_parts_are_what_they_were() -> None:
     assert task.values["grace_periods"] == [0, 60]
 
 
+def test_servers_that_are_about_to_start_are_waited_for() -> None:
+    """TensorFlow, once refused, tries again only after a second."""
+    [task] = run_function("tests.support.train_functions:late_server", Cluster())
+    assert task.values["has_waited"]
+
+
 def test_each_name_of_an_operation_is_in_tensorflows_registry() -> None:
     [task] = run_function("tests.support.train_functions:unknown_op_types", Cluster())
     assert task.values["unknown"] == []

@@ -253,7 +253,9 @@ def joining_workers(assignment: TaskAssignment) -> Iterator[None]:
       ClusterError: A peer did not come in time.
     """
     start_timeout_s = assignment.job.start_timeout
-    tf_private.configure_coordination(assignment.cluster_spec, start_timeout_s=start_timeout_s)
+    tf_private.configure_coordination(
+        assignment.cluster_spec, task=assignment.task, start_timeout_s=start_timeout_s
+    )
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +19,8 @@ from raydist.spec.tasks import ClusterSpec, TaskId
 from raydist.training.tf_private.attributes import around, changed
 
 HEARTBEAT_TIMEOUT_S = 20
+# For a server that is about to start; TensorFlow waits for those that start later.
+_SERVERS_S, _LOOK_AGAIN_S, _ANSWER_S = 10.0, 0.01, 3.0
 # More keys than one strategy uses; TensorFlow's own tests of several strategies take as many.
 _KEYS_PER_TASK = 100_000
 
@@ -101,8 +105,34 @@ def begin_anew() -> None:
 _of_parents: list[Any] = []
 
 
-def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float) -> None:
+def await_servers(addresses: Iterable[str]) -> None:
+    """Waits until something listens at each address, for a few seconds at most.
+
+    TensorFlow, which waits by itself, tries again only a second after it was refused
+    (`grpc.testing.fixed_reconnect_backoff_ms` in grpc_channel.cc).
+    """
+    deadline = time.monotonic() + _SERVERS_S
+    for address in addresses:
+        while not answers(address) and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
+
+
+def answers(address: str) -> bool:
+    """Whether something listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return True  # a program's own address, in another of gRPC's forms
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def configure_coordination(cluster_spec: ClusterSpec, *, task: TaskId, start_timeout_s: float) -> None:
     """Bounds TensorFlow's start-up barrier, which otherwise waits an hour and names no task.
+
+    Waits for the leader, which is the first task.
 
     MultiWorkerMirroredStrategy configures the coordination service only where it is not yet
     (collective_all_reduce_strategy.py). With a barrier at registration a missing peer raises
@@ -128,6 +158,8 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
     # it the time-out does not bound the leader. TensorFlow 2.18 has no such field.
     if _has_barrier():
         current._coordination_service_config.cluster_register_with_barrier = True
+    if task.index:
+        await_servers(cluster_spec.jobs[0][1][:1])
 
 
 def _has_barrier() -> bool:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,12 +31,13 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import errors
 
 from raydist.training.tf_private.attributes import around, changed
+from raydist.training.tf_private.coordination import answers, await_servers
 
 logger = logging.getLogger(__name__)
 
 # How often workers that are expected are looked for, and how long one has to answer: Linux sends a SYN that
 # was lost again after 1 s.
-_LOOK_S, _ANSWER_S = 0.1, 3.0
+_LOOK_S = 0.1
 # After so many failed updates in a row the run's notes say so. The wait doubles with each.
 _TOLD_FAILURES, _MOST_WAIT_S = 3, 5.0
 
@@ -154,7 +154,7 @@ class _Handler(cluster_coordinator.WorkerPreemptionHandler):
             self._worker_up_cond.notify_all()
         for slot, address in left.items():
             self._cluster.workers[slot].leave()
-            if not _answers(address):
+            if not answers(address):
                 # A call to a host that has vanished would wait for as long as TCP resends.
                 assert _Kept.slots is not None
                 _Kept.slots.cut(address)
@@ -230,7 +230,7 @@ class _Handler(cluster_coordinator.WorkerPreemptionHandler):
                 slot: address
                 for slot, address in expected.items()
                 # No worker that serves is let go of because of one packet.
-                if _answers(address) or (slot in serving and _answers(address))
+                if answers(address) or (slot in serving and answers(address))
             }
             if not ((has_gone or self.away & there.keys()) and self._update(there)):
                 time.sleep(min(_LOOK_S * 2**self._num_failures, _MOST_WAIT_S))
@@ -321,6 +321,8 @@ def _connect_to_cluster(original: Callable[..., None], strategy: Any, coordinato
             cluster_device_filters.set_device_filters("worker", slot, seen)
         connect(*args, cluster_device_filters=cluster_device_filters, **kwargs)
 
+    spec = strategy._cluster_resolver.cluster_spec()
+    await_servers(address for job in ("worker", "ps") for address in spec.job_tasks(job))
     with changed(remote, connect_to_cluster=connect_slots):
         original(strategy, coordinator_name)
 
@@ -328,14 +330,3 @@ def _connect_to_cluster(original: Callable[..., None], strategy: Any, coordinato
 def _left(device_name: str) -> Exception:
     """Returns an error that TensorFlow takes for that of a worker (cluster_coordinator.py)."""
     return errors.UnavailableError(None, None, f"{device_name} has left the run")
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        return True  # a program's own address, in another of gRPC's forms
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
-    except OSError:
-        return False
-    return True
