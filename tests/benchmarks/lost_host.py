@@ -1,4 +1,4 @@
-"""A host is lost: from the moment that the run knows of it to the next new step, with and without a standby.
+"""A host is lost: until the run knows of it, and from then to the next new step, with and without a standby.
 
     python -m tests.benchmarks.lost_host [--rounds 5] [--without]
 
@@ -70,8 +70,8 @@ def events(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(run.rglob("*.jsonl")) for line in lines(path)]
 
 
-def recover(hosts: Hosts, name: str, *, standby: int) -> float:
-    """Returns the seconds from the loss, as the run knows it, to the first step of the next attempt."""
+def recover(hosts: Hosts, name: str, *, standby: int) -> tuple[float, float]:
+    """Returns the seconds until the loss is known, and from then to the first step of the next attempt."""
     log, job = hosts.shared / name, hosts.head.write("code/job.py", JOB)
     options = ("--storage", str(hosts.shared), "--address", f"{hosts.head.address}:6379", "--json")
     waiting = ("--standby", str(standby)) if standby else ()
@@ -81,12 +81,14 @@ def recover(hosts: Hosts, name: str, *, standby: int) -> float:
     used = {task["host"] for task in hosts.status(name)["tasks"]} - {hosts.head.address}
     victim: Host = next(host for host in hosts.all if host.address in used)
     victim.cut()
+    cut_at_s = time.time()
     first = float(wait_for(lambda: lines(Path(f"{log}-1")))[0])
     found = wait_for(lambda: [one for one in events(hosts.shared / name) if one["event"] == "task_failed"])
     lost_at_s, found = found[0]["at_s"], events(hosts.shared / name)
     told = [f"{one['event']} {one['at_s'] - lost_at_s:+.2f}" for one in found if one["at_s"] >= lost_at_s]
-    print(f"  standby {standby}: {first - lost_at_s:.2f} s; {', '.join(told[:10])}", flush=True)
-    return first - lost_at_s
+    seconds = f"known after {lost_at_s - cut_at_s:.2f} s, {first - lost_at_s:.2f} s to a step"
+    print(f"  standby {standby}: {seconds}; {', '.join(told[:10])}", flush=True)
+    return lost_at_s - cut_at_s, first - lost_at_s
 
 
 def main() -> None:
@@ -95,11 +97,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without", action="store_true", help="Only without a standby.")
     arguments = parser.parse_args()
+    known: list[float] = []
     found: dict[int, list[float]] = {0: [], 1: []}
     for number in range(arguments.rounds):
         for standby in (0,) if arguments.without else (0, 1):
             with Hosts.started(1, 1, 1) as hosts:  # anew, as Ray takes a minute to see that a host is back
-                found[standby].append(recover(hosts, f"r{number}-{standby}", standby=standby))
+                known_s, step_s = recover(hosts, f"r{number}-{standby}", standby=standby)
+            known.append(known_s)
+            found[standby].append(step_s)
+    figure("known", known, "s")
     if not arguments.without:
         figure("standby", found[1], "s", against=("without a standby", found[0]))
 

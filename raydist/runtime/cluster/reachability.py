@@ -18,11 +18,11 @@ from raydist.runtime.host.address import split_address
 from raydist.spec.tasks import TaskId
 
 # A host is given up when it has not answered for this long; TensorFlow's own heartbeats take 20 s.
-GONE_AFTER_S = 8.0
+GONE_AFTER_S = 2.4
+# The same where no other one answers either: it may be this process's network that is interrupted.
+ALL_GONE_AFTER_S = 8.0
 _MIN_TRIES = 3
-# One try: the kernel itself asks again after 1 s.
-_TRY_S = 2.0
-_NEXT_TRY_S = 1.0
+_TRY_S = _NEXT_TRY_S = 0.8
 # Ray's own account of a death says more than a refused connection, and mostly comes sooner than this.
 _REFUSED_AFTER_S = 0.5
 # How long all tries together are waited for in one look.
@@ -85,7 +85,11 @@ class Reachability:
         for probe in probes.values():
             probe.check(now_s)
         self._wanted.difference_update(task for task, probe in probes.items() if not probe.is_wanted)
-        losses = {task: probe.loss(now_s) for task, probe in probes.items() if task in suspects}
+        is_one_there = any(probe.is_there for probe in self._probes.values())
+        gone_after_s = GONE_AFTER_S if is_one_there else ALL_GONE_AFTER_S
+        losses = {
+            task: probes[task].loss(now_s, gone_after_s=gone_after_s) for task in probes.keys() & suspects
+        }
         self._without_host.update(task for task, loss in losses.items() if loss is Loss.HOST)
         return {task: loss for task, loss in losses.items() if loss is not None}
 
@@ -165,11 +169,16 @@ class Probe:
         elif now_s - self._tried_at_s >= _TRY_S:
             self._take(Outcome.NONE, now_s)
 
-    def loss(self, now_s: float) -> Loss | None:
+    @property
+    def is_there(self) -> bool:
+        """Whether its host has answered, the last time that it was asked."""
+        return self._has_answered and not self.num_unanswered
+
+    def loss(self, now_s: float, *, gone_after_s: float) -> Loss | None:
         """Returns what is missing that was there before."""
         unanswered, refused = self._unanswered_since_s, self._refused_since_s
         if unanswered is not None and self._has_answered and self.num_unanswered >= _MIN_TRIES:
-            return Loss.HOST if now_s - unanswered >= GONE_AFTER_S else None
+            return Loss.HOST if now_s - unanswered >= gone_after_s else None
         if refused is not None and self.has_accepted:
             return Loss.PROCESS if now_s - refused >= _REFUSED_AFTER_S else None
         return None

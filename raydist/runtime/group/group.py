@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 # How often a group that is not placed yet looks whether it is: Ray sends no event for it.
 _PLACEMENT_POLL_S = 0.25
 # After so many statuses that did not come a task's process is looked at from outside.
-_MISSED_STATUSES = 4
+_MISSED_STATUSES = 2
 # How soon it is looked again while an answer is awaited.
 _LOOK_AGAIN_S = 0.2
 # How often Ray is asked whether nodes are about to be taken away.

@@ -9,11 +9,17 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from raydist.runtime.cluster.reachability import GONE_AFTER_S, Loss, Reachability, not_listening
+from raydist.runtime.cluster.reachability import (
+    ALL_GONE_AFTER_S,
+    GONE_AFTER_S,
+    Loss,
+    Reachability,
+    not_listening,
+)
 from raydist.spec.tasks import TaskId
 from tests.support.fakes import FakeClock
 
-TASK = TaskId.parse("worker/0")
+TASK, OTHER = TaskId.parse("worker/0"), TaskId.parse("worker/1")
 
 Look = Callable[[], dict[TaskId, Loss]]
 
@@ -104,11 +110,26 @@ def test_host_that_stops_answering_is_gone_after_a_while(
     reach.open(TASK, server.address)
     assert look_for(reach, clock, 1) == {}
     with server.deaf():
-        assert look_for(reach, clock, GONE_AFTER_S / 2) == {}
+        assert look_for(reach, clock, ALL_GONE_AFTER_S / 2) == {}
         assert reach.unanswered() == {TASK}
-        assert look_for(reach, clock, GONE_AFTER_S) == {TASK: Loss.HOST}
+        assert look_for(reach, clock, ALL_GONE_AFTER_S) == {TASK: Loss.HOST}
         assert reach.look([]) == {}  # no suspect any more, since it is known
         assert reach.unanswered() == {TASK}
+
+
+def test_host_that_stops_answering_while_another_one_answers_is_gone_soon(
+    reach: Reachability, clock: FakeClock, server: Server
+) -> None:
+    other = Server()
+    try:
+        reach.open(TASK, server.address)
+        reach.open(OTHER, other.address)
+        assert look_for(reach, clock, 1) == {}
+        with server.deaf():
+            assert look_for(reach, clock, GONE_AFTER_S) == {}
+            assert look_for(reach, clock, 1.5) == {TASK: Loss.HOST}
+    finally:
+        other.close()
 
 
 def test_host_that_answers_again_in_time_is_not_gone(
@@ -117,8 +138,8 @@ def test_host_that_answers_again_in_time_is_not_gone(
     reach.open(TASK, server.address)
     look_for(reach, clock, 1)
     with server.deaf():
-        look_for(reach, clock, GONE_AFTER_S / 2)
-    assert look_for(reach, clock, 2 * GONE_AFTER_S) == {}
+        look_for(reach, clock, ALL_GONE_AFTER_S / 2)
+    assert look_for(reach, clock, 2 * ALL_GONE_AFTER_S) == {}
     assert reach.unanswered() == frozenset()
 
 
@@ -127,7 +148,7 @@ def test_host_that_never_answered_is_not_held_for_gone(
 ) -> None:
     with server.deaf():
         reach.open(TASK, server.address)
-        assert look_for(reach, clock, 3 * GONE_AFTER_S) == {}
+        assert look_for(reach, clock, 3 * ALL_GONE_AFTER_S) == {}
 
 
 def test_task_that_speaks_is_not_looked_at(reach: Reachability, clock: FakeClock, server: Server) -> None:
