@@ -31,14 +31,18 @@ def fitted(plan: Plan, free: Inventory) -> Plan:
     return resized(plan, most_workers(plan.roles, plan.job, _without_avoided(plan, free)))
 
 
-def room_beside(plan: Plan, free: Inventory) -> int:
+def room_beside(plan: Plan, free: Inventory, *, num_spare: int = 0) -> int:
     """Returns how many workers there can be, those of `plan` included, which have their room already.
 
     Hosts that the plan avoids count as full.
+
+    Args:
+      num_spare: For how many more the run has room besides `free`.
     """
     (role,) = (role for role in plan.roles if role.task_type is TaskType.WORKER)
     free = _without_avoided(plan, free)
-    have, most = plan.num_workers, plan.job.workers.maximum - len(plan.given_up)
+    most = plan.job.workers.maximum - len(plan.given_up)
+    have = min(plan.num_workers + num_spare, most)
     more = range(1, most - have + 1)
     return have + bisect.bisect(
         more, False, key=lambda num: not fits(free, [dataclasses.replace(role, num_tasks=num)])

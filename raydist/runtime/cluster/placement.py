@@ -58,9 +58,10 @@ class Placement:
     ) -> None:
         self._group = group
         self._is_own = is_own
-        self._bundles = bundles
+        self._bundles = dict(bundles)
         self._spread = spread
         self._moved: dict[AnyTask, Room] = {}
+        self._spare: list[Room] = []  # of the group of all, which Ray takes no part of back
         self._more: list[PlacementGroup] = []  # of one bundle each
 
     @classmethod
@@ -113,13 +114,40 @@ class Placement:
         return True
 
     def add(self, task: TaskId, asked: Resources, *, away_from: Collection[str]) -> None:
-        """Asks for the room of a task that was not among the first, and waits for nothing."""
-        self._moved[task] = self.request_more(asked, away_from=away_from)
+        """Takes spare room for a task, or asks for some, and waits for nothing."""
+        spare = next(iter(self.spare(away_from=away_from)), None)
+        if spare is not None:
+            self._spare.remove(spare)
+        self._moved[task] = spare or self.request_more(asked, away_from=away_from)
 
     def drop(self, task: TaskId) -> None:
         """Gives the room of a task back, unless it is in the group of all: Ray takes no part of that back."""
         if (room := self._moved.pop(task, None)) is not None:
             self.give_back(room)
+
+    def vacate(self, task: TaskId) -> None:
+        """Does without the room of a task, which is given back or becomes spare."""
+        room = self._room_of(task)
+        self._moved.pop(task, None)
+        self._bundles.pop(task, None)
+        if room is not None and not self.give_back(room):
+            self._spare.append(room)
+
+    def rename(self, task: TaskId, name: TaskId) -> None:
+        """Gives the room of a task to another one, which has none."""
+        if (room := self._room_of(task)) is not None:
+            self._moved[name] = room
+        self._moved.pop(task, None)
+        self._bundles.pop(task, None)
+
+    def spare(self, *, away_from: Collection[str]) -> list[Room]:
+        """Returns vacated rooms that Ray has on another node than these: it moves those of a dead one."""
+        nodes = {room: self.node_of(room) for room in self._spare}
+        return [
+            room
+            for room, node_id in nodes.items()
+            if node_id is not None and node_id not in away_from and is_node_alive(node_id)
+        ]
 
     def request_more(self, asked: Resources, *, away_from: Collection[str]) -> Room:
         """Asks for room beside that of the tasks, and waits for nothing.

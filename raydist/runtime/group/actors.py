@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ import ray
 from ray.exceptions import RayError
 
 from raydist.outcome.status import TaskMessage
+from raydist.planning.fitting import resized
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
@@ -87,10 +89,11 @@ class ActorSet:
           Whether that is possible; they are of no use otherwise.
         """
         own, placement = self._plan, self._placement
-        same = (own.tasks, own.all_roles, own.strategy) == (plan.tasks, plan.all_roles, plan.strategy)
-        if self._is_stuck or not same or placement is None:
+        if placement is None or not self._is_like(plan):
             return False
         avoided = set(plan.avoid)
+        if plan.is_elastic:
+            self._resize(plan, placement, avoided)
         kept = {self._nodes[task] for task in self.handles if task in self._nodes}
         # The room of the extra roles, too, may be on a host that is avoided from now on.
         if kept & avoided or (plan.job.roles and avoided - set(own.avoid)):
@@ -105,6 +108,63 @@ class ActorSet:
         if len(left) > 1:  # each would be shown the same free room
             return False
         return all(placement.move(task, self._setups[task].resources, away_from=avoided) for task in left)
+
+    def _is_like(self, plan: Plan) -> bool:
+        """Whether a plan needs agents like these, though maybe more or fewer of them."""
+        own = resized(self._plan, plan.num_workers)
+        same = (own.tasks, own.all_roles, own.strategy) == (plan.tasks, plan.all_roles, plan.strategy)
+        return same and not self._is_stuck
+
+    def num_workers_for(self, plan: Plan) -> int:
+        """Returns how many workers of an elastic plan have room already; 0 where its agents are others."""
+        placement = self._placement
+        if placement is None or not self._is_like(resized(plan, self._plan.num_workers)):
+            return 0
+        num_staying = len(self._staying(placement, set(plan.avoid)))
+        num_ready = len(self._standbys.ready(self._replaceable().resources))
+        return num_staying + min(num_ready, self._plan.num_workers - num_staying) + self.num_spare(plan)
+
+    def num_spare(self, plan: Plan) -> int:
+        """Returns for how many more workers there is room that others have left."""
+        return 0 if self._placement is None else len(self._placement.spare(away_from=plan.avoid))
+
+    def _staying(self, placement: Placement, avoided: Collection[str]) -> list[TaskId]:
+        """Returns the workers that go back to where they were, by their index."""
+        return [
+            task
+            for task in self._setups
+            if task.task_type is TaskType.WORKER
+            and (
+                self._nodes.get(task) not in avoided
+                if task in self.handles
+                else not self._is_displaced(task, placement, avoided)
+            )
+        ]
+
+    def _resize(self, plan: Plan, placement: Placement, avoided: Collection[str]) -> None:
+        """Gives each worker of an elastic plan an agent or room; the last agents fill the gaps."""
+        staying = self._staying(placement, avoided)
+        moving = [task for task in staying if task not in plan.tasks]
+        for task in [one for one in self._setups if one.task_type is TaskType.WORKER and one not in staying]:
+            if (agent := self.handles.pop(task, None)) is not None:  # its host is to be avoided
+                ray.kill(agent)
+            placement.vacate(task)
+            self._nodes.pop(task, None)
+        own = [*self._setups]
+        for task in plan.tasks:
+            if task in staying or task.task_type is not TaskType.WORKER:
+                continue
+            self._setups[task] = dataclasses.replace(self._replaceable(), task=task)
+            if moving:
+                before = moving.pop()
+                placement.rename(before, task)
+                for known in (self.handles, self._nodes):
+                    if before in known:
+                        known[task] = known.pop(before)
+            elif task not in own or not self._take_standby(self._setups[task], placement):
+                placement.add(task, self._setups[task].resources, away_from=avoided)
+        for task in set(own).difference(plan.tasks):
+            del self._setups[task]
 
     def stand_by(self, hellos: Mapping[TaskId, Hello], *, away_from: Collection[str] = ()) -> None:
         """Asks for a standby where one is missing or has ended, on another node than those of the tasks."""

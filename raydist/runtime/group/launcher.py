@@ -7,13 +7,21 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from raydist.planning.fitting import avoiding_unfit, fitted, less_data_room, room_beside, with_more_memory
+from raydist.planning.fitting import (
+    avoiding_unfit,
+    fitted,
+    less_data_room,
+    resized,
+    room_beside,
+    with_more_memory,
+)
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.inventory import probe_free, probe_inventory, unreachable_hosts
 from raydist.runtime.cluster.ray_internals import can_select_nodes
 from raydist.runtime.doctor.survey import problems_of
 from raydist.runtime.group.group import LaunchSpec, RayTaskGroup
+from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskType
 from raydist.storage.proof import StorageProof
 
@@ -42,9 +50,7 @@ class RayLauncher:
         suspected: frozenset[str] = frozenset(),
         out_of_memory: Sequence[TaskType] = (),
     ) -> Plan:
-        plan, deadline = self._plan, time.monotonic() + _RELEASE_S
-        if plan.is_elastic:  # what is kept has to count as free
-            self.close()
+        plan = self._plan
         if out_of_memory:
             plan = with_more_memory(plan, probe_inventory(self._connection), out_of_memory)
         if not self._connection.is_client:  # from outside, hosts need not answer
@@ -54,12 +60,26 @@ class RayLauncher:
         problems = self._problems_of(suspected - avoid)
         if avoid or problems:
             plan = avoiding_unfit(plan, probe_inventory(self._connection), avoid, problems=problems)
-        if plan.is_elastic:  # only now, as the workers share the hosts that are not avoided
+        # Only now, as the workers share the hosts that are not avoided.
+        return self._sized(plan) if plan.is_elastic else plan
+
+    def _sized(self, plan: Plan) -> Plan:
+        """Returns the plan with as many workers as there is room for; those that are kept stay."""
+        if (num_kept := self._num_kept(plan)) >= plan.job.workers.minimum:
+            plan = resized(plan, min(num_kept, plan.job.workers.maximum))
+            return resized(plan, room_beside(plan, self._free(plan)))
+        self.close()  # what is kept has to count as free
+        deadline = time.monotonic() + _RELEASE_S
+        plan = fitted(plan, self._free(plan))
+        while plan.num_workers < plan.job.workers.maximum and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
             plan = fitted(plan, self._free(plan))
-            while plan.num_workers < plan.job.workers.maximum and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-                plan = fitted(plan, self._free(plan))
         return plan
+
+    def _num_kept(self, plan: Plan) -> int:
+        if self._group is None or plan.strategy is not Strategy.MULTI_WORKER_MIRRORED:
+            return 0
+        return self._group.kept.num_workers_for(plan)
 
     def _problems_of(self, hosts: frozenset[str]) -> Mapping[str, str]:
         """Returns what is wrong with those of the hosts that have a problem."""
@@ -90,7 +110,10 @@ class RayLauncher:
             gone = unreachable_hosts()
             avoid = (node_id for node_id in plan.avoid if node_id not in listed or listed[node_id] in gone)
             plan = dataclasses.replace(plan, avoid=tuple(avoid))
-        return room_beside(plan, free) if is_placed else fitted(plan, free).num_workers
+        if not is_placed:
+            return fitted(plan, free).num_workers
+        num_spare = 0 if self._group is None else self._group.kept.num_spare(plan)
+        return room_beside(plan, free, num_spare=num_spare)
 
     def _free(self, plan: Plan) -> Inventory:
         """Returns what is free, less what Ray Data needs where it reads for the run."""

@@ -1,0 +1,90 @@
+"""Attempts of an elastic run: their workers keep their agents when others come and go, on a real Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from raydist.outcome.status import TaskState
+from raydist.planning.plan import Plan
+from raydist.runtime.cluster.connection import Connection
+from raydist.runtime.cluster.ray_internals import free_resources
+from raydist.runtime.host.scratch import scratch_root, sweep
+from raydist.spec.job import WorkerRange
+from tests.conftest import WaitUntil
+from tests.runtime.conftest import Drive, make_plan
+from tests.runtime.group.conftest import Attempts, agents_of
+from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def only_the_drivers_node(ray_cluster: Connection) -> None:
+    wait_for_lost_nodes()
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """A plan of 3 workers; the driver's node has 4 CPUs."""
+    plan = make_plan(3, num_cpus=2.0, steps=100_000)
+    workers = WorkerRange(minimum=1, maximum=3)
+    return dataclasses.replace(
+        plan, job=dataclasses.replace(plan.job, storage=str(tmp_path), workers=workers)
+    )
+
+
+def nodes_of(drive: Drive) -> dict[str, str]:
+    return {str(task): hello.node_id for task, hello in drive.group._ledger.hellos.items()}
+
+
+def test_workers_of_a_lost_node_are_done_without_and_come_back_with_another_node(
+    attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
+) -> None:
+    run = attempts(plan)
+    with ExitStack() as others:
+        with ray_node(gcs_address(), num_cpus=2, is_lost=True):
+            first = run.train(plan)
+            (lost,) = [task for task, node in nodes_of(first).items() if node != nodes_of(first)["worker/0"]]
+        wait_until(lambda: first.poll() or first.state(lost) is TaskState.FAILED)
+        first.group.stop(for_another=True)
+        wait_for_lost_nodes()
+        smaller = run.launcher.replan(avoid=frozenset())
+        assert smaller.num_workers == 2
+        second = run.train(smaller)
+        staying = {pid for task, pid in agents_of(first).items() if task != lost}
+        assert set(agents_of(second).values()) == staying
+        assert run.launcher.room(smaller, is_placed=True) == 2
+
+        others.enter_context(ray_node(gcs_address(), num_cpus=2))
+        wait_until(lambda: run.launcher.room(smaller, is_placed=True) == 3)  # where Ray moves its room to
+        assert not any(amounts.get("CPU", 0) >= 2 for amounts in free_resources().values())
+        second.group.stop(for_another=True)
+        larger = run.launcher.replan(avoid=frozenset())
+        assert larger.num_workers == 3
+        third = run.train(larger)
+        assert set(agents_of(third).values()) > staying
+        third.group.stop()
+    sweep(scratch_root(), stale_after_s=-1)  # a lost host keeps its folder until its next task
+
+
+def test_last_agents_take_the_places_of_workers_whose_host_is_avoided(
+    attempts: Callable[[Plan], Attempts], plan: Plan
+) -> None:
+    run = attempts(plan)
+    with ray_node(gcs_address(), num_cpus=2):
+        first = run.train(plan)
+        avoided = nodes_of(first)["worker/0"]
+        first.group.stop(for_another=True)
+        num_workers = run.launcher._num_kept(dataclasses.replace(plan, avoid=(avoided,)))
+        staying = {pid for task, pid in agents_of(first).items() if nodes_of(first)[task] != avoided}
+        assert num_workers == len(staying)
+        roles = (dataclasses.replace(plan.roles[0], num_tasks=num_workers),)
+        second = run.train(dataclasses.replace(plan, roles=roles, avoid=(avoided,)))
+        assert set(agents_of(second).values()) == staying
+        assert "worker/0" in agents_of(second)
+        second.group.stop()
