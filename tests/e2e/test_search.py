@@ -32,17 +32,20 @@ WaitUntil = Callable[..., None]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-# Reports a value after each step, for as long as it is wanted.
+# Reports a value after each step, for as long as it is wanted; waits after two of them while a file is there.
 PACED = """
+import os
 import time
 
 import raydist
 
 
-@raydist.job(params={"rate": 1.0, "steps": 12, "pause_s": 0.3})
+@raydist.job(params={"rate": 1.0, "steps": 12, "pause_s": 0.3, "hold": ""})
 def train(ctx):
     for step in range(1, ctx.params["steps"] + 1):
         time.sleep(ctx.params["pause_s"])
+        while step == 3 and os.path.exists(ctx.params["hold"]):
+            time.sleep(0.1)
         ctx.report({"value": ctx.params["rate"] * step}, step=step)
 """
 
@@ -538,8 +541,10 @@ print("left" + json.dumps([groups, taken]))
 def test_search_on_a_ray_that_stays_gives_back_all_that_it_had(
     running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
     command = [
-        *("search", "paced.py", "--address", running_ray.address, "--study", "s"),
+        *("search", "paced.py", "--address", running_ray.address, "--study", "s", "-p", f"hold={hold}"),
         *("-p", "rate=nan,2,3", "--metric", "value", "--mode", "max", "--scheduler", "asha", "--grace", "2"),
         *("--parallel", "2"),
     ]
@@ -559,6 +564,7 @@ def test_search_on_a_ray_that_stays_gives_back_all_that_it_had(
         os.kill(driver, signal.SIGKILL)
         assert shell.finish(process)[0] == 3
         wait_until(lambda: is_free(shell), timeout_s=60)
+        hold.unlink()
 
         code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
         assert code == 0, err
