@@ -99,14 +99,7 @@ class Placement:
         Returns:
           Whether there was room.
         """
-        bundle = _bundle(asked)
-        labels = labels_of_nodes()
-        free = (
-            amounts
-            for node_id, amounts in free_resources().items()
-            if node_id not in away_from and fulfils(labels.get(node_id, {}), asked.labels)
-        )
-        if not bundle or not any(_holds(amounts, bundle) for amounts in free):
+        if not _bundle(asked) or not nodes_with_room(asked, away_from=away_from):
             return False
         if (before := self._moved.pop(task, None)) is not None:
             self.give_back(before)
@@ -115,7 +108,7 @@ class Placement:
 
     def add(self, task: TaskId, asked: Resources, *, away_from: Collection[str]) -> None:
         """Takes spare room for a task, or asks for some, and waits for nothing."""
-        spare = next(iter(self.spare(away_from=away_from)), None)
+        spare, _ = next(iter(self.spare(away_from=away_from)), (None, ""))
         if spare is not None:
             self._spare.remove(spare)
         self._moved[task] = spare or self.request_more(asked, away_from=away_from)
@@ -140,12 +133,11 @@ class Placement:
         self._moved.pop(task, None)
         self._bundles.pop(task, None)
 
-    def spare(self, *, away_from: Collection[str]) -> list[Room]:
-        """Returns vacated rooms that Ray has on another node than these: it moves those of a dead one."""
-        nodes = {room: self.node_of(room) for room in self._spare}
+    def spare(self, *, away_from: Collection[str]) -> list[tuple[Room, str]]:
+        """Returns vacated rooms with their nodes, where these are others: Ray moves those of a dead one."""
         return [
-            room
-            for room, node_id in nodes.items()
+            (room, node_id)
+            for room, node_id in [(room, self.node_of(room)) for room in self._spare]
             if node_id is not None and node_id not in away_from and is_node_alive(node_id)
         ]
 
@@ -335,6 +327,18 @@ def _request(
         logger.warning("this Ray cannot keep tasks away from nodes: %s", ", ".join(avoid))
     group: PlacementGroup = placement_group(bundles, strategy=strategy, **options)
     return group
+
+
+def nodes_with_room(asked: Resources, *, away_from: Collection[str]) -> list[str]:
+    """Returns the ids of other nodes than these that have room for such a task now."""
+    labels, bundle = labels_of_nodes(), _bundle(asked)
+    return [
+        node_id
+        for node_id, amounts in free_resources().items()
+        if node_id not in away_from
+        and fulfils(labels.get(node_id, {}), asked.labels)
+        and _holds(amounts, bundle)
+    ]
 
 
 def _holds(free: Mapping[str, float], bundle: Bundle) -> bool:

@@ -18,12 +18,12 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
 from raydist.runtime.cluster.inventory import is_node_alive
-from raydist.runtime.cluster.placement import Placement, actor_options, spread_of
+from raydist.runtime.cluster.placement import Placement, actor_options, nodes_with_room, spread_of
 from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.extra_roles import ExtraActors
 from raydist.runtime.group.ray_failures import answers_in_time
 from raydist.runtime.group.remains import Remains, Remnant
-from raydist.runtime.group.standbys import Standbys
+from raydist.runtime.group.standbys import Preparations, Standbys
 from raydist.runtime.host.address import accepts_tcp, split_address
 from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import CONCURRENCY, News, TaskActor
@@ -43,6 +43,8 @@ _MOST_COMMANDS = 32
 _STOP_TIMEOUT_S = 45.0
 # How often it is looked whether an embedded Ray still runs, and how long its host has to answer.
 _LOOK_S = 0.5
+# Hosts that import what a new worker needs, as nobody knows which of them Ray will choose.
+_MOST_PREPARED = 8
 
 
 class ActorSet:
@@ -76,6 +78,7 @@ class ActorSet:
         self.has_kept = False
         self._notes: tuple[str, ...] = ()
         self._standbys = Standbys(plan.job.standby, create=self._create_actor)
+        self._preparations = Preparations(create=self._create_actor)
         self._nodes: dict[TaskId, str] = {}  # where the tasks of the attempt before were
         self._is_stuck = False  # whether a thread still stops it
         # What their agents clear away, unless they are killed first.
@@ -99,6 +102,7 @@ class ActorSet:
         if kept & avoided or (plan.job.roles and avoided - set(own.avoid)):
             return False
         self._plan = plan
+        self._preparations.kill()
         self._standbys.discard(placement, avoid=avoided)
         missing = [task for task in self._setups if task not in self.handles]
         displaced = [task for task in missing if self._is_displaced(task, placement, avoided)]
@@ -123,6 +127,14 @@ class ActorSet:
         num_staying = len(self._staying(placement, set(plan.avoid)))
         num_ready = len(self._standbys.ready(self._replaceable().resources))
         return num_staying + min(num_ready, self._plan.num_workers - num_staying) + self.num_spare(plan)
+
+    def are_hosts_prepared(self, plan: Plan, hellos: Mapping[TaskId, Hello]) -> bool:
+        """Has the hosts that could take a worker of a larger plan import; returns whether they have."""
+        setup, placement = self._replaceable(), self._placement
+        away_from = {*plan.avoid, *(hello.node_id for hello in hellos.values())}
+        nodes = nodes_with_room(setup.resources, away_from=away_from)[:_MOST_PREPARED]
+        spare = [] if placement is None else placement.spare(away_from=away_from)
+        return self._preparations.are_done(setup, {*nodes, *(node for _, node in spare)})
 
     def num_spare(self, plan: Plan) -> int:
         """Returns for how many more workers there is room that others have left."""
@@ -341,6 +353,7 @@ class ActorSet:
             splits.stop()
             if not for_another:
                 self._standbys.kill()
+                self._preparations.kill()
                 self._remove_placement()
 
         # Any call to a Ray that was shut down would start a new one.
@@ -359,6 +372,7 @@ class ActorSet:
 
         def release() -> None:
             self._standbys.kill()
+            self._preparations.kill()
             self._kill_tasks(list(self.handles))
             self._remove_placement()
 

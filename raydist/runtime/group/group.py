@@ -331,6 +331,10 @@ class RayTaskGroup:
             self._actors.stop(self._ledger.hellos, self._gone, away, for_another=for_another)
             self._is_ended = True
 
+    def are_hosts_prepared(self, plan: Plan) -> bool:
+        """See `ActorSet`."""
+        return not self._can_see_nodes or self._actors.are_hosts_prepared(plan, self._ledger.hellos)
+
     @property
     def kept(self) -> ActorSet:
         """The agents, once they are left to another attempt."""

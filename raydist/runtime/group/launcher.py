@@ -112,8 +112,12 @@ class RayLauncher:
             plan = dataclasses.replace(plan, avoid=tuple(avoid))
         if not is_placed:
             return fitted(plan, free).num_workers
-        num_spare = 0 if self._group is None else self._group.kept.num_spare(plan)
-        return room_beside(plan, free, num_spare=num_spare)
+        group = self._group
+        if group is None or plan.resizes_in_place:
+            return room_beside(plan, free)
+        num_workers = room_beside(plan, free, num_spare=group.kept.num_spare(plan))
+        is_more = num_workers > plan.num_workers
+        return num_workers if not is_more or group.are_hosts_prepared(plan) else plan.num_workers
 
     def _free(self, plan: Plan) -> Inventory:
         """Returns what is free, less what Ray Data needs where it reads for the run."""

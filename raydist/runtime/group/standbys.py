@@ -1,13 +1,16 @@
-"""Standbys: agents that wait on other hosts, with TensorFlow imported, for the task of a lost host."""
+"""Agents on hosts without a task: standbys for that of a lost host, and preparations for more workers."""
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.runtime.cluster.placement import Placement, Room
 from raydist.runtime.task.greeting import TaskSetup
@@ -15,6 +18,8 @@ from raydist.spec.tasks import Resources, TaskId
 
 # A host that cannot run one would be asked again and again.
 _MOST_DEATHS = 3
+# How long an attempt goes on without the workers that there is room for, until their hosts have imported.
+_PREPARATION_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,30 @@ class Standbys:
             except RayError as error:
                 last = str(error).strip().splitlines()[0]
                 self.notes = (f"no more standbys are asked for, as {_MOST_DEATHS} could not start: {last}",)
+
+
+class Preparations:
+    """Has hosts import what workers need before an attempt with more workers begins. Takes no room there."""
+
+    def __init__(self, *, create: Callable[[TaskSetup, Any], Any]) -> None:
+        """Takes what asks Ray for an agent by its set-up and its place."""
+        self._create = create
+        self._asked: dict[str, tuple[Any, Any, float]] = {}  # agent, answer and time, by the node's id
+
+    def are_done(self, setup: TaskSetup, nodes: Collection[str]) -> bool:
+        """Begins with those nodes that are new; returns whether all have imported, or take too long."""
+        for node_id in [one for one in nodes if one not in self._asked]:
+            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            agent = self._create(dataclasses.replace(setup, resources=Resources(num_cpus=0)), place)
+            self._asked[node_id] = agent, agent.stand_by.remote(setup, is_awaited=True), time.monotonic()
+        asked = [self._asked[node_id] for node_id in nodes]
+        return all(_has_ended(ref) or time.monotonic() - at_s > _PREPARATION_S for _, ref, at_s in asked)
+
+    def kill(self) -> None:
+        """Ends the agents. Idempotent."""
+        asked, self._asked = self._asked, {}
+        for agent, _, _ in asked.values():
+            ray.kill(agent)
 
 
 def _has_ended(ref: Any) -> bool:

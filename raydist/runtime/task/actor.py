@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -22,6 +23,7 @@ from raydist.planning.assignment import TaskAssignment, apply_changes, static_en
 from raydist.planning.this_machine import usable_cores
 from raydist.planning.threads import reserved_threads
 from raydist.runtime.task.fork_client import hold
+from raydist.runtime.task.fork_server import receive
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife
 from raydist.runtime.task.parcels import KeptParcels, RayParcels
@@ -112,9 +114,16 @@ class TaskActor:
         for watch in (self._watch_run, lambda: self._watch_signals(reading)):
             threading.Thread(target=watch, name="raydist-watch", daemon=True).start()
 
-    def stand_by(self, setup: TaskSetup) -> str:
-        """Has this host begin to import what such a task needs; returns the node's id."""
+    def stand_by(self, setup: TaskSetup, is_awaited: bool = False) -> str:
+        """Has this host begin to import what such a task needs; returns the node's id.
+
+        Args:
+          is_awaited: Whether it returns only once that is done.
+        """
         self._hold_server(setup)
+        if is_awaited and self._server is not None:
+            with contextlib.suppress(EOFError, OSError):  # the server has ended
+                receive(self._server)
         return str(ray.get_runtime_context().get_node_id())
 
     def begin(self, setup: TaskSetup) -> Hello:

@@ -62,6 +62,7 @@ def test_workers_of_a_lost_node_are_done_without_and_come_back_with_another_node
 
         others.enter_context(ray_node(gcs_address(), num_cpus=2))
         wait_until(lambda: run.launcher.room(smaller, is_placed=True) == 3)  # where Ray moves its room to
+        assert len(second.group.kept._preparations._asked) == 1  # it has imported by then
         assert not any(amounts.get("CPU", 0) >= 2 for amounts in free_resources().values())
         second.group.stop(for_another=True)
         larger = run.launcher.replan(avoid=frozenset())
