@@ -83,6 +83,15 @@ def is_node_alive(node_id: str) -> bool:
     return any(node["NodeID"] == node_id for node in alive_nodes())
 
 
+def is_node_there(node_id: str) -> bool:
+    """Whether Ray counts on that node, and its daemon takes connections: Ray learns late of a dead one."""
+    node = next((node for node in alive_nodes() if node["NodeID"] == node_id), None)
+    if node is None:
+        return False
+    address = join_address(node["NodeManagerAddress"], node["NodeManagerPort"])
+    return not not_listening([address], timeout_s=_ANSWER_S)
+
+
 def labels_of_nodes() -> dict[str, Mapping[str, str]]:
     """Returns the labels of each node that is alive, by its id."""
     return {node["NodeID"]: _labels(node) for node in alive_nodes()}

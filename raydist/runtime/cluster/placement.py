@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from raydist.errors import UnsupportedError
 from raydist.planning.capacity import fulfils
 from raydist.planning.plan import Plan
-from raydist.runtime.cluster.inventory import is_node_alive, labels_of_nodes
+from raydist.runtime.cluster.inventory import is_node_alive, is_node_there, labels_of_nodes
 from raydist.runtime.cluster.ray_internals import can_select_nodes, free_resources
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import AnyTask, Resources, TaskId, TaskType
@@ -138,7 +138,7 @@ class Placement:
         return [
             (room, node_id)
             for room, node_id in [(room, self.node_of(room)) for room in self._spare]
-            if node_id is not None and node_id not in away_from and is_node_alive(node_id)
+            if node_id is not None and node_id not in away_from and is_node_there(node_id)
         ]
 
     def request_more(self, asked: Resources, *, away_from: Collection[str]) -> Room:

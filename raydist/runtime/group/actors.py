@@ -17,7 +17,7 @@ from raydist.planning.fitting import resized
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
-from raydist.runtime.cluster.inventory import is_node_alive
+from raydist.runtime.cluster.inventory import is_node_alive, is_node_there
 from raydist.runtime.cluster.placement import Placement, actor_options, nodes_with_room, spread_of
 from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.extra_roles import ExtraActors
@@ -124,9 +124,7 @@ class ActorSet:
         placement = self._placement
         if placement is None or not self._is_like(resized(plan, self._plan.num_workers)):
             return 0
-        num_staying = len(self._staying(placement, set(plan.avoid)))
-        num_ready = len(self._standbys.ready(self._replaceable().resources))
-        return num_staying + min(num_ready, self._plan.num_workers - num_staying) + self.num_spare(plan)
+        return len(self._staying(placement, set(plan.avoid))) + self.num_spare(plan)
 
     def are_hosts_prepared(self, plan: Plan, hellos: Mapping[TaskId, Hello]) -> bool:
         """Has the hosts that could take a worker of a larger plan import; returns whether they have."""
@@ -142,16 +140,14 @@ class ActorSet:
 
     def _staying(self, placement: Placement, avoided: Collection[str]) -> list[TaskId]:
         """Returns the workers that go back to where they were, by their index."""
-        return [
-            task
-            for task in self._setups
-            if task.task_type is TaskType.WORKER
-            and (
-                self._nodes.get(task) not in avoided
-                if task in self.handles
-                else not self._is_displaced(task, placement, avoided)
+
+        def has_place(task: TaskId) -> bool:
+            node_id = self._nodes.get(task) or placement.node_of_task(task)
+            return node_id not in avoided and (
+                task in self.handles or node_id is None or is_node_there(node_id)
             )
-        ]
+
+        return [task for task in self._setups if task.task_type is TaskType.WORKER and has_place(task)]
 
     def _resize(self, plan: Plan, placement: Placement, avoided: Collection[str]) -> None:
         """Gives each worker of an elastic plan an agent or room; the last agents fill the gaps."""
@@ -162,7 +158,6 @@ class ActorSet:
                 ray.kill(agent)
             placement.vacate(task)
             self._nodes.pop(task, None)
-        own = [*self._setups]
         for task in plan.tasks:
             if task in staying or task.task_type is not TaskType.WORKER:
                 continue
@@ -173,9 +168,9 @@ class ActorSet:
                 for known in (self.handles, self._nodes):
                     if before in known:
                         known[task] = known.pop(before)
-            elif task not in own or not self._take_standby(self._setups[task], placement):
+            else:
                 placement.add(task, self._setups[task].resources, away_from=avoided)
-        for task in set(own).difference(plan.tasks):
+        for task in set(self._setups).difference(plan.tasks):
             del self._setups[task]
 
     def stand_by(self, hellos: Mapping[TaskId, Hello], *, away_from: Collection[str] = ()) -> None:

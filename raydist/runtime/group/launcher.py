@@ -77,7 +77,9 @@ class RayLauncher:
         return plan
 
     def _num_kept(self, plan: Plan) -> int:
-        if self._group is None or plan.strategy is not Strategy.MULTI_WORKER_MIRRORED:
+        # From outside it cannot be asked which nodes are still there.
+        can_keep = plan.strategy is Strategy.MULTI_WORKER_MIRRORED and not self._connection.is_client
+        if self._group is None or not can_keep:
             return 0
         return self._group.kept.num_workers_for(plan)
 

@@ -107,13 +107,10 @@ class Standbys:
                 if not placement.give_back(one.room):
                     self._vacated.append(one.room)
 
-    def ready(self, resources: Resources) -> list[_Standby]:
-        """Returns those that could take the place of a task which asks for that."""
-        return [one for one in self._waiting if one.resources == resources and one.node_id is not None]
-
     def take(self, task: TaskId, resources: Resources, placement: Placement) -> Any:
         """Gives the task the room of a standby, and returns its agent; None where none is ready."""
-        one = next(iter(self.ready(resources)), None)
+        fitting = (one for one in self._waiting if one.resources == resources and one.node_id is not None)
+        one = next(fitting, None)
         if one is None:
             return None
         self._waiting.remove(one)

@@ -52,7 +52,6 @@ def test_workers_of_a_lost_node_are_done_without_and_come_back_with_another_node
             (lost,) = [task for task, node in nodes_of(first).items() if node != nodes_of(first)["worker/0"]]
         wait_until(lambda: first.poll() or first.state(lost) is TaskState.FAILED)
         first.group.stop(for_another=True)
-        wait_for_lost_nodes()
         smaller = run.launcher.replan(avoid=frozenset())
         assert smaller.num_workers == 2
         second = run.train(smaller)
@@ -60,6 +59,7 @@ def test_workers_of_a_lost_node_are_done_without_and_come_back_with_another_node
         assert set(agents_of(second).values()) == staying
         assert run.launcher.room(smaller, is_placed=True) == 2
 
+        wait_for_lost_nodes()
         others.enter_context(ray_node(gcs_address(), num_cpus=2))
         wait_until(lambda: run.launcher.room(smaller, is_placed=True) == 3)  # where Ray moves its room to
         assert len(second.group.kept._preparations._asked) == 1  # it has imported by then
