@@ -158,9 +158,9 @@ def test_run_over_two_hosts_needs_nothing_but_common_storage_and_a_slow_link(cal
         assert json.loads(config)["cluster"] == {"worker": addresses}
     asked = ("metrics", "two", "--local", "--format", "json", "--storage", str(calm_hosts.shared))
     told = result_of(calm_hosts.raydist(*asked))["metrics"]
-    last = {row["task"]: row["loss"] for row in told if row["step"] == 2 * EPOCH}
-    assert last.keys() == {"worker/0", "worker/1"}
-    assert last["worker/0"] != last["worker/1"]
+    first = {row["task"]: row["loss"] for row in told if row["step"] == 1}  # later ones twice a second
+    assert first.keys() == {"worker/0", "worker/1"}
+    assert first["worker/0"] != first["worker/1"]
     run = calm_hosts.shared / "two"
     assert {path.name for path in (run / "logs" / "0").iterdir()} == {"worker-0", "worker-1"}
     assert {path.name.split("-")[2] for path in (run / "metrics").iterdir()} == {"0", "1"}
