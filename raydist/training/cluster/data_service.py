@@ -66,15 +66,24 @@ def check(dataset: Any, sharding: str) -> None:
         raise UnsupportedError(f"ctx.distribute got {type(dataset).__name__}; give a tf.data.Dataset")
 
 
-def through(dataset: tf.data.Dataset, *, sharding: str, service: str, name: str | None) -> tf.data.Dataset:
+def through(
+    dataset: tf.data.Dataset, *, sharding: str, service: str, name: str | None, is_endless: bool = False
+) -> tf.data.Dataset:
     """Returns what the data workers make of `dataset`.
 
     Args:
       service: `host:port` of the dispatcher.
       name: Those that give the same one share the elements; None for a task that has all of them. A
         shared dataset names the auto-shard policy `off` (data_service_ops.py, `_from_dataset_id`).
+      is_endless: Whether the data workers make one pass after the other. A worker of parameter servers that
+        is replaced then joins the pass under way. One that counts passes by itself would begin at the first,
+        which the dispatcher forgets some minutes after its end, and makes again.
     """
+    dataset = dataset.repeat() if is_endless else dataset
     to_workers = tf_service.distribute(
         processing_mode=_POLICIES[sharding], service=f"grpc://{service}", job_name=name
     )
-    return dataset.apply(to_workers)
+    made = dataset.apply(to_workers)
+    if not is_endless:
+        return made
+    return made.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
