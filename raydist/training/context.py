@@ -129,12 +129,10 @@ class TaskContext(TrainContext):
             return dataset
         self._run.reporter.progress.distributed(divides=sharding != "off")
         self._num_distributed += 1
-        is_scheduled = self._run.assignment.strategy is Strategy.PARAMETER_SERVER
-        is_shared = is_scheduled or self._run.assignment.num_slots > 1
+        assignment = self._run.assignment
+        is_shared = assignment.num_slots > 1 or assignment.strategy is Strategy.PARAMETER_SERVER
         name = f"data-{self._num_distributed}" if is_shared else None
-        return data_service.through(
-            dataset, sharding=sharding, service=service, name=name, is_endless=is_scheduled
-        )
+        return data_service.through(dataset, sharding=sharding, service=service, name=name)
 
     @property
     def _is_evaluator(self) -> bool:

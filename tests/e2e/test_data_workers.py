@@ -196,3 +196,63 @@ def test_workers_of_parameter_servers_share_each_pass(
         assert set(makers(tmp_path).values()) == pids_by_role(told)["data-worker"]
         assert told["metrics"]["fewest"] >= (6 if killed else 7)
         assert told["metrics"]["most"] <= 9
+
+
+FORMS = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+import raydist
+
+
+@raydist.job
+def train(ctx: raydist.TrainContext):
+    def data():
+        return ctx.distribute(tf.data.Dataset.range(400).map(lambda x: (tf.one_hot(x % 4, 4), x))).batch(16)
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss="mse")
+        seen = tf.Variable(tf.zeros([400]))
+    refused = []
+    for call in (
+        lambda: ctx.fit(model, data(), epochs=1, steps_per_epoch=25),
+        lambda: ctx.evaluate(model, data),
+        lambda: ctx.distribute(tf.data.Dataset.range(400).repeat()),
+    ):
+        try:
+            call()
+        except raydist.UnsupportedError as error:
+            refused.append(str(error))
+
+    def step(batch):
+        seen.assign_add(tf.reduce_sum(tf.one_hot(batch[1], 400), axis=0))
+        return {"loss": 0.0}
+
+    ctx.fit(model, data, epochs=2)
+    steps = ctx.step
+    ctx.train_steps(step, data, num_steps=200)
+    by_steps = [int(one) for one in (tf.reduce_min(seen), tf.reduce_max(seen))]
+    iterator = iter(ctx.coordinator.create_per_worker_dataset(lambda: data().repeat()))
+    next_batch = tf.function(lambda iterator: next(iterator)[1])
+    batches = [ctx.coordinator.schedule(next_batch, args=(iterator,)) for _ in range(200)]
+    ctx.coordinator.join()
+    counts = np.bincount(np.concatenate([one.fetch() for one in batches]), minlength=400)
+    spread = [*by_steps, int(counts.min()), int(counts.max())]
+    return {"refused": refused, "steps": steps, "spread": spread}
+"""
+
+
+def test_loops_of_parameter_servers_share_each_pass_too(raydist: Raydist, job: list[str]) -> None:
+    Path(job[1]).write_text(FORMS)
+    ended = raydist("submit", job[1], *PARAMETER_SERVER, "--json")
+    assert ended.code == 0, ended.err
+    value = ended.json["value"]
+    outside, evaluated, repeated = value["refused"]
+    assert "TensorFlow loses elements between the passes" in repeated
+    assert "raydist counted 25 batches in one pass over train_data" in str(ended.json["notes"])
+    assert value["steps"] == 50
+    assert "give a function: lambda: ctx.distribute(dataset)" in outside
+    assert "which workers of parameter servers can read only once; give it without" in evaluated
+    assert 7 <= min(value["spread"]) <= max(value["spread"]) <= 9, value

@@ -9,6 +9,8 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.job import Strategy
+from raydist.training import tf_private
 
 tf_service = tf.data.experimental.service
 
@@ -35,7 +37,12 @@ def start_servers(assignment: TaskAssignment, *, worker_port: int) -> list[Any]:
     servers: list[Any] = []
     try:
         if is_dispatcher(assignment):
-            dispatcher = tf_service.DispatcherConfig(port=int(port), protocol="grpc")
+            # A worker of parameter servers that is replaced begins with the first pass. The dispatcher would
+            # make one again that it has forgotten, minutes after its end.
+            keeps = assignment.strategy is Strategy.PARAMETER_SERVER
+            dispatcher = tf_service.DispatcherConfig(
+                port=int(port), protocol="grpc", job_gc_timeout_ms=-1 if keeps else None
+            )
             servers.append(tf_service.DispatchServer(dispatcher))
         worker = tf_service.WorkerConfig(
             dispatcher_address=assignment.data_service,
@@ -64,26 +71,23 @@ def check(dataset: Any, sharding: str) -> None:
         )
     if not isinstance(dataset, tf.data.Dataset):
         raise UnsupportedError(f"ctx.distribute got {type(dataset).__name__}; give a tf.data.Dataset")
+    transformations = map(tf_private.transformation_of, tf_private.nodes_of(dataset))
+    if sharding == "dynamic" and tf_private.Transformation.REPEAT in transformations:
+        raise UnsupportedError(
+            "ctx.distribute got a dataset with repeat(), and TensorFlow loses elements between the passes if "
+            "data workers divide it; call repeat() after ctx.distribute, or use sharding='off'"
+        )
 
 
-def through(
-    dataset: tf.data.Dataset, *, sharding: str, service: str, name: str | None, is_endless: bool = False
-) -> tf.data.Dataset:
+def through(dataset: tf.data.Dataset, *, sharding: str, service: str, name: str | None) -> tf.data.Dataset:
     """Returns what the data workers make of `dataset`.
 
     Args:
       service: `host:port` of the dispatcher.
       name: Those that give the same one share the elements; None for a task that has all of them. A
         shared dataset names the auto-shard policy `off` (data_service_ops.py, `_from_dataset_id`).
-      is_endless: Whether the data workers make one pass after the other. A worker of parameter servers that
-        is replaced then joins the pass under way. One that counts passes by itself would begin at the first,
-        which the dispatcher forgets some minutes after its end, and makes again.
     """
-    dataset = dataset.repeat() if is_endless else dataset
     to_workers = tf_service.distribute(
         processing_mode=_POLICIES[sharding], service=f"grpc://{service}", job_name=name
     )
-    made = dataset.apply(to_workers)
-    if not is_endless:
-        return made
-    return made.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    return dataset.apply(to_workers)

@@ -120,8 +120,8 @@ class WorkerEvaluation:
         made = checked_dataset(data(contexts[0]) if takes_context else data(), self._name)
         if tf_private.is_of_data_workers(made):
             raise UnsupportedError(
-                f"{self._name} is made by ctx.distribute, and under parameter_server its passes never end; "
-                "give it without ctx.distribute"
+                f"{self._name} is made by ctx.distribute, which workers of parameter servers can read only "
+                "once; give it without ctx.distribute"
             )
         if num_steps is None:
             _check_finite(made, self._name)

@@ -201,8 +201,7 @@ def num_batches(run: TaskRun, function: Callable[..., Any]) -> int:
     counts = [int(checked_dataset(make(), name).cardinality()) for make in makers]
     if tf.data.INFINITE_CARDINALITY in counts:
         raise UnsupportedError(
-            "ctx.fit needs steps_per_epoch, as train_data never ends; give it, or train_data without "
-            "repeat() or ctx.distribute"
+            "ctx.fit needs steps_per_epoch, as train_data never ends; give it, or train_data without repeat()"
         )
     if tf.data.UNKNOWN_CARDINALITY not in counts:
         return sum(counts)
