@@ -9,7 +9,7 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.replacement import MAX_QUICK_DEATHS
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import Command, FailureKind, TaskState, TaskStatus
-from raydist.spec.job import Strategy
+from raydist.spec.job import Strategy, WorkerRange
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 RESTART = [StopGroup(for_another=True)]
@@ -31,8 +31,8 @@ def dies(name: str, *, incarnation: int = 0, at_s: float = 0.0) -> Event:
 class Training:
     """A run whose training tasks have told how data workers make their datasets."""
 
-    def __init__(self, *divides: bool | None, strategy: Strategy = Strategy.MULTI_WORKER_MIRRORED) -> None:
-        plan = make_plan(strategy=strategy, data_workers=2)
+    def __init__(self, *divides: bool, strategy: Strategy = Strategy.MULTI_WORKER_MIRRORED) -> None:
+        plan = make_plan(strategy=strategy, data_workers=2, workers_range=WorkerRange(minimum=1, maximum=2))
         self.machine = RunMachine(plan)
         self.machine.start()
         self.machine.handle(news(*(make_status(str(each), step=120) for each in plan.tasks)))
