@@ -232,10 +232,11 @@ class TrainContext(Protocol):
           sharding: `dynamic` has each data worker make some of the elements: an epoch has each element
             once. If a data worker dies, the run starts a new attempt. The data have to come from files,
             tensors or a range. `off` has each data worker make all of them, for data that are
-            shuffled and repeated.
+            shuffled and repeated. Then another one takes the place of a dead one.
 
         Raises:
-          UnsupportedError: It is no `tf.data.Dataset`, such as batches of raydist.data.
+          UnsupportedError: It is no `tf.data.Dataset`, such as batches of raydist.data; or it is repeated,
+            and `sharding` is `dynamic`.
         """
 
     def train_steps(

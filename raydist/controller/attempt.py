@@ -10,6 +10,7 @@ from typing import Any
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.outcome.status import BEFORE_SERVICE, FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.planning.roles import outlives_death_of
 from raydist.spec.job import Strategy, Success
 from raydist.spec.tasks import TaskId, TaskType
 
@@ -24,7 +25,8 @@ class Tally:
     Attributes:
       counts: The tasks that are needed, by type and state.
       failures: How those failed that did.
-      moved: The workers that came back at another address than the one that their peers connect to.
+      moved: The workers and data workers that came back at another address than the one that their peers
+        connect to.
       leaving: The tasks whose processes have to end, those that have ended included.
     """
 
@@ -172,8 +174,8 @@ class Attempt:
         return status.state in (TaskState.RUNNING, TaskState.FINISHED) or self._has_moved(status)
 
     def _has_moved(self, status: TaskStatus) -> bool:
-        # No task connects to an evaluator.
-        expected = self.addresses.get(status.task) if status.task.task_type is TaskType.WORKER else None
+        has_peers = status.task.task_type in (TaskType.WORKER, TaskType.DATA_WORKER)
+        expected = self.addresses.get(status.task) if has_peers else None  # none connects to an evaluator
         return None not in (expected, status.address) and status.address != expected
 
     @property
@@ -190,7 +192,7 @@ class Attempt:
 
     @property
     def moved(self) -> tuple[TaskId, ...]:
-        """The workers that came back at another address than the one that their peers connect to."""
+        """The tasks that came back at another address than the one that their peers connect to."""
         return self._needed_of(self.tally.moved)
 
     @property
@@ -205,6 +207,14 @@ class Attempt:
 
     def _needed_of(self, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
         return _in_order(task for task in tasks if task not in self.dismissed)
+
+    def outlives(self, task: TaskId, strategy: Strategy) -> bool:
+        """Whether it continues without that task until a new process takes its place."""
+        if task.task_type is not TaskType.DATA_WORKER:
+            return outlives_death_of(task, strategy)
+        # Training tasks find the others through the dispatcher, which is in the first one's process.
+        told = {status.divides_data for status in self.statuses.values()} - {None}
+        return task.index > 0 and told == {False}
 
     @property
     def restored_step(self) -> int:
@@ -298,7 +308,7 @@ def _is_turn(before: TaskStatus, now: TaskStatus) -> bool:
 
 
 # Parameter servers never return, and a worker only serves what the chief schedules.
-_SERVERS_UNDER_PARAMETER_SERVER = (TaskType.WORKER, TaskType.PS)
+_SERVERS_UNDER_PARAMETER_SERVER = (TaskType.WORKER, TaskType.PS, TaskType.DATA_WORKER)
 
 
 def has_succeeded(strategy: Strategy, counts: Counts) -> bool:
@@ -319,8 +329,8 @@ def servers(
 ) -> tuple[TaskId, ...]:
     """Returns those of `tasks` that are not needed once the chief has returned, however they end.
 
-    A data worker is none of them: other workers may still read from it. The evaluator of a script is one:
-    the script cannot learn that training is done.
+    In synchronous training a data worker is none of them: other workers may still read from it. The
+    evaluator of a script is one: the script cannot learn that training is done.
     """
     serving = _serving(strategy)
     if serving and is_script:

@@ -11,7 +11,6 @@ from typing import Any
 
 from raydist.controller.attempt import Attempt
 from raydist.outcome.status import FailureKind, TaskFailure
-from raydist.planning.roles import outlives_death_of
 from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskId, TaskType
 
@@ -146,6 +145,9 @@ def replace_dead(
       at_s: Unix time at which the attempt's failures became known.
       least_workers: How many the attempt continues with; None for all that it has.
     """
+    for death in deaths.all:
+        if death.attempt == attempt.number and not attempt.outlives(death.task, strategy):
+            attempt.declare_lost(death.failure)  # data are divided since, maybe before that was known
     failures = attempt.failures
     if not failures or not all(is_outlived(one, strategy=strategy, attempt=attempt) for one in failures):
         return ()
@@ -158,7 +160,9 @@ def replace_dead(
             deaths.add(death)
             replaced.append(task)
         # Training continues without an evaluator, and with fewer workers where the user says so.
-        elif task.task_type is TaskType.EVALUATOR or _num_workers(attempt) > (least_workers or sys.maxsize):
+        elif task.task_type is TaskType.EVALUATOR or (
+            task.task_type is TaskType.WORKER and _num_workers(attempt) > (least_workers or sys.maxsize)
+        ):
             attempt.dismiss([task])
             deaths.give_up(death)
     return tuple(replaced)
@@ -168,11 +172,12 @@ def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -
     """Whether the attempt can continue while the dead task is replaced.
 
     The coordinator gives a dead worker's steps to others and connects to the worker again, and no task waits
-    for an evaluator. A ps has taken its variables with it. Before all addresses are known there is no place
+    for an evaluator. A ps has taken its variables with it, and a data worker that makes a part of the data
+    the elements that it had. Before all addresses are known there is no place
     in TensorFlow's cluster that a new process could take.
     """
     return (
-        outlives_death_of(failure.task, strategy)
+        attempt.outlives(failure.task, strategy)
         and (failure.kind is FailureKind.LOST or _is_failed_replacement(failure, attempt))
         and attempt.is_addressed
     )

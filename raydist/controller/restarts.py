@@ -10,7 +10,6 @@ from raydist.controller.attempt import Attempt
 from raydist.controller.imbalance import Imbalance
 from raydist.outcome.status import TaskState, TaskStatus
 from raydist.planning.plan import Plan
-from raydist.planning.roles import outlives_death_of
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.spec.text import listed
 from raydist.storage.layout import RunLayout
@@ -94,9 +93,10 @@ def wanted(attempt: Attempt, *, plan: Plan, room: int, imbalance: Imbalance | No
       imbalance: By how much other shares of the batch would be faster.
     """
     is_connected = _is_connected(attempt, chief_of(role.task_type for role in plan.roles))
-    if attempt.moved and not (plan.follows_workers and is_connected):
+    follows = plan.follows_workers and is_connected
+    if any(not follows or task.task_type is TaskType.DATA_WORKER for task in attempt.moved):
         return _moved(attempt, can_save=is_connected and _has_worker_in_service(attempt))
-    leaving = [task for task in attempt.leaving if not outlives_death_of(task, plan.strategy)]
+    leaving = [task for task in attempt.leaving if not attempt.outlives(task, plan.strategy)]
     if leaving:
         why = attempt.statuses[leaving[0]].leaving
         return Cause(tasks=tuple(leaving), what=f"{listed(leaving)} had to leave ({why})", is_certain=True)

@@ -287,6 +287,8 @@ class TaskStatus:
       memory_limit_bytes: The memory of its host, or of its container if that has less; None as above.
       saves_by_itself: Whether the program saves and ends when it is asked to save: it has a handler of
         preemptions.
+      divides_data: Whether data workers divide the elements of a dataset among themselves that it gave to
+        `ctx.distribute`, so that one takes some with it when it dies; None before the first call.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       place: Where it is in its code, once it was asked to dump its stacks and has not gone on since.
       collective: What it has begun together with all other workers; None where there are none.
@@ -325,6 +327,7 @@ class TaskStatus:
     peak_memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
     saves_by_itself: bool = False
+    divides_data: bool | None = None
     leaving: str | None = None
     place: CodePlace | None = None
     collective: Collective | None = None

@@ -58,12 +58,6 @@ def choose_strategy(job: JobSpec, origins: Origins, inventory: Inventory) -> Str
     if strategy is Strategy.PARAMETER_SERVER:
         if job.ps == 0:
             raise SpecError("ps is 0; strategy parameter_server needs at least 1: --ps 1")
-        if job.data_workers > 0:
-            # A worker that is replaced would join a pass over the data that has ended long ago.
-            raise SpecError(
-                f"data_workers is {job.data_workers}, but under parameter_server each worker makes its own "
-                "data; use --data-workers 0, and add --workers"
-            )
         return StrategyChoice(strategy=strategy, reason=reason, job=job)
     if strategy is Strategy.TPU and not has_tpu(inventory):
         raise ClusterError(

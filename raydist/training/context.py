@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.planning.batch_sizes import ScaledRate
+from raydist.spec.job import Strategy
 from raydist.spec.params import RunParams
 from raydist.spec.tasks import TaskType
 from raydist.spec.text import suggest
@@ -126,8 +127,11 @@ class TaskContext(TrainContext):
         if service is None:
             self.note("ctx.distribute changes nothing: the run has no data workers (--data-workers N)")
             return dataset
+        self._run.reporter.progress.distributed(divides=sharding != "off")
         self._num_distributed += 1
-        name = f"data-{self._num_distributed}" if self._run.assignment.num_slots > 1 else None
+        assignment = self._run.assignment
+        is_shared = assignment.num_slots > 1 or assignment.strategy is Strategy.PARAMETER_SERVER
+        name = f"data-{self._num_distributed}" if is_shared else None
         return data_service.through(dataset, sharding=sharding, service=service, name=name)
 
     @property

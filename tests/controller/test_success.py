@@ -59,9 +59,10 @@ def test_success_rule(strategy: Strategy, states: dict[str, TaskState], is_succe
 
 
 def test_servers_are_those_whose_end_the_chief_decides() -> None:
-    tasks = [task(name) for name in ("chief/0", "worker/0", "ps/0", "evaluator/0")]
-    assert servers(PARAMETER_SERVER, tasks) == (task("worker/0"), task("ps/0"))
-    assert servers(SYNCHRONOUS, [*tasks, task("data-worker/0")]) == ()
+    served = [task(name) for name in ("worker/0", "ps/0", "data-worker/0")]
+    tasks = [*served, task("chief/0"), task("evaluator/0")]
+    assert servers(PARAMETER_SERVER, tasks) == tuple(served)
+    assert servers(SYNCHRONOUS, tasks) == ()
 
 
 def test_chief_alone_ends_a_run_where_that_is_asked() -> None:

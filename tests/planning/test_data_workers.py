@@ -58,9 +58,12 @@ def test_without_data_workers_there_is_no_dispatcher() -> None:
     assert {each.data_service for each in assignments.values()} == {None}
 
 
-def test_parameter_server_refuses_them() -> None:
-    with pytest.raises(SpecError, match="under parameter_server each worker makes its own data"):
-        plan(strategy=Strategy.PARAMETER_SERVER, workers=workers(2), ps=1, data_workers=1)
+def test_parameter_servers_have_them_outside_of_their_cluster() -> None:
+    made = plan(strategy=Strategy.PARAMETER_SERVER, workers=workers(1), ps=1, data_workers=1)
+    assignments = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r")
+    assert [str(each) for each in assignments] == ["chief/0", "worker/0", "ps/0", "data-worker/0"]
+    assert {each.data_service for each in assignments.values()} == {"data-worker-0:0"}
+    assert "data-worker" not in next(iter(assignments.values())).cluster_spec.as_dict()
 
 
 def test_fewer_than_none_are_refused() -> None:

@@ -332,6 +332,7 @@ def distribute_in_turn(ctx: Any) -> dict[str, Any]:
         refusal(lambda: ctx.distribute(recipe)),
         refusal(lambda: ctx.distribute([1])),
         refusal(lambda: ctx.distribute(dataset, sharding="static")),
+        refusal(lambda: ctx.distribute(dataset.repeat(2).batch(2))),
     ]
     is_same = all(ctx.distribute(dataset, sharding=sharding) is dataset for sharding in ("dynamic", "off"))
     return {"refused": refused, "is_same": is_same, "notes": notes_of(ctx)}

@@ -45,6 +45,8 @@ def make_plan(
         roles = [Role(task_type=TaskType.CHIEF), *roles, Role(task_type=TaskType.PS, num_tasks=ps or 1)]
     if is_evaluated:
         roles.append(Role(task_type=TaskType.EVALUATOR))
+    if num_tasks := job_fields.get("data_workers"):
+        roles.append(Role(task_type=TaskType.DATA_WORKER, num_tasks=num_tasks))
     entry_point = job_fields.pop("entry_point", EntryPoint(function="train", file="job.py"))
     job = JobSpec(name="r", entry_point=entry_point, **job_fields)
     if workers_range is not None:

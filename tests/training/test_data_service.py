@@ -14,7 +14,8 @@ def test_without_data_workers_a_data_set_stays_as_it_is() -> None:
     assert task.values["notes"] == [
         "ctx.distribute changes nothing: the run has no data workers (--data-workers N)"
     ]
-    batches, no_dataset, sharding = task.values["refused"]
+    batches, no_dataset, sharding, repeated = task.values["refused"]
     assert "ctx.distribute got batches of raydist.data, which are read by Python" in batches
     assert no_dataset == "ctx.distribute got list; give a tf.data.Dataset"
     assert sharding == "ctx.distribute got sharding='static'; use dynamic or off"
+    assert "TensorFlow loses elements between the passes" in repeated

@@ -547,7 +547,7 @@ def _peer_address(assignment: TaskAssignment | None) -> str | None:
     """The address that the task's peers connect to; None for an evaluator, and one that has told none."""
     if assignment is None:
         return None
-    has_peers = assignment.task.task_type in dict(assignment.cluster_spec.jobs)
+    has_peers = assignment.task.task_type in (TaskType.DATA_WORKER, *dict(assignment.cluster_spec.jobs))
     return assignment.address if has_peers else None
 
 

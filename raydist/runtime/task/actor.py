@@ -334,5 +334,5 @@ def _without_progress(status: TaskStatus) -> tuple[object, ...]:
     """Returns what the run acts on."""
     return (
         *(status.state, status.incarnation, status.first_step_at_s, status.checkpoint),
-        *(status.leaving, status.is_joining, status.place, status.notes, status.failure),
+        *(status.leaving, status.is_joining, status.divides_data, status.place, status.notes, status.failure),
     )

@@ -9,6 +9,8 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.job import Strategy
+from raydist.training import tf_private
 
 tf_service = tf.data.experimental.service
 
@@ -35,7 +37,12 @@ def start_servers(assignment: TaskAssignment, *, worker_port: int) -> list[Any]:
     servers: list[Any] = []
     try:
         if is_dispatcher(assignment):
-            dispatcher = tf_service.DispatcherConfig(port=int(port), protocol="grpc")
+            # A worker of parameter servers that is replaced begins with the first pass. The dispatcher would
+            # make one again that it has forgotten, minutes after its end.
+            keeps = assignment.strategy is Strategy.PARAMETER_SERVER
+            dispatcher = tf_service.DispatcherConfig(
+                port=int(port), protocol="grpc", job_gc_timeout_ms=-1 if keeps else None
+            )
             servers.append(tf_service.DispatchServer(dispatcher))
         worker = tf_service.WorkerConfig(
             dispatcher_address=assignment.data_service,
@@ -64,6 +71,12 @@ def check(dataset: Any, sharding: str) -> None:
         )
     if not isinstance(dataset, tf.data.Dataset):
         raise UnsupportedError(f"ctx.distribute got {type(dataset).__name__}; give a tf.data.Dataset")
+    transformations = map(tf_private.transformation_of, tf_private.nodes_of(dataset))
+    if sharding == "dynamic" and tf_private.Transformation.REPEAT in transformations:
+        raise UnsupportedError(
+            "ctx.distribute got a dataset with repeat(), and TensorFlow loses elements between the passes if "
+            "data workers divide it; call repeat() after ctx.distribute, or use sharding='off'"
+        )
 
 
 def through(dataset: tf.data.Dataset, *, sharding: str, service: str, name: str | None) -> tf.data.Dataset:

@@ -253,6 +253,11 @@ def function_of(data: Any, name: str) -> Callable[..., Any]:
       UnsupportedError: They cannot be made there.
     """
     if isinstance(data, tf.data.Dataset):
+        if tf_private.is_of_data_workers(data):
+            raise UnsupportedError(
+                f"{name} is what ctx.distribute returned, and under parameter_server each worker makes it; "
+                "give a function: lambda: ctx.distribute(dataset).batch(n)"
+            )
         remade = tf_private.remake(data)
         if remade is None:
             raise UnsupportedError(

@@ -118,6 +118,11 @@ class WorkerEvaluation:
         num_steps = self._num_steps
         # Made once outside of a graph, where its size can be asked.
         made = checked_dataset(data(contexts[0]) if takes_context else data(), self._name)
+        if tf_private.is_of_data_workers(made):
+            raise UnsupportedError(
+                f"{self._name} is made by ctx.distribute, which workers of parameter servers can read only "
+                "once; give it without ctx.distribute"
+            )
         if num_steps is None:
             _check_finite(made, self._name)
             num_steps = -1  # `take` then takes all

@@ -139,7 +139,7 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     # Where a worker has several GPUs, TensorFlow cuts the batch for them. Not run on hardware.
     @functools.partial(tf.function, autograph=False)
     def own_part(number: tf.Tensor, num_workers: tf.Tensor, done: tf.Tensor) -> Any:
-        part = _from(function(), skip, done).shard(num_workers, number)
+        part = _from(function(), skip, done, shard=(num_workers, number))
         return part if num_replicas == 1 else strategy.experimental_distribute_dataset(part)
 
     def of_context(number: int, num_workers: int, done: int) -> Any:
@@ -168,10 +168,18 @@ def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     return IteratorFeed(run.coordinator, make)
 
 
-def _from(dataset: Any, skip: int, done: tf.Tensor) -> tf.data.Dataset:
-    """Returns endless passes of a dataset from the batch after `skip` and, less whole passes, `done`."""
-    size = checked_dataset(dataset, "train_data").cardinality()
-    return dataset.repeat().skip(skip + tf.where(size > 0, done % tf.maximum(size, 1), done))
+def _from(
+    dataset: Any, skip: int, done: tf.Tensor, shard: tuple[tf.Tensor, tf.Tensor] | None = None
+) -> tf.data.Dataset:
+    """Returns endless passes of a dataset from the batch after `skip` and, less whole passes, `done`.
+
+    Data workers give each element to one worker, whichever asks first: no others are left to skip.
+    """
+    size, passes = checked_dataset(dataset, "train_data").cardinality(), dataset.repeat()
+    if tf_private.is_of_data_workers(dataset):
+        return passes
+    passes = passes.skip(skip + tf.where(size > 0, done % tf.maximum(size, 1), done))
+    return passes if shard is None else passes.shard(*shard)
 
 
 def contexts(strategy: tf.distribute.Strategy, num_workers: int) -> list[tf.distribute.InputContext]:

@@ -185,6 +185,12 @@ class TaskProgress:
         """Notes that the program has a handler of preemptions."""
         self._change(saves_by_itself=True)
 
+    def distributed(self, *, divides: bool) -> None:
+        """Notes that data workers make a dataset, and whether each of them makes a part of it only."""
+        with self._lock:
+            status = self._whole()
+            self._status = replace(status, divides_data=divides or bool(status.divides_data))
+
     def has_trained(self) -> bool:
         """Whether any step was completed, or any value reported."""
         self.settle()

@@ -50,6 +50,7 @@ from raydist.training.tf_private.datasets import (
     generator_of as generator_of,
     input_of as input_of,
     inputs_of as inputs_of,
+    is_of_data_workers as is_of_data_workers,
     is_out_of_order as is_out_of_order,
     moved as moved,
     name_of_transformation as name_of_transformation,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import tensorflow as tf
-from tensorflow.python.data.experimental.ops import cardinality as cardinality_op
+from tensorflow.python.data.experimental.ops import cardinality as cardinality_op, data_service_ops
 from tensorflow.python.data.ops import (
     batch_op,
     dataset_ops,
@@ -90,6 +90,11 @@ def nodes_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     yield dataset
     for one in inputs_of(dataset):
         yield from nodes_of(one)
+
+
+def is_of_data_workers(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset reads from tf.data service."""
+    return any(isinstance(one, data_service_ops._DataServiceDatasetV2) for one in nodes_of(dataset))
 
 
 def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
