@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from tests.support.inside import notes_of
+from tests.support.late import LateModule
 from tests.support.train_functions import dense_model, examples
+
+tf = LateModule("tensorflow")
 
 EPOCHS = 4
 
@@ -22,8 +25,6 @@ def flat(model: Any) -> np.ndarray:
 
 
 def data(count: int = 64) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(examples(count)).batch(16, drop_remainder=True)
 
 
@@ -69,8 +70,6 @@ def with_a_property(logger: Any) -> Any:
 
 def writes(ctx: Any, *, way: str, folder: str, port: int) -> dict[str, Any]:
     """Every callback of Keras that writes, with a model whose saving is a collective."""
-    import tensorflow as tf
-
     keras = tf.keras
     callbacks = keras.callbacks
     place = Path(folder)
@@ -112,8 +111,6 @@ def writes(ctx: Any, *, way: str, folder: str, port: int) -> dict[str, Any]:
 
 def decides(ctx: Any, *, way: str) -> dict[str, Any]:
     """Callbacks that change the rate and end the training, on logs."""
-    import tensorflow as tf
-
     keras = tf.keras
     with ctx.strategy.scope():
         model = dense_model(keras, "sgd")
@@ -134,8 +131,6 @@ def decides(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
     """A plain fit that ends in its third epoch, another one that continues, and one with no shared folder."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class Crash(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
@@ -172,8 +167,6 @@ def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def ends_alone(ctx: Any) -> dict[str, Any]:
     """One worker's callback ends the training: inside an epoch, and at an epoch's end."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class Stop(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
@@ -211,8 +204,6 @@ def ends_alone(ctx: Any) -> dict[str, Any]:
 
 
 def rates_differ(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     class Local(tf.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if not ctx.is_chief:
@@ -228,8 +219,6 @@ def rates_differ(ctx: Any) -> dict[str, Any]:
 
 
 def backup_beside_raydist(ctx: Any, *, folder: str) -> dict[str, Any]:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "sgd")
     fit(ctx, model, "ctx", [tf.keras.callbacks.BackupAndRestore(folder)])
@@ -242,8 +231,6 @@ def notes(ctx: Any) -> list[str]:
 
 def read_logs(ctx: Any) -> dict[str, bool]:
     """Returns of which callbacks it is said that they look at the logs of training batches."""
-    import tensorflow as tf
-
     from raydist.training.stepping.callbacks import reads_batch_logs
 
     callbacks = tf.keras.callbacks
@@ -288,7 +275,6 @@ def autologged(ctx: Any, *, tracking_uri: str) -> dict[str, Any]:
 
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # as a database needs more packages
     import mlflow
-    import tensorflow as tf
 
     mlflow.set_tracking_uri(f"{tracking_uri}/{ctx.task.index}")  # each makes one when it looks for its run
     mlflow.tensorflow.autolog(log_models=False)

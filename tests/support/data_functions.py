@@ -1,4 +1,4 @@
-"""Train functions on raydist.data that tests run in real TensorFlow tasks. Import TensorFlow inside only."""
+"""Train functions on raydist.data that tests run in real TensorFlow tasks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from raydist.data.order.windows import Piece
 from raydist.errors import DataError
 from tests.support.in_tasks import flat
 from tests.support.inside import notes_of, progress_of, run_of
+from tests.support.late import LateModule
 from tests.support.numbered_source import NumberedSource
 from tests.support.train_functions import bare_step, dense_model, examples
+
+tf = LateModule("tensorflow")
 
 
 def batches(kind: str, folder: str | None, *, count: int, batch_size: int) -> data.Batches:
@@ -76,8 +79,6 @@ def trained(
     ctx: Any, *, kind: str, folder: str | None = None, count: int, batch_size: int, epochs: int
 ) -> dict[str, Any]:
     """Trains by `fit` and by `train_steps`; returns the weights, what validation found, and the last step."""
-    import tensorflow as tf
-
     recipe = batches(kind, folder, count=count, batch_size=batch_size)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam", metrics=("accuracy",))
@@ -110,8 +111,6 @@ def trained_by_workers(
 
     Returns how often each example was seen, the validation's metrics, and how too few batches are refused.
     """
-    import tensorflow as tf
-
     recipe = numbers(kind, folder, count=count, batch_size=batch_size).map(lambda x, y: (x + 0.0, y))
     with ctx.strategy.scope():
         seen = tf.Variable(tf.zeros(count), aggregation=tf.VariableAggregation.SUM)
@@ -148,8 +147,6 @@ class FailingSource(NumberedSource):
 
 def failing_in_a_worker(ctx: Any) -> dict[str, Any]:
     """Trains on examples that cannot be read; returns what is found of it in what TensorFlow raises."""
-    import tensorflow as tf
-
     recipe = FailingSource([8] * 4).batches(global_batch_size=4)
     try:
         ctx.train_steps(lambda batch: {"one": tf.constant(1.0)}, recipe, num_steps=8)
@@ -171,8 +168,6 @@ def refusal(call: Callable[[], object]) -> str:
 
 def evaluated_beside(ctx: Any) -> dict[str, Any]:
     """Trains for two epochs; returns the validation loss that was found, and that of the last weights."""
-    import tensorflow as tf
-
     recipe = data.from_arrays(*examples(100)).batches(global_batch_size=12, seed=2)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "sgd")
@@ -184,8 +179,6 @@ def evaluated_beside(ctx: Any) -> dict[str, Any]:
 
 def different_data(ctx: Any) -> dict[str, Any]:
     """Trains on examples of which each worker has other ones; returns what that is answered with."""
-    import tensorflow as tf
-
     x, y = examples(64, seed=ctx.task.index)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
@@ -203,7 +196,6 @@ def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
 
     import pyarrow as pa
     import pyarrow.parquet as pq
-    import tensorflow as tf
 
     own = Path(folder) / ctx.task.task_type.value / str(ctx.task.index)
     with ctx.strategy.scope():
@@ -237,8 +229,6 @@ def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
     """Trains by `fit` on batches of a seed; returns what was refused."""
-    import tensorflow as tf
-
     from raydist.errors import UnsupportedError
 
     recipe = data.from_arrays(*examples(64)).batches(global_batch_size=8, seed=seed)
@@ -254,8 +244,6 @@ def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
 
 def looped_on_seeds(ctx: Any, *, loops: list[tuple[int, int]]) -> dict[str, Any]:
     """As `trained_on_seed`, by a `train_steps` for each seed and number of steps, and a restored variable."""
-    import tensorflow as tf
-
     from raydist.errors import UnsupportedError
 
     with ctx.strategy.scope():
@@ -284,8 +272,6 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
       by_example: Whether the examples take their time before they are batched, 25 ms each.
     """
     import time
-
-    import tensorflow as tf
 
     from raydist.training.stepping import step_timing
 
@@ -324,8 +310,6 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
 
 def distribute_in_turn(ctx: Any) -> dict[str, Any]:
     """Gives `ctx.distribute` what it takes and what it refuses; returns the sentences of the refusals."""
-    import tensorflow as tf
-
     dataset = tf.data.Dataset.range(4)
     recipe = batches("arrays", None, count=8, batch_size=4)
     refused = [

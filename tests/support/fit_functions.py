@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support import given_functions
 from tests.support.given_functions import STEPS, py_dataset
@@ -14,12 +15,12 @@ from tests.support.in_tasks import flat, refusal
 from tests.support.inside import notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
 
+keras = tf.keras
+
 COUNT = 50  # no multiple of 16: the last batch is uneven
 
 
 def data_as(way: str) -> Any:
-    import tensorflow as tf
-
     import raydist.data
 
     x, y = examples(COUNT)
@@ -34,8 +35,6 @@ def data_as(way: str) -> Any:
 
 
 def made(ctx: Any) -> Any:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         return dense_model(tf.keras, "sgd", metrics=("accuracy",))
 
@@ -48,8 +47,6 @@ def weighted_classes(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def later_epochs(ctx: Any, *, way: str, epochs: int = 6, call: str = "ctx.fit") -> dict[str, Any]:
     """Trains from epoch 2 on, and validates every second one on some of the steps."""
-    import tensorflow as tf
-
     model, seen = made(ctx), []
     fit = functools.partial(ctx.fit, model) if call == "ctx.fit" else model.fit
     own = ctx.callbacks() if call == "ctx.callbacks" else ()
@@ -132,9 +129,6 @@ def _evaluated_by_keras(ctx: Any, model: Any) -> dict[str, Any]:
 
 def metric_of_classes(ctx: Any) -> dict[str, Any]:
     """Trains and evaluates with a metric that returns one value for each class."""
-    import tensorflow as tf
-
-    keras = tf.keras
     x, y = examples(COUNT)
     y = np.eye(3, dtype="float32")[y]
     keras.utils.set_random_seed(3)
@@ -175,8 +169,6 @@ def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
 
 
 def predicted(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     import raydist.data
 
     model = made(ctx)
@@ -210,9 +202,6 @@ def predicted(ctx: Any) -> dict[str, Any]:
 
 
 def _of_two_inputs(ctx: Any) -> Any:
-    import tensorflow as tf
-
-    keras = tf.keras
     with ctx.strategy.scope():
         inputs = [keras.layers.Input((6,), name=name) for name in ("left", "right")]
         return keras.Model(inputs, keras.layers.Add()(inputs))
@@ -242,8 +231,6 @@ def classes_left_out(ctx: Any) -> dict[str, Any]:
 
 def divided_classes(ctx: Any) -> dict[str, Any]:
     """Trains with class_weight on data that a map makes, with labels of each form."""
-    import tensorflow as tf
-
     x, y = examples(COUNT)
     weights = {}
     forms = {"numbers": y, "column": y[:, None], "one-hot": np.eye(3, dtype="float32")[y]}
@@ -259,7 +246,6 @@ def divided_classes(ctx: Any) -> dict[str, Any]:
 
 def weights_of_labels(ctx: Any) -> dict[str, Any]:
     """Returns the weights of labels of every form, by raydist's function and by Keras's for arrays."""
-    import tensorflow as tf
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 
     from raydist.training.keras_patches.keras3 import adapter
@@ -286,9 +272,6 @@ def weights_of_labels(ctx: Any) -> dict[str, Any]:
 
 def components_of_other_sizes(ctx: Any) -> dict[str, Any]:
     """Batches of graphs: as many labels as graphs, and other numbers of nodes."""
-    import tensorflow as tf
-
-    keras = tf.keras
     nodes, labels = np.ones((20, 6), "float32"), np.zeros((4, 3), "float32")
     types = tf.TensorSpec([None, 6]), tf.TensorSpec([None, 3])
     data = {
@@ -307,8 +290,6 @@ def without_a_fixed_order(ctx: Any, *, is_fixed: bool) -> dict[str, Any]:
     """Trains on data whose elements take other times in each process, and come as they are done."""
     import os
     import time
-
-    import tensorflow as tf
 
     def slow(index: Any) -> Any:
         time.sleep(0.02 * (hash((os.getpid(), int(index))) % 3))

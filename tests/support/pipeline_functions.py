@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from raydist import data
 from raydist.errors import RaydistError
@@ -48,8 +49,6 @@ def checked(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def parts() -> dict[str, Any]:
     """Returns what differs between the global batches and those of several input pipelines, put together."""
-    import tensorflow as tf
-
     from tests.support.numbered_source import NumberedSource
 
     wrong = []
@@ -150,8 +149,6 @@ def tensors(folder: str) -> dict[str, Any]:
 
 def records_and_images(folder: str) -> dict[str, Any]:
     """Returns what TFRecord and image files become, and the errors of bad ones."""
-    import tensorflow as tf
-
     path = f"{folder}/records"
     with tf.io.TFRecordWriter(path) as writer:
         for number in range(6):
@@ -208,8 +205,6 @@ def records_and_images(folder: str) -> dict[str, Any]:
 
 def resized_stripes(folder: str) -> dict[str, bool]:
     """Returns whether images of one and of another size are resized as Keras and TensorFlow do it."""
-    import tensorflow as tf
-
     stripes = np.arange(30 * 20 * 3).reshape(30, 20, 3) * 37 % 256
     images = {"a/0.png": stripes.astype(np.uint8), "b/0.png": stripes[:12, :8].astype(np.uint8)}
     for name, pixels in images.items():
@@ -232,8 +227,6 @@ def resized_stripes(folder: str) -> dict[str, bool]:
 
 def uneven_records(folder: str) -> dict[str, Any]:
     """Returns what is told of records that do not become tensors of one shape."""
-    import tensorflow as tf
-
     uneven = Path(folder) / "uneven"
     uneven.mkdir()
     for name, counts in {"a": [3, 3, 3], "b": [3, 4]}.items():

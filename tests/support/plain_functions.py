@@ -6,17 +6,17 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.in_tasks import Crashed, crash, flat, refusal
 from tests.support.inside import forget_notes, notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
 
+keras = tf.keras
+
 
 def fits_in_a_row(ctx: Any) -> dict[str, Any]:
     """Two plain fits, with a fit inside of the second, then train_steps and ctx.fit."""
-    import tensorflow as tf
-
-    keras = tf.keras
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     status = progress_of(ctx).status
     steps, losses = [], []
@@ -64,8 +64,6 @@ def fits_in_a_row(ctx: Any) -> dict[str, Any]:
 
 def after_a_fit_with_callbacks(ctx: Any) -> dict[str, Any]:
     """A plain fit after one with ctx.callbacks()."""
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     status, steps = progress_of(ctx).status, []
     with ctx.strategy.scope():
@@ -79,8 +77,6 @@ def after_a_fit_with_callbacks(ctx: Any) -> dict[str, Any]:
 
 def packed(ctx: Any) -> dict[str, Any]:
     """Returns the largest number of steps that a call of a plain fit has had."""
-    import tensorflow as tf
-
     from raydist.training.stepping.packing import StepPacker
 
     counts = []
@@ -100,8 +96,6 @@ def packed(ctx: Any) -> dict[str, Any]:
 
 
 def on_parameter_server(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16).repeat()
@@ -112,8 +106,6 @@ def on_parameter_server(ctx: Any) -> dict[str, Any]:
 
 def fails_before_its_first_step(ctx: Any) -> dict[str, Any]:
     """Returns the type of what a fit raises whose data the model cannot take."""
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
     error = refusal(model.fit, np.zeros((8, 5)), np.zeros(8), batch_size=4, verbose=0)
@@ -122,8 +114,6 @@ def fails_before_its_first_step(ctx: Any) -> dict[str, Any]:
 
 def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
     """A callback ends a fit; returns what is awaited then, and the step that a failure would name."""
-    import tensorflow as tf
-
     from raydist.outcome.status import FailureKind, TaskFailure
 
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
@@ -141,8 +131,6 @@ def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
 
 def fit_of_the_users_own(ctx: Any) -> dict[str, Any]:
     """Models in and outside of the strategy's scope, with callbacks that restore and without."""
-    import tensorflow as tf
-
     keras, status = tf.keras, progress_of(ctx).status
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
 
@@ -161,8 +149,6 @@ def fit_of_the_users_own(ctx: Any) -> dict[str, Any]:
 
 
 def evaluates_only(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     model = dense_model(tf.keras, "adam")
     model.evaluate(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
     return {}
@@ -170,9 +156,6 @@ def evaluates_only(ctx: Any) -> dict[str, Any]:
 
 def layers_of_the_users_own(ctx: Any) -> dict[str, Any]:
     """A plain fit of layers that draw random numbers, and that keep moving statistics."""
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class Noise(keras.layers.Layer):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -201,8 +184,6 @@ def layers_of_the_users_own(ctx: Any) -> dict[str, Any]:
 
 def shuffled_on(ctx: Any) -> dict[str, Any]:
     """Returns what is noted of two fits, on data of their own and on the same endless data."""
-    import tensorflow as tf
-
     told = {}
     for way in ("their own", "the same"):
         forget_notes(ctx)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 BATCH = 5
 ROWS = 23  # a last batch of 3, which 2 workers share unevenly and 5 replicas do not all have a row of
@@ -37,8 +38,6 @@ class Construction(NamedTuple):
 
 
 def _constructions() -> dict[str, Construction]:
-    import tensorflow as tf
-
     def late(make: Any, obstacle: str | None) -> Construction:
         return Construction(make, is_early=False, obstacle=obstacle)
 
@@ -325,8 +324,6 @@ def compare(
     Args:
       shares: Of the workers; empty for equal ones.
     """
-    import tensorflow as tf
-
     from raydist.data.pipeline import Part
     from raydist.training.input import cut
 
@@ -379,8 +376,6 @@ def walked(ctx: Any) -> dict[str, Any]:
 
     Each as it should be and as it was found.
     """
-    import tensorflow as tf
-
     from raydist.training.input import walk
 
     source = _source(tf)
@@ -395,8 +390,6 @@ def walked(ctx: Any) -> dict[str, Any]:
 
 def recognized(ctx: Any) -> dict[str, Any]:
     """Returns what raydist takes the datasets of tf.data's public methods for, and which operations."""
-    import tensorflow as tf
-
     from raydist.training import tf_private
 
     source = tf.data.Dataset.range(8)
@@ -463,8 +456,6 @@ def _source(tf: Any) -> Any:
 
 def _lost_shapes(batch: Any, element: Any) -> str:
     """Returns what a worker does not know of the shapes of rows, which those of the global batch have."""
-    import tensorflow as tf
-
     own = tf.nest.flatten(getattr(element, "batch", element))
     return "; ".join(
         f"{theirs.shape} became {ours.shape}"
@@ -515,8 +506,6 @@ def _is_share(element: Any, batch: Any, replica: int, num_replicas: int, shares:
 
 def _rows(batch: Any) -> list[Any]:
     """Returns the rows of a batch as Python numbers, without the digits that depend on a batch's size."""
-    import tensorflow as tf
-
     columns = []
     for component in tf.nest.flatten(batch):
         if isinstance(component, tf.SparseTensor):
@@ -528,8 +517,6 @@ def _rows(batch: Any) -> list[Any]:
 
 def parallel_draws(ctx: Any) -> dict[str, Any]:
     """Distributes pipelines that mix a batch by random numbers, in parallel calls and one after the other."""
-    import tensorflow as tf
-
     from raydist.training.input import cut
     from tests.support.inside import notes_of
 

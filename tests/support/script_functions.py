@@ -6,14 +6,13 @@ import sys
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.scripts import FOLDER
 
 
 def keras_losses(ctx: Any) -> dict[str, Any]:
     """multi_worker_keras.py with the global batch of two workers, without any strategy."""
-    import tensorflow as tf
-
     setup = _setup()
     tf.keras.utils.set_random_seed(7)
     model = setup.build_and_compile_cnn_model()
@@ -23,8 +22,6 @@ def keras_losses(ctx: Any) -> dict[str, Any]:
 
 def loop_losses(ctx: Any) -> dict[str, Any]:
     """custom_training.py, likewise."""
-    import tensorflow as tf
-
     setup = _setup()
     tf.keras.utils.set_random_seed(7)
     images, labels = setup.digits()
@@ -62,7 +59,6 @@ def _setup() -> Any:
 
 def scope_without_help(ctx: Any, *, folder: str) -> dict[str, bool]:
     """Returns whether clear_session keeps a scope, and whether a loaded function tells of its placeholder."""
-    import tensorflow as tf
 
     class Doubled(tf.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where raydist stands in Keras's classes, for tests. Import TensorFlow inside only."""
+"""Where raydist stands in Keras's classes, for tests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 _X = np.random.default_rng(0).normal(size=(21, 3)).astype("float32")  # in batches that two share unevenly
 _Y = _X.sum(axis=1, keepdims=True)
@@ -141,8 +142,6 @@ def _mixed(keras: Any, strategy: Any) -> Any:
 
 
 def _own_fit(keras: Any, strategy: Any) -> Any:
-    import tensorflow as tf
-
     class OwnFit(keras.Sequential):
         def fit(self, x: Any, y: Any, *, batch_size: int, **kwargs: Any) -> Any:
             data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
@@ -264,8 +263,6 @@ def _attributes(keras: Any, strategy: Any) -> Iterator[str]:
 
 
 def _let_go(keras: Any, strategy: Any) -> Iterator[str]:
-    import tensorflow as tf
-
     class OwnStep(keras.Sequential):
         def train_step(self, data: Any) -> Any:
             x, y = data

@@ -1,4 +1,4 @@
-"""Train functions that tests run in real TensorFlow tasks. Import TensorFlow inside only."""
+"""Train functions that tests run in real TensorFlow tasks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import numpy as np
 
 from tests.support.in_tasks import Crashed, crash
 from tests.support.inside import notes_of, progress_of, run_of
+from tests.support.late import LateModule
+
+tf = LateModule("tensorflow")
 
 
 def in_turn(ctx: Any, *, calls: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -54,8 +57,6 @@ def dense_model(
 
 def weights_of_every_way(ctx: Any, *, batch_size: int, count: int, epochs: int) -> dict[str, Any]:
     """Trains the same model in each way and returns the final weights by way, flattened."""
-    import tensorflow as tf
-
     result = {}
     for optimizer in ("sgd", "adam"):
         for steps_per_execution in (1, 10):
@@ -65,13 +66,10 @@ def weights_of_every_way(ctx: Any, *, batch_size: int, count: int, epochs: int) 
             result[f"train_steps-{optimizer}-{steps_per_execution}"] = _train_steps(
                 ctx, optimizer, steps_per_execution, batch_size=batch_size, count=count, epochs=epochs
             )
-    del tf
     return result
 
 
 def _dataset(batch_size: int, count: int) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(examples(count)).shuffle(count, seed=3).batch(batch_size)
 
 
@@ -80,8 +78,6 @@ def _flat(model: Any) -> np.ndarray:
 
 
 def _fit(ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int) -> np.ndarray:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, optimizer, steps_per_execution=steps, metrics=("accuracy",))
     model.fit(_dataset(batch_size, count), epochs=epochs, verbose=0)
@@ -91,8 +87,6 @@ def _fit(ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, e
 def _train_steps(
     ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int
 ) -> np.ndarray:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, optimizer)
         model.optimizer.build(model.trainable_variables)
@@ -140,8 +134,6 @@ def batchnorm_model(keras: Any, *, steps_per_execution: int = 1) -> Any:
 
 def users_own_fit(ctx: Any, *, count: int = 33, batch_size: int = 32) -> dict[str, Any]:
     """Plain fit, evaluate and predict on uneven data, with BatchNormalization, several steps per call."""
-    import tensorflow as tf
-
     result: dict[str, Any] = {}
     x, y = examples(count)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
@@ -168,8 +160,6 @@ def users_own_fit(ctx: Any, *, count: int = 33, batch_size: int = 32) -> dict[st
 
 def batch_logs(ctx: Any) -> dict[str, Any]:
     """Returns the losses that on_train_batch_end saw, and that of the epoch."""
-    import tensorflow as tf
-
     seen: list[float] = []
 
     class Watch(tf.keras.callbacks.Callback):
@@ -185,8 +175,6 @@ def batch_logs(ctx: Any) -> dict[str, Any]:
 
 def logs_of_eager_steps(ctx: Any) -> dict[str, Any]:
     """Returns the precision after each batch; the second of two workers finds nothing positive."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class OwnStep(keras.Model):  # type: ignore[misc]
@@ -220,8 +208,6 @@ def logs_of_eager_steps(ctx: Any) -> dict[str, Any]:
 
 
 def clipped(ctx: Any, *, clip: str) -> dict[str, Any]:
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "sgd")
@@ -234,8 +220,6 @@ def clipped(ctx: Any, *, clip: str) -> dict[str, Any]:
 
 
 def refused(ctx: Any, *, option: str) -> dict[str, Any]:
-    import tensorflow as tf
-
     options = {
         "gradient_accumulation_steps": {"gradient_accumulation_steps": 2},
         "ema_overwrite_frequency": {"use_ema": True, "ema_overwrite_frequency": 2},
@@ -255,8 +239,6 @@ def refused(ctx: Any, *, option: str) -> dict[str, Any]:
 
 
 def error_of_fit(ctx: Any, *, steps: int) -> dict[str, Any]:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "sgd", steps_per_execution=steps)
     try:
@@ -284,7 +266,6 @@ def patch_of_changed_source(ctx: Any) -> dict[str, Any]:
 
 def fit_through_context(ctx: Any, *, epochs: int, stop_after: int | None = None) -> dict[str, Any]:
     """ctx.fit on shuffled data; `stop_after` raises after that many steps, as a crash would."""
-    import tensorflow as tf
 
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices(examples(200)).shuffle(200, seed=5).batch(32)
@@ -327,7 +308,6 @@ def bare_step(
     shown: Callable[[Any], object] = lambda loss: None,
 ) -> Callable[[Any], dict[str, Any]]:
     """Returns a step for `ctx.train_steps` as TensorFlow's guide of custom loops writes it."""
-    import tensorflow as tf
 
     def step_fn(batch: Any) -> dict[str, Any]:
         x, y = batch
@@ -345,8 +325,6 @@ def bare_step(
 
 def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> dict[str, Any]:
     """Two calls of train_steps, 8 and 12 steps; `stop_after` raises once that many steps are done."""
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
         model.optimizer.build(model.trainable_variables)
@@ -377,7 +355,6 @@ def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> d
 
 def unbuilt_optimizers(ctx: Any, *, num_steps: int) -> dict[str, Any]:
     """Trains a `tf.Module` and a model by an optimizer each, which their first step builds."""
-    import tensorflow as tf
 
     class Line(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -414,8 +391,6 @@ def unbuilt_optimizers(ctx: Any, *, num_steps: int) -> dict[str, Any]:
 
 def loops_that_save_too_little(ctx: Any) -> dict[str, Any]:
     """Loops after which nothing, the model, and all that the step changes was given to ctx.restore."""
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
         model.optimizer.build(model.trainable_variables)
@@ -456,8 +431,6 @@ def wait(ctx: Any) -> None:
 def raise_in_worker_1(ctx: Any) -> None:
     import time
 
-    import tensorflow as tf
-
     if not ctx.is_chief:
         time.sleep(1)
         raise ValueError("only here")
@@ -472,8 +445,6 @@ def raise_in_worker_1(ctx: Any) -> None:
 
 
 def second_session(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     from raydist.training import tf_private
 
     tf.constant(1)
@@ -497,8 +468,6 @@ def session_with_other_keras(ctx: Any) -> dict[str, Any]:
 
 def callback_of_the_chief_alone(ctx: Any) -> dict[str, Any]:
     """Enough steps to be packed, with a callback that watches batches in one task only."""
-    import tensorflow as tf
-
     seen: list[int] = []
 
     class Watch(tf.keras.callbacks.Callback):
@@ -514,8 +483,6 @@ def callback_of_the_chief_alone(ctx: Any) -> dict[str, Any]:
 
 def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
     """Five examples in batches of four: fit and train_steps with losses that sum, and a masked mean."""
-    import tensorflow as tf
-
     keras = tf.keras
     data = tf.data.Dataset.from_tensor_slices(examples(5)).batch(4)
     with ctx.strategy.scope():
@@ -544,8 +511,6 @@ def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
 
 
 def synchronized_batchnorm(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = batchnorm_model(tf.keras)
     data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32, drop_remainder=True)
@@ -555,8 +520,6 @@ def synchronized_batchnorm(ctx: Any) -> dict[str, Any]:
 
 def two_fits(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
     """Two phases on one model, with a crash in the second."""
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(examples(64)).shuffle(64, seed=1).batch(16)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
@@ -570,7 +533,6 @@ def two_fits(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
 
 def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
     """Trainings that shuffle on from where earlier ones have ended, with a crash in the fourth."""
-    import tensorflow as tf
 
     class StopsOrCrashes(tf.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -622,8 +584,6 @@ def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
 def users_fit_with_callbacks(
     ctx: Any, *, epochs: int, crash_after: int | None = None, form: str = "dataset"
 ) -> dict[str, Any]:
-    import tensorflow as tf
-
     class Sequence(tf.keras.utils.Sequence):
         def __len__(self) -> int:
             return 4
@@ -651,7 +611,6 @@ def users_fit_with_callbacks(
 
 def input_context(ctx: Any) -> dict[str, Any]:
     """train_steps and fit on a function that shards for itself."""
-    import tensorflow as tf
 
     def shards(context: Any) -> Any:
         data = tf.data.Dataset.from_tensor_slices(examples(32))
@@ -671,8 +630,6 @@ def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
     """Returns in which threads iterators of several kinds are freed, and what is left to be freed."""
     import threading
     import weakref
-
-    import tensorflow as tf
 
     from raydist.training import tf_private
 
@@ -709,7 +666,6 @@ def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
 def internals(ctx: Any) -> dict[str, Any]:
     import inspect
 
-    import tensorflow as tf
     from tensorflow.python.distribute.failure_handling import failure_handling
     from tensorflow.python.eager import context
 
@@ -725,7 +681,7 @@ def internals(ctx: Any) -> dict[str, Any]:
             hasattr(current, name)
             for name in ("_context_handle", "coordination_service", "report_error_to_cluster")
         ],
-        "version": tf.__version__,
+        "version": tf.version.VERSION,
         "needs_field": "cluster_register_with_barrier" in fields,
         "has_argument": "cluster_register_with_barrier" in arguments,
         "grace_periods": [complete(None, one).grace_period for one in configs],
@@ -750,8 +706,6 @@ def unknown_op_types(ctx: Any) -> dict[str, Any]:
 
 def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
     """Trains embeddings, whose gradients are sparse, on batches that look up different numbers of rows."""
-    import tensorflow as tf
-
     keras = tf.keras
     keras.utils.set_random_seed(7)
     ids = np.arange(970) % 50
@@ -792,8 +746,6 @@ def warmed_up(ctx: Any) -> dict[str, Any]:
     """Trains 6 steps with a warm-up of 4 from 0.1 to 0.4; returns each step's learning rate."""
     import tempfile
 
-    import tensorflow as tf
-
     rate = ctx.scale_learning_rate(0.1, base_batch_size=4, batch_size=16, warmup_steps=4)
     rates = []
 
@@ -818,7 +770,6 @@ def warmed_up(ctx: Any) -> dict[str, Any]:
 
 def own_mirrored_strategies(ctx: Any) -> dict[str, Any]:
     """Trains under `ctx.strategy`, and in between under MirroredStrategies of each task's own."""
-    import tensorflow as tf
 
     def total(strategy: Any) -> float:
         @tf.function
@@ -844,8 +795,6 @@ def own_loop_before_train_steps(
     ctx: Any, *, stop_after: int | None = None, saves_at: int | None = None
 ) -> dict[str, Any]:
     """A loop of its own counts 10 steps, and ctx.train_steps does 8 more; a crash leaves some of them."""
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         total = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
     done = ctx.restore(total=total) or 0
@@ -882,8 +831,6 @@ def own_loop_before_train_steps(
 
 def changed_and_read(ctx: Any) -> dict[str, Any]:
     """What a traced function changes itself, in a loop, under a condition and in a function that it calls."""
-    import tensorflow as tf
-
     from raydist.training import tf_private
 
     names = ("itself", "loop", "condition", "called", "read", "gathered")

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import forget_notes, notes_of
 from tests.tables.cells import IN_MEMORY, Cell
+
+keras = tf.keras
 
 WIDTH = 3
 STEPS = 3  # of data without an end
@@ -56,10 +59,6 @@ class _Models:
 
 
 def _model(kind: str) -> Any:
-    import tensorflow as tf
-
-    keras = tf.keras
-
     class OfComposites(keras.Model):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
@@ -87,8 +86,6 @@ def _model(kind: str) -> Any:
 
 def _arrays(kind: str, rows: int) -> tuple[Any, Any]:
     """Returns the inputs and the labels."""
-    import tensorflow as tf
-
     rng = np.random.default_rng(rows)
     left, right = rng.normal(size=(rows, WIDTH)).astype("float32"), np.arange(rows, dtype="float32")[:, None]
     y = rng.normal(size=(rows, 2)).astype("float32")
@@ -105,8 +102,6 @@ def _arrays(kind: str, rows: int) -> tuple[Any, Any]:
 
 def _data(cell: Cell, *, with_labels: bool, is_plain: bool) -> Any:
     """Returns what a call takes as its data: a structure of arrays, or batches."""
-    import tensorflow as tf
-
     x, y = _arrays(cell.kind, cell.rows)
     whole = (x, y) if with_labels else x
     if cell.kind in IN_MEMORY:
@@ -130,10 +125,6 @@ def _data(cell: Cell, *, with_labels: bool, is_plain: bool) -> Any:
 
 
 def _py_dataset(x: Any, y: Any, size: int) -> Any:
-    import tensorflow as tf
-
-    keras = tf.keras
-
     class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type: ignore[misc]
         def __len__(self) -> int:
             return -(-len(x) // size)
@@ -205,8 +196,6 @@ def _evaluate_of_context(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
 
 
 def _train_steps(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
-    import tensorflow as tf
-
     def step(batch: Any) -> dict[str, Any]:
         x, y = batch
         with tf.GradientTape() as tape:

@@ -30,8 +30,6 @@ def trained(keras: str, where: str, **options: str | int) -> list[TaskProcess]:
     return run_function(f"{FUNCTIONS}:every_way", cluster, job_options=options)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_options_are_attributes_of_every_collective_that_is_traced(keras: str) -> None:
     for task in trained(keras, "2 workers", **RING):
         for way in ("fit", "train_steps", "bare"):
