@@ -12,9 +12,10 @@ import numpy as np
 
 import raydist.data
 from tests.support.communication_functions import Watch
+from tests.support.in_tasks import flat
 from tests.support.inside import notes_of, progress_of
 from tests.support.late import LateModule
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import dense_model, examples, made
 
 tf = LateModule("tensorflow")
 
@@ -29,8 +30,7 @@ def _dataset(values: Any, batches: int) -> Any:
 
 
 def dense(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     return model, _dataset(examples(COUNT), batches), {}
 
 
@@ -192,7 +192,7 @@ def trained(ctx: Any, *, case: str, batches: int) -> dict[str, Any]:
     is_count = tf.int64.as_datatype_enum
     names = [one["function"] for one in collectives.new() if one["type"] != is_count]
     return {
-        "weights": np.concatenate([np.ravel(one) for one in model.get_weights()]),
+        "weights": flat(model),
         "iterations": int(model.optimizer.iterations.numpy()),
         "step": ctx.step - before,
         "reductions": max([0, *(names.count(name) for name in names)]),
@@ -232,8 +232,8 @@ def resumed(ctx: Any, *, stop_after: int | None) -> dict[str, Any]:
     return {
         "num_steps": crash.num_steps,
         "restored": progress_of(ctx).status().restored_step,
-        "weights": np.concatenate([np.ravel(one) for one in model.get_weights()]),
-        "undisturbed": np.concatenate([np.ravel(one) for one in again.get_weights()]),
+        "weights": flat(model),
+        "undisturbed": flat(again),
         "loss": np.array(history.history["loss"]),
         "undisturbed loss": np.array(undisturbed.history["loss"]),
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.support.in_tasks import flat
 from tests.support.late import LateModule
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import examples, made
 
 tf = LateModule("tensorflow")
 
@@ -21,10 +22,8 @@ def fit_each(ctx: Any, *, cases: list[str], folder: str = "") -> dict[str, Any]:
 
 
 def _fit(ctx: Any, case: str, folder: Path) -> dict[str, Any]:
-    import numpy as np
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+    model = made(ctx, "sgd", metrics=("accuracy",))
     steps: list[int] = []
 
     class Steps(tf.keras.callbacks.Callback):
@@ -46,7 +45,7 @@ def _fit(ctx: Any, case: str, folder: Path) -> dict[str, Any]:
             ctx.fit(model, data, steps_per_epoch=steps_per_epoch, **options)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
+    weights = flat(model)
     return {"error": "", "steps": steps, "weights": weights}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tests.support.in_tasks import flat
 from tests.support.inside import notes_of, progress_of
 from tests.support.late import LateModule
-from tests.support.train_functions import batchnorm_model, dense_model, examples
+from tests.support.train_functions import batchnorm_model, dense_model, examples, made
 
 tf = LateModule("tensorflow")
 
@@ -84,8 +84,7 @@ def of_unknown_length(ctx: Any, *, count: int, steps: int) -> dict[str, Any]:
     """Trains on batches of a generator, several in a call; the last call may have fewer."""
     x, y = examples(count)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8).filter(lambda *batch: True)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", steps_per_execution=steps, metrics=("accuracy",))
+    model = made(ctx, "adam", steps_per_execution=steps, metrics=("accuracy",))
     before = progress_of(ctx).status().step
     history = ctx.fit(model, data, epochs=3, validation_data=data)
     return {
@@ -105,8 +104,7 @@ def distributed(ctx: Any) -> dict[str, Any]:
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
         return data.batch(context.get_per_replica_batch_size(16))
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     data = ctx.strategy.experimental_distribute_dataset(
         tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     )

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.train_functions import dense_model, examples
+from tests.support.in_tasks import flat
+from tests.support.train_functions import examples, made
 
 keras = tf.keras
 
@@ -32,10 +33,9 @@ def cached(ctx: Any, *, folder: str | None) -> dict[str, Any]:
     x, y = examples(40)
     data = tf.data.Dataset.from_tensor_slices((x.astype("float64"), y)).map(mapped)
     data = data.batch(8) if path is None else data.cache(path).batch(8)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     ctx.fit(model, data, epochs=3)
-    weights = np.concatenate([np.ravel(one) for one in model.get_weights()])
+    weights = flat(model)
     return {"weights": weights, "calls": len(calls), "files": _files(folder)}
 
 

@@ -17,7 +17,7 @@ from tests.support.image_files import png
 from tests.support.in_tasks import flat, refusal
 from tests.support.inside import progress_of
 from tests.support.late import LateModule
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import examples, made
 
 tf = LateModule("tensorflow")
 
@@ -135,8 +135,7 @@ def trained(
     read = [] if str(ctx.task) == "chief/0" else _counting_reads(recipe.source)
     if where is not None:
         recipe = recipe.cached(where, version="1")  # type: ignore[arg-type]
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
 
     class Killer(tf.keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.in_tasks import flat, refusal
 from tests.support.inside import notes_of
 from tests.support.late import LateModule
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import dense_model, examples, made
 
 tf = LateModule("tensorflow")
 
 EPOCHS = 4
-
-
-def flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
 def data(count: int = 64) -> Any:
@@ -157,11 +154,7 @@ def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
     if ctx.is_chief:
         os.symlink(folder, own)
     other, given = model_and_callbacks(own if ctx.is_chief else f"{own}-{ctx.task.index}")
-    told = ""
-    try:
-        fit(ctx, other, "plain", given, epochs=6)
-    except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+    told = refusal(fit, ctx, other, "plain", given, epochs=6)
     return {"epochs": resumed.epoch, "resumed": flat(model), "whole": flat(whole), "told": told}
 
 
@@ -209,18 +202,12 @@ def rates_differ(ctx: Any) -> dict[str, Any]:
             if not ctx.is_chief:
                 self.model.optimizer.learning_rate = 0.01
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
-    try:
-        fit(ctx, model, "ctx", [Local()])
-    except Exception as error:
-        return {"told": f"{type(error).__name__}: {error}"}
-    return {}
+    model = made(ctx, "sgd")
+    return {"told": refusal(fit, ctx, model, "ctx", [Local()])}
 
 
 def backup_beside_raydist(ctx: Any, *, folder: str) -> dict[str, Any]:
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     fit(ctx, model, "ctx", [tf.keras.callbacks.BackupAndRestore(folder)])
     return {"weights": flat(model), "notes": notes(ctx), "wrote": Path(folder).exists()}
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.support.in_tasks import Crashed, crash, flat
 from tests.support.inside import notes_of, progress_of, run_of
-from tests.support.train_functions import bare_step, dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples, made
 
 keras = tf.keras
 
@@ -44,8 +44,7 @@ def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
                 is_past_8.set()
 
     CheckpointStore.commit = slow  # type: ignore[method-assign]
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     ctx.fit(model, data, epochs=2, callbacks=[Watch()])
     threads = [thread.name for thread in threading.enumerate()]
     return {"committed": committed, "threads": threads, "checkpoint": progress_of(ctx).status().checkpoint}
@@ -63,8 +62,7 @@ def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str,
         write(self, key, content, **rest)
 
     Storage.write_bytes = hang  # type: ignore[method-assign]
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     ctx.fit(model, data, epochs=epochs)
     return {"weights": flat(model), "restored_step": progress_of(ctx).status().restored_step}
 
@@ -74,8 +72,7 @@ def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
     from raydist.storage.filesystem import Storage
 
     Storage.open(ctx.storage).write_bytes("checkpoints", b"no folder")
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     try:
         if way == "fit":
             ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=100_000)
@@ -100,8 +97,7 @@ def storage_is_replaced(ctx: Any, *, way: str) -> dict[str, Any]:
                 run_of(ctx).checkpoints.finish()
                 Path(ctx.storage).parent.rename(Path(ctx.storage).parent.with_name("moved"))
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     if way == "fit":
         ctx.fit(model, data, epochs=2, callbacks=[Replace()])
     else:
@@ -111,8 +107,7 @@ def storage_is_replaced(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def checkpoint_is_deleted(ctx: Any) -> dict[str, Any]:
     """Trains, and loses its only checkpoint, as on a storage that was another one for a while."""
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     ctx.fit(model, data, epochs=1)
     run_of(ctx).checkpoints.finish()
     shutil.rmtree(Path(ctx.storage) / "checkpoints")
@@ -254,8 +249,7 @@ def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
 
 def ends_an_epoch(ctx: Any, *, crash_in: int | None = None, is_size_known: bool = True) -> dict[str, Any]:
     """Trains three shuffled epochs; raises when epoch `crash_in` has done its last step, before it ends."""
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     shuffled = data() if is_size_known else data().filter(lambda x, y: True)
     try:
         history = ctx.fit(model, shuffled, epochs=3, callbacks=[crash(tf.keras, "on_epoch_end", crash_in)])
@@ -270,8 +264,7 @@ def restored_differently(ctx: Any, *, way: str) -> None:
     from raydist.storage.checkpoints import CheckpointStore, RestorePoint
     from raydist.training.checkpointing import variables
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     write = variables.write
 
     def write_and_change(groups: Any, files: Any, *, checkpoint: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.support.inside import notes_of
 from tests.support.late import LateModule
-from tests.support.train_functions import bare_step, dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples, made
 
 tf = LateModule("tensorflow")
 
@@ -61,8 +61,7 @@ def every_way(ctx: Any) -> dict[str, Any]:
     """Trains by fit, by train_steps and bare; returns the collectives and sums that each traced."""
     collectives, sums = Watch("CollectiveReduceV2"), Watch("AddN")
     result: dict[str, Any] = {}
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     ctx.fit(model, _data(), epochs=2, steps_per_epoch=2)
     result["fit"], result["fit sums"] = collectives.new(), sums.new()
     with ctx.strategy.scope():

@@ -12,11 +12,11 @@ from raydist import data
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
 from raydist.errors import DataError
-from tests.support.in_tasks import flat
+from tests.support.in_tasks import flat, refusal
 from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.late import LateModule
 from tests.support.numbered_source import NumberedSource
-from tests.support.train_functions import bare_step, dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples, made
 
 tf = LateModule("tensorflow")
 
@@ -80,8 +80,7 @@ def trained(
 ) -> dict[str, Any]:
     """Trains by `fit` and by `train_steps`; returns the weights, what validation found, and the last step."""
     recipe = batches(kind, folder, count=count, batch_size=batch_size)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     given = recipe.map(lambda x, y: (dense(x), y))
     history = ctx.fit(model, given, epochs=epochs, validation_data=given)
     with ctx.strategy.scope():
@@ -129,8 +128,8 @@ def trained_by_workers(
     two = wide.for_epochs(2)
     return {
         "refused": [
-            refusal(lambda: ctx.train_steps(step_fn, two, num_steps=3 * two.steps_per_epoch)),
-            refusal(lambda: ctx.fit(model, two, epochs=3)),
+            unsupported(lambda: ctx.train_steps(step_fn, two, num_steps=3 * two.steps_per_epoch)),
+            unsupported(lambda: ctx.fit(model, two, epochs=3)),
         ],
         "steps_repeated": steps_repeated,
         "seen": seen.numpy(),
@@ -155,7 +154,7 @@ def failing_in_a_worker(ctx: Any) -> dict[str, Any]:
     return {"found": ""}
 
 
-def refusal(call: Callable[[], object]) -> str:
+def unsupported(call: Callable[[], object]) -> str:
     """Returns what a call is refused with; "" where it is not."""
     from raydist.errors import UnsupportedError
 
@@ -169,8 +168,7 @@ def refusal(call: Callable[[], object]) -> str:
 def evaluated_beside(ctx: Any) -> dict[str, Any]:
     """Trains for two epochs; returns the validation loss that was found, and that of the last weights."""
     recipe = data.from_arrays(*examples(100)).batches(global_batch_size=12, seed=2)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     history = ctx.fit(model, recipe, epochs=2, validation_data=recipe)
     x, y = examples(100)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, model(x)) + sum(model.losses)
@@ -180,13 +178,8 @@ def evaluated_beside(ctx: Any) -> dict[str, Any]:
 def different_data(ctx: Any) -> dict[str, Any]:
     """Trains on examples of which each worker has other ones; returns what that is answered with."""
     x, y = examples(64, seed=ctx.task.index)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
-    try:
-        ctx.fit(model, data.from_arrays(x, y).batches(global_batch_size=8), epochs=1)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    model = made(ctx, "adam")
+    return {"error": refusal(ctx.fit, model, data.from_arrays(x, y).batches(global_batch_size=8), epochs=1)}
 
 
 def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
@@ -198,8 +191,7 @@ def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     own = Path(folder) / ctx.task.task_type.value / str(ctx.task.index)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
 
     def write(place: Path, *, seed: int, count: int = 64) -> None:
         x, y = examples(count, seed=seed)
@@ -210,11 +202,7 @@ def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
     def told(case: str) -> str:
         features = [f"f{number}" for number in range(6)]
         source = data.from_parquet(own / case, features=features, label="y")
-        try:
-            ctx.fit(model, source.batches(global_batch_size=8), epochs=1, verbose=0)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+        return refusal(ctx.fit, model, source.batches(global_batch_size=8), epochs=1, verbose=0)
 
     for case in ("alike", "content", "size", "count"):
         for part in range(2):
@@ -232,8 +220,7 @@ def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
     from raydist.errors import UnsupportedError
 
     recipe = data.from_arrays(*examples(64)).batches(global_batch_size=8, seed=seed)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     refused = []
     try:
         ctx.fit(model, recipe, epochs=2)
@@ -301,8 +288,7 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
     else:
         dataset = dataset.batch(8, drop_remainder=is_static).map(read)
     dataset = dataset.prefetch(1)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     ctx.fit(model, dataset, epochs=2)
     notes = notes_of(ctx)
     return {"notes": notes, "recorded": [one for one in recorded if "examples_per_s" in one]}
@@ -313,9 +299,9 @@ def distribute_in_turn(ctx: Any) -> dict[str, Any]:
     dataset = tf.data.Dataset.range(4)
     recipe = batches("arrays", None, count=8, batch_size=4)
     refused = [
-        refusal(lambda: ctx.distribute(recipe)),
-        refusal(lambda: ctx.distribute([1])),
-        refusal(lambda: ctx.distribute(dataset, sharding="static")),
+        unsupported(lambda: ctx.distribute(recipe)),
+        unsupported(lambda: ctx.distribute([1])),
+        unsupported(lambda: ctx.distribute(dataset, sharding="static")),
     ]
     is_same = all(ctx.distribute(dataset, sharding=sharding) is dataset for sharding in ("dynamic", "off"))
     return {"refused": refused, "is_same": is_same, "notes": notes_of(ctx)}

@@ -13,7 +13,7 @@ from tests.support import given_functions
 from tests.support.given_functions import STEPS, py_dataset
 from tests.support.in_tasks import flat, refusal
 from tests.support.inside import notes_of, progress_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import examples, made
 
 keras = tf.keras
 
@@ -34,20 +34,18 @@ def data_as(way: str) -> Any:
     return (rows.shuffle(COUNT, seed=5) if way == "shuffled" else rows).batch(16)
 
 
-def made(ctx: Any) -> Any:
-    with ctx.strategy.scope():
-        return dense_model(tf.keras, "sgd", metrics=("accuracy",))
+_model = functools.partial(made, optimizer="sgd", metrics=("accuracy",))
 
 
 def weighted_classes(ctx: Any, *, way: str) -> dict[str, Any]:
-    model = made(ctx)
+    model = _model(ctx)
     ctx.fit(model, data_as(way), epochs=2, steps_per_epoch=4, class_weight={0: 1.0, 1: 5.0, 2: 0.2})
     return {"weights": flat(model)}
 
 
 def later_epochs(ctx: Any, *, way: str, epochs: int = 6, call: str = "ctx.fit") -> dict[str, Any]:
     """Trains from epoch 2 on, and validates every second one on some of the steps."""
-    model, seen = made(ctx), []
+    model, seen = _model(ctx), []
     fit = functools.partial(ctx.fit, model) if call == "ctx.fit" else model.fit
     own = ctx.callbacks() if call == "ctx.callbacks" else ()
     watch = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
@@ -76,7 +74,7 @@ def later_epochs(ctx: Any, *, way: str, epochs: int = 6, call: str = "ctx.fit") 
 
 
 def evaluated(ctx: Any, *, way: str) -> dict[str, Any]:
-    model = made(ctx)
+    model = _model(ctx)
     whole = ctx.evaluate(model, data_as(way))
     part = ctx.evaluate(model, data_as(way), steps=2)
     beyond = ctx.evaluate(model, data_as(way), steps=6)  # it has 4
@@ -99,7 +97,7 @@ def evaluated(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def evaluated_of_python(ctx: Any) -> dict[str, Any]:
     """Evaluates a PyDataset and generators, which parameter_server refuses."""
-    model = made(ctx)
+    model = _model(ctx)
     if ctx.coordinator is not None:
         return {"py dataset": refusal(ctx.evaluate, model, py_dataset())}
     batches = [py_dataset()[number] for number in range(STEPS)]
@@ -157,7 +155,7 @@ def metric_of_classes(ctx: Any) -> dict[str, Any]:
 
 def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
     """Validates on more steps than there are; returns the validation's loss, and that of the whole data."""
-    model = made(ctx)
+    model = _model(ctx)
     history = ctx.fit(
         model, data_as("batches"), epochs=1, validation_data=data_as(way), validation_steps=9, verbose=0
     )
@@ -171,7 +169,7 @@ def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
 def predicted(ctx: Any) -> dict[str, Any]:
     import raydist.data
 
-    model = made(ctx)
+    model = _model(ctx)
     x, y = examples(COUNT)
     by_data = ctx.predict(model, tf.data.Dataset.from_tensor_slices(x).batch(16))
     pairs = raydist.data.from_arrays((x, y)).batches(global_batch_size=16, shuffle=False)
@@ -208,7 +206,7 @@ def _of_two_inputs(ctx: Any) -> Any:
 
 
 def weighted_by_keras(ctx: Any) -> dict[str, Any]:
-    model = made(ctx)
+    model = _model(ctx)
     weights = {0: 1.0, 1: 5.0, 2: 0.2}
     model.fit(data_as("dataset"), epochs=2, steps_per_epoch=4, class_weight=weights, verbose=0)
     return {"weights": flat(model)}
@@ -219,11 +217,11 @@ def classes_left_out(ctx: Any) -> dict[str, Any]:
     x, y = examples(COUNT)
     found = {}
     for name, weight in {"first": {0: 1.0, 1: 2.0}, "one": {1: 5.0}}.items():
-        model = made(ctx)
+        model = _model(ctx)
         model.fit(x, y, batch_size=16, shuffle=False, class_weight=weight, verbose=0)
         found[f"{name} by Keras"] = flat(model)
         for way in ("dataset", "batches"):
-            model = made(ctx)
+            model = _model(ctx)
             ctx.fit(model, data_as(way), epochs=1, class_weight=weight, verbose=0)
             found[f"{name} of {way}"] = flat(model)
     return found
@@ -235,7 +233,7 @@ def divided_classes(ctx: Any) -> dict[str, Any]:
     weights = {}
     forms = {"numbers": y, "column": y[:, None], "one-hot": np.eye(3, dtype="float32")[y]}
     for name, labels in forms.items():
-        model = made(ctx)
+        model = _model(ctx)
         if name == "one-hot":
             model.compile("sgd", tf.keras.losses.CategoricalCrossentropy(from_logits=True))
         data = tf.data.Dataset.from_tensor_slices((x, labels)).map(lambda a, b: (2 * a, b)).batch(16)
@@ -304,6 +302,6 @@ def without_a_fixed_order(ctx: Any, *, is_fixed: bool) -> dict[str, Any]:
     data = tf.data.Dataset.range(40).map(read, num_parallel_calls=4).prefetch(1).batch(8)
     options = tf.data.Options()
     options.deterministic = is_fixed
-    model = made(ctx)
+    model = _model(ctx)
     ctx.fit(model, data.with_options(options), epochs=2)
     return {"weights": flat(model)}

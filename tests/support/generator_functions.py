@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import flat
+
 keras = tf.keras
 
 
@@ -195,7 +197,7 @@ def shuffles_between_fits(ctx: Any, *, kind: str) -> dict[str, Any]:
             else:
                 fit(tf.data.Dataset.from_tensor_slices((x[order], y[order])).batch(8), epochs=1, verbose=0)
         found[f"{way} orders"] = np.array(orders)
-        found[f"{way} second model"] = _flat(made())
+        found[f"{way} second model"] = flat(made())
     return found
 
 
@@ -361,10 +363,6 @@ def _rows(count: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(count, 5)).astype("float32"), rng.normal(size=(count, 1)).astype("float32")
 
 
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(one) for one in model.get_weights()])
-
-
 def orders(ctx: Any, *, seed: int | None = None) -> dict[str, Any]:
     """Returns what each of three epochs reads and draws, by what draws it.
 
@@ -436,4 +434,4 @@ def unseeded_epochs(ctx: Any, *, kind: str, epochs: int) -> dict[str, Any]:
     else:
         data = tf.data.Dataset.from_tensor_slices((x, y))
         model.fit(data.map(lambda x, y: (x + tf.random.normal([5]), y)).batch(2), **options)
-    return {"weights": _flat(model)}
+    return {"weights": flat(model)}

@@ -122,10 +122,10 @@ class Bench:
     def end(self, **options: Any) -> list[Any]:
         return [tf.keras.layers.Dense(2, kernel_initializer=_normal(), **options)]
 
-    def use(self, *layers: Any, column: str = "x", optimizer: Any = None) -> None:
+    def use(self, *layers: Any, column: str = "x", optimizer: Callable[[], Any] | None = None) -> None:
         """Takes a model of these layers, which is called with a column of the batch."""
         keras, self.column = tf.keras, column
-        self.optimizer = optimizer or keras.optimizers.SGD(0.1)
+        self.optimizer = keras.optimizers.SGD(0.1) if optimizer is None else optimizer()
         inputs = keras.Input((4,), dtype=None if column == "x" else "int32")
         self.model = _stepped(keras)([inputs, *layers])
         self.optimizer.build(self.model.trainable_variables)
@@ -138,6 +138,15 @@ class Bench:
         """Returns the squared error of each example."""
         predicted = self.model(batch[self.column], training=True)
         return tf.reduce_mean((batch["y"] - tf.cast(predicted, tf.float64)) ** 2, axis=-1)
+
+    def mean(self, batch: Any) -> Any:
+        return tf.reduce_mean(self.of_each(batch))
+
+    def average(self, batch: Any) -> Any:
+        return tf.nn.compute_average_loss(self.of_each(batch))
+
+    def penalty(self) -> Any:
+        return 0.1 * tf.reduce_sum(self.model.trainable_variables[0] ** 2)
 
     def step(
         self,
@@ -167,20 +176,9 @@ def _step_of(loss_of: Callable[[Bench, Any], Any]) -> Callable[[Bench], Any]:
     return lambda bench: bench.step(functools.partial(loss_of, bench))
 
 
-def _mean(bench: Bench, batch: Any) -> Any:
-    return tf.reduce_mean(bench.of_each(batch))
-
-
-def _classes(bench: Bench, batch: Any) -> Any:
-    labels = tf.one_hot(batch["label"], NUM_CLASSES, dtype=tf.float64)
-    return tf.reduce_mean(
-        tf.nn.softmax_cross_entropy_with_logits(labels, bench.model(batch["x"], training=True))
-    )
-
-
 def _divided_outside(bench: Bench) -> Any:
     number = bench.num_replicas
-    return bench.step(lambda batch: _mean(bench, batch) / number)
+    return bench.step(lambda batch: bench.mean(batch) / number)
 
 
 def _divided_by_self(bench: Bench) -> Any:
@@ -189,7 +187,7 @@ def _divided_by_self(bench: Bench) -> Any:
             self.number = bench.num_replicas
 
         def step(self, batch: Any) -> Any:
-            return bench.step(lambda one: _mean(bench, one) / self.number)(batch)
+            return bench.step(lambda one: bench.mean(one) / self.number)(batch)
 
     return Trainer().step
 
@@ -198,26 +196,24 @@ def _part_divided(bench: Bench) -> Any:
     number = bench.num_replicas
 
     def loss(batch: Any) -> Any:
-        return _mean(bench, batch) / number + 0.1 * tf.reduce_sum(bench.model.trainable_variables[0] ** 2)
+        return bench.mean(batch) / number + bench.penalty()
 
     return bench.step(loss)
 
 
 def _divided_by_workers(bench: Bench) -> Any:
     ctx = bench.ctx
-    return bench.step(lambda batch: _mean(bench, batch) / ctx.num_workers)
+    return bench.step(lambda batch: bench.mean(batch) / ctx.num_workers)
 
 
 def _gradients_divided(bench: Bench) -> Any:
     number = bench.num_replicas
-    return bench.step(
-        functools.partial(_mean, bench), lambda gradients: [gradient / number for gradient in gradients]
-    )
+    return bench.step(bench.mean, lambda gradients: [gradient / number for gradient in gradients])
 
 
 def _partial(bench: Bench) -> Any:
     def step(batch: Any, scale: float) -> Any:
-        return bench.step(lambda one: scale * _mean(bench, one))(batch)
+        return bench.step(lambda one: scale * bench.mean(one))(batch)
 
     return functools.partial(step, scale=2.0)
 
@@ -227,16 +223,8 @@ def _masked(bench: Bench, batch: Any) -> Any:
     return tf.reduce_sum(mask * bench.of_each(batch)) / tf.maximum(tf.reduce_sum(mask), 1)
 
 
-def _boolean_mask(bench: Bench, batch: Any) -> Any:
-    return tf.reduce_mean(tf.boolean_mask(bench.of_each(batch), batch["mask"] > 0))
-
-
-def _masked_sum(bench: Bench, batch: Any) -> Any:
-    return tf.reduce_sum(batch["mask"] * bench.of_each(batch)) / BATCH
-
-
 def _branch(bench: Bench, batch: Any) -> Any:
-    loss = _mean(bench, batch)
+    loss = bench.mean(batch)
     if loss > 0.5:
         loss = 2.0 * loss
     return loss
@@ -249,41 +237,23 @@ def _loop_over_rows(bench: Bench, batch: Any) -> Any:
     return total / BATCH
 
 
-def _decorated(bench: Bench) -> Any:
-    step = _step_of(_mean)(bench)
-    return tf.function(step)
-
-
-def _inner_function(bench: Bench) -> Any:
-    loss = tf.function(functools.partial(_mean, bench))
-    return bench.step(loss)
-
-
 def _assigns(bench: Bench, **options: Any) -> Any:
     center = tf.Variable(tf.zeros([4], tf.float64), trainable=False, name="center", **options)
 
     def loss(batch: Any) -> Any:
         center.assign(0.5 * center + 0.5 * tf.reduce_mean(batch["x"], axis=0))
-        return _mean(bench, {**batch, "x": batch["x"] - center})
+        return bench.mean({**batch, "x": batch["x"] - center})
 
     return bench.step(loss)
 
 
-def _assigns_on_read(bench: Bench) -> Any:
-    return _assigns(
-        bench,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.MEAN,
-    )
-
-
-def _warm_up(bench: Bench, loss_of: Any = _mean) -> Any:
+def _warm_up(bench: Bench, loss_of: Callable[[Any], Any]) -> Any:
     count = tf.Variable(
         0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
 
     def loss(batch: Any) -> Any:
-        value = tf.identity(count) * loss_of(bench, batch)
+        value = tf.identity(count) * loss_of(batch)
         count.assign_add(1.0)
         return value
 
@@ -292,7 +262,7 @@ def _warm_up(bench: Bench, loss_of: Any = _mean) -> Any:
 
 def _metric(bench: Bench) -> Any:
     metric = tf.keras.metrics.Mean()
-    inner = bench.step(functools.partial(_mean, bench))
+    inner = bench.step(bench.mean)
 
     def step(batch: Any) -> dict[str, Any]:
         found = inner(batch)
@@ -309,7 +279,7 @@ def _calls_python(bench: Bench) -> Any:
 
     def loss(batch: Any) -> Any:
         x = tf.ensure_shape(tf.py_function(seen, [batch["x"]], tf.float64), [None, 4])
-        return _mean(bench, {**batch, "x": x})
+        return bench.mean({**batch, "x": x})
 
     return bench.step(loss)
 
@@ -320,7 +290,7 @@ def _fails_in_python(bench: Bench) -> Any:
 
     def loss(batch: Any) -> Any:
         x = tf.ensure_shape(tf.numpy_function(fails, [batch["x"]], tf.float64), [None, 4])
-        return _mean(bench, {**batch, "x": x})
+        return bench.mean({**batch, "x": x})
 
     return bench.step(loss)
 
@@ -339,7 +309,7 @@ def _shown(bench: Bench) -> Any:
 
 def _kinds_shown(bench: Bench) -> Any:
     return bench.step(
-        functools.partial(_mean, bench),
+        bench.mean,
         flag=lambda batch, gradients: tf.reduce_all(batch["x"] < 100),
         yes=lambda batch, gradients: True,
         count=lambda batch, gradients: tf.shape(batch["x"])[0],
@@ -347,15 +317,7 @@ def _kinds_shown(bench: Bench) -> Any:
     )
 
 
-def _average(bench: Bench, batch: Any) -> Any:
-    return tf.nn.compute_average_loss(bench.of_each(batch))
-
-
-def _sum(bench: Bench, batch: Any) -> Any:
-    return 0.05 * tf.reduce_sum(bench.of_each(batch))
-
-
-def _with(layers_of: Callable[[], list[Any]], loss_of: Any = _mean, **options: Any) -> Any:
+def _with(layers_of: Callable[[], list[Any]], loss_of: Any = Bench.mean, **options: Any) -> Any:
     """Returns what makes a step of a model with these layers ahead of its last one."""
 
     def step(bench: Bench) -> Any:
@@ -413,14 +375,6 @@ def _adapted() -> list[Any]:
     return [norm, _dense()]
 
 
-def _spectral() -> list[Any]:
-    return [tf.keras.layers.SpectralNormalization(_dense())]
-
-
-def _dropped() -> list[Any]:
-    return [_dense(), tf.keras.layers.Dropout(0.3)]
-
-
 def _regularized() -> list[Any]:
     return [_dense(kernel_regularizer=tf.keras.regularizers.L2(0.1))]
 
@@ -431,11 +385,11 @@ def _mixed(policy: str) -> Any:
         optimizer = keras.optimizers.SGD(0.1)
         if policy == "mixed_float16":
             optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=64)
-        bench.use(_dense(dtype=policy), *bench.end(dtype=policy), optimizer=optimizer)
+        bench.use(_dense(dtype=policy), *bench.end(dtype=policy), optimizer=lambda: optimizer)
 
         def step(batch: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
-                loss = _mean(bench, batch)
+                loss = bench.mean(batch)
                 scaled = loss
                 if hasattr(optimizer, "scale_loss"):
                     scaled = optimizer.scale_loss(loss)
@@ -450,22 +404,6 @@ def _mixed(policy: str) -> Any:
         return step
 
     return step
-
-
-def _with_losses(bench: Bench, batch: Any) -> Any:
-    return _mean(bench, batch) + tf.add_n(bench.model.losses)
-
-
-def _with_scaled_losses(bench: Bench, batch: Any) -> Any:
-    return _average(bench, batch) + tf.nn.scale_regularization_loss(tf.add_n(bench.model.losses))
-
-
-def _weighted(bench: Bench, batch: Any) -> Any:
-    return tf.reduce_mean((1 + batch["mask"]) * bench.of_each(batch))
-
-
-def _logarithm(bench: Bench, batch: Any) -> Any:
-    return tf.reduce_logsumexp(bench.of_each(batch))
 
 
 def _contrasted(bench: Bench, batch: Any) -> Any:
@@ -486,17 +424,9 @@ def _counts(bench: Bench) -> Any:
 
     def loss(batch: Any) -> Any:
         count.assign_add(tf.reduce_sum(batch["mask"]))
-        return _mean(bench, batch)
+        return bench.mean(batch)
 
     return bench.step(loss)
-
-
-def _assigns_mean(bench: Bench) -> Any:
-    return _assigns(bench, aggregation=tf.VariableAggregation.MEAN)
-
-
-def _assigns_sum(bench: Bench) -> Any:
-    return _assigns(bench, aggregation=tf.VariableAggregation.SUM)
 
 
 def _by_hand(aggregation: str, loss_of: Any) -> Any:
@@ -523,25 +453,7 @@ def _by_hand(aggregation: str, loss_of: Any) -> Any:
     return step
 
 
-def _reduces(bench: Bench) -> Any:
-    def reduced(gradients: Any) -> Any:
-        return tf.distribute.get_replica_context().all_reduce("SUM", gradients)
-
-    return bench.step(functools.partial(_mean, bench), reduced)
-
-
-def _clips(bench: Bench) -> Any:
-    return bench.step(
-        functools.partial(_mean, bench), lambda gradients: tf.clip_by_global_norm(gradients, 0.1)[0]
-    )
-
-
-def _clipped(bench: Bench) -> Any:
-    bench.use(_dense(), *bench.end(), optimizer=tf.keras.optimizers.SGD(0.1, global_clipnorm=0.1))
-    return _step_of(_mean)(bench)
-
-
-def _two_optimizers(bench: Bench, other_loss: Any = _mean) -> Any:
+def _two_optimizers(bench: Bench, other_loss: Any = Bench.mean) -> Any:
     model = bench.model
     first, last = model.layers[0].trainable_variables, model.layers[-1].trainable_variables
     optimizers = [tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.SGD(0.05, momentum=0.9)]
@@ -550,7 +462,7 @@ def _two_optimizers(bench: Bench, other_loss: Any = _mean) -> Any:
 
     def step(batch: Any) -> dict[str, Any]:
         with tf.GradientTape(persistent=True) as tape:
-            loss, other = _mean(bench, batch), other_loss(bench, batch)
+            loss, other = bench.mean(batch), other_loss(bench, batch)
         for optimizer, variables, one in zip(optimizers, (first, last), (loss, other), strict=True):
             gradients = tape.gradient(one, variables)
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -559,121 +471,132 @@ def _two_optimizers(bench: Bench, other_loss: Any = _mean) -> Any:
     return step
 
 
-def _warm_up_of(loss_of: Any) -> Any:
-    return lambda bench: _warm_up(bench, loss_of)
-
-
 def _late_part(bench: Bench) -> Any:
     """Of a mean, and of another kind of loss that has no weight before the first update."""
 
     def loss(batch: Any) -> Any:
         weight = tf.cast(bench.optimizer.iterations > 0, tf.float64)
-        return _mean(bench, batch) + weight * _average(bench, batch)
+        return bench.mean(batch) + weight * bench.average(batch)
 
     return bench.step(loss)
-
-
-def _text_shown(bench: Bench) -> Any:
-    return bench.step(functools.partial(_mean, bench), text=lambda batch, gradients: "text")
-
-
-def _nothing_shown(bench: Bench) -> Any:
-    return bench.step(functools.partial(_mean, bench), nothing=lambda batch, gradients: None)
 
 
 CALLS: list[int] = []
 # Those that make a variable outside of the strategy's scope.
 OUTSIDE: dict[str, Callable[[Bench], Any]] = {"assigns": _assigns}
 STEPS: dict[str, Callable[[Bench], Any]] = {
-    "mean": _step_of(_mean),
+    "mean": _step_of(Bench.mean),
     "sum": _step_of(lambda bench, batch: 0.05 * tf.reduce_sum(bench.of_each(batch))),
     "sum by global batch": _step_of(lambda bench, batch: tf.reduce_sum(bench.of_each(batch)) / BATCH),
-    "average loss": _step_of(lambda bench, batch: tf.nn.compute_average_loss(bench.of_each(batch))),
+    "average loss": _step_of(Bench.average),
     "divided inside": _step_of(
-        lambda bench, batch: _mean(bench, batch) / tf.distribute.get_strategy().num_replicas_in_sync
+        lambda bench, batch: bench.mean(batch) / tf.distribute.get_strategy().num_replicas_in_sync
     ),
-    "half a mean": _step_of(lambda bench, batch: 0.5 * _mean(bench, batch)),
-    "a third of a mean": _step_of(lambda bench, batch: _mean(bench, batch) / 3),
+    "half a mean": _step_of(lambda bench, batch: 0.5 * bench.mean(batch)),
+    "a third of a mean": _step_of(lambda bench, batch: bench.mean(batch) / 3),
     "loss object": _step_of(
         lambda bench, batch: tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"]))
     ),
     "loss object and mean": _step_of(
         lambda bench, batch: (
-            tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"])) + _mean(bench, batch)
+            tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"])) + bench.mean(batch)
         )
     ),
-    "regularized mean": _step_of(
-        lambda bench, batch: (
-            _mean(bench, batch) + 0.1 * tf.reduce_sum(bench.model.trainable_variables[0] ** 2)
-        )
-    ),
+    "regularized mean": _step_of(lambda bench, batch: bench.mean(batch) + bench.penalty()),
     "regularized sum": _step_of(
         lambda bench, batch: (
-            tf.reduce_sum(bench.of_each(batch)) / BATCH
-            + tf.nn.scale_regularization_loss(0.1 * tf.reduce_sum(bench.model.trainable_variables[0] ** 2))
+            tf.reduce_sum(bench.of_each(batch)) / BATCH + tf.nn.scale_regularization_loss(bench.penalty())
         )
     ),
-    "classes": _step_of(_classes),
-    "weighted by a global": _step_of(lambda bench, batch: TWO * _mean(bench, batch)),
+    "classes": _step_of(
+        lambda bench, batch: tf.reduce_mean(
+            tf.nn.softmax_cross_entropy_with_logits(
+                tf.one_hot(batch["label"], NUM_CLASSES, dtype=tf.float64),
+                bench.model(batch["x"], training=True),
+            )
+        )
+    ),
+    "weighted by a global": _step_of(lambda bench, batch: TWO * bench.mean(batch)),
     "partial": _partial,
     "divided outside": _divided_outside,
     "divided by self": _divided_by_self,
     "a part divided": _part_divided,
     "divided by workers": _divided_by_workers,
     "gradients divided": _gradients_divided,
-    "divided by a global": _step_of(lambda bench, batch: _mean(bench, batch) / TWO),
+    "divided by a global": _step_of(lambda bench, batch: bench.mean(batch) / TWO),
     "masked mean": _step_of(_masked),
-    "boolean mask": _step_of(_boolean_mask),
-    "masked sum": _step_of(_masked_sum),
+    "boolean mask": _step_of(
+        lambda bench, batch: tf.reduce_mean(tf.boolean_mask(bench.of_each(batch), batch["mask"] > 0))
+    ),
+    "masked sum": _step_of(lambda bench, batch: tf.reduce_sum(batch["mask"] * bench.of_each(batch)) / BATCH),
     "compares": _step_of(
-        lambda bench, batch: _mean(bench, batch) + tf.math.reduce_variance(bench.model(batch["x"]), axis=0)[0]
+        lambda bench, batch: bench.mean(batch) + tf.math.reduce_variance(bench.model(batch["x"]), axis=0)[0]
     ),
     "branch": _step_of(_branch),
     "loop over rows": _step_of(_loop_over_rows),
-    "decorated": _decorated,
-    "inner function": _inner_function,
-    "assigns on read": _assigns_on_read,
-    "warm-up": _warm_up,
+    "decorated": lambda bench: tf.function(bench.step(bench.mean)),
+    "inner function": lambda bench: bench.step(tf.function(bench.mean)),
+    "assigns on read": lambda bench: _assigns(
+        bench,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.MEAN,
+    ),
+    "warm-up": lambda bench: _warm_up(bench, bench.mean),
     "metric": _metric,
     "norm, mean": _with(_normed("BatchNormalization")),
-    "norm, average loss": _with(_normed("BatchNormalization"), _average),
+    "norm, average loss": _with(_normed("BatchNormalization"), Bench.average),
     "synchronized norm, mean": _with(_normed("BatchNormalization", synchronized=True)),
-    "synchronized norm, average loss": _with(_normed("BatchNormalization", synchronized=True), _average),
+    "synchronized norm, average loss": _with(_normed("BatchNormalization", synchronized=True), Bench.average),
     "frozen norm": _with(_normed("BatchNormalization", trainable=False)),
     "layer norm": _with(_normed("LayerNormalization")),
     "adapted norm": _with(_adapted),
-    "spectral norm": _with(_spectral),
-    "dropout": _with(_dropped),
-    "convolution": _with(_convolved, _average),
+    "spectral norm": _with(lambda: [tf.keras.layers.SpectralNormalization(_dense())]),
+    "dropout": _with(lambda: [_dense(), tf.keras.layers.Dropout(0.3)]),
+    "convolution": _with(_convolved, Bench.average),
     "LSTM": _with(_recurrent("LSTM")),
     "embedding": _with(_embedded, column="token"),
-    "embedding, average loss": _with(_embedded, _average, column="token"),
+    "embedding, average loss": _with(_embedded, Bench.average, column="token"),
     "masked GRU": _with(_masked_tokens, column="token"),
-    "regularized layer": _with(_regularized, _with_losses),
-    "regularized layer, scaled": _with(_regularized, _with_scaled_losses),
+    "regularized layer": _with(
+        _regularized, lambda bench, batch: bench.mean(batch) + tf.add_n(bench.model.losses)
+    ),
+    "regularized layer, scaled": _with(
+        _regularized,
+        lambda bench, batch: (
+            bench.average(batch) + tf.nn.scale_regularization_loss(tf.add_n(bench.model.losses))
+        ),
+    ),
     "mixed_float16": _mixed("mixed_float16"),
     "mixed_bfloat16": _mixed("mixed_bfloat16"),
-    "weighted mean": _step_of(_weighted),
-    "log of sums": _step_of(_logarithm),
+    "weighted mean": _step_of(
+        lambda bench, batch: tf.reduce_mean((1 + batch["mask"]) * bench.of_each(batch))
+    ),
+    "log of sums": _step_of(lambda bench, batch: tf.reduce_logsumexp(bench.of_each(batch))),
     "contrast": _step_of(_contrasted),
     "counts": _counts,
-    "assigns a mean": _assigns_mean,
-    "assigns a sum": _assigns_sum,
-    "by hand, mean": _by_hand("MEAN", _mean),
-    "by hand, sum": _by_hand("SUM", _mean),
-    "reduces": _reduces,
-    "clips": _clips,
-    "clipped": _clipped,
+    "assigns a mean": lambda bench: _assigns(bench, aggregation=tf.VariableAggregation.MEAN),
+    "assigns a sum": lambda bench: _assigns(bench, aggregation=tf.VariableAggregation.SUM),
+    "by hand, mean": _by_hand("MEAN", Bench.mean),
+    "by hand, sum": _by_hand("SUM", Bench.mean),
+    "reduces": lambda bench: bench.step(
+        bench.mean, lambda gradients: tf.distribute.get_replica_context().all_reduce("SUM", gradients)
+    ),
+    "clips": lambda bench: bench.step(
+        bench.mean, lambda gradients: tf.clip_by_global_norm(gradients, 0.1)[0]
+    ),
+    "clipped": _with(lambda: [_dense()], optimizer=lambda: tf.keras.optimizers.SGD(0.1, global_clipnorm=0.1)),
     "two optimizers": _two_optimizers,
-    "two kinds of losses": lambda bench: _two_optimizers(bench, _average),
-    "warm-up of a sum": _warm_up_of(_sum),
+    "two kinds of losses": lambda bench: _two_optimizers(bench, Bench.average),
+    "warm-up of a sum": lambda bench: _warm_up(
+        bench, lambda batch: 0.05 * tf.reduce_sum(bench.of_each(batch))
+    ),
     "late part": _late_part,
     "calls Python": _calls_python,
     "fails in Python": _fails_in_python,
     "shown": _shown,
     "kinds shown": _kinds_shown,
-    "text shown": _text_shown,
-    "nothing shown": _nothing_shown,
+    "text shown": lambda bench: bench.step(bench.mean, text=lambda batch, gradients: "text"),
+    "nothing shown": lambda bench: bench.step(bench.mean, nothing=lambda batch, gradients: None),
 }
 
 

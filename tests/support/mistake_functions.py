@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tests.support.in_tasks import refusal
 from tests.support.train_functions import examples
 
 keras = tf.keras
@@ -159,13 +160,6 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
     def with_layer(layer: Any) -> Any:
         return keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(6)])
 
-    def told(call: Any) -> str:
-        try:
-            call()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
-
     x = np.ones((64, 6), np.float32)
     types = (tf.TensorSpec([6]), tf.TensorSpec([6]))
     rows = tf.data.Dataset.from_generator(lambda: zip(x, x, strict=True), output_signature=types)
@@ -183,14 +177,14 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
                 model = make()
                 model.compile("sgd", "mse")
             batches = data.batch(16)
-            errors[f"{name}, {length}, evaluates"] = told(lambda: model.evaluate(batches, verbose=0))  # noqa: B023
-            errors[f"{name}, {length}"] = told(lambda: model.fit(batches, verbose=0))  # noqa: B023
-        errors[f"{name}, predicts"] = told(lambda: model.predict(x, batch_size=16, verbose=0))  # noqa: B023
+            errors[f"{name}, {length}, evaluates"] = refusal(lambda: model.evaluate(batches, verbose=0))  # noqa: B023
+            errors[f"{name}, {length}"] = refusal(lambda: model.fit(batches, verbose=0))  # noqa: B023
+        errors[f"{name}, predicts"] = refusal(lambda: model.predict(x, batch_size=16, verbose=0))  # noqa: B023
     with ctx.strategy.scope():
         model = with_layer(OfSixteen())
         model.compile("sgd", "mse")
     data = tf.data.Dataset.from_tensor_slices((x, x)).batch(16)
-    errors["ctx.fit"] = told(lambda: ctx.fit(model, data, epochs=1))
+    errors["ctx.fit"] = refusal(lambda: ctx.fit(model, data, epochs=1))
     return {"errors": errors}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import flat
 from tests.support.inside import forget_notes, notes_of
 
 keras = tf.keras
@@ -73,7 +74,7 @@ def reducing_layer(ctx: Any) -> dict[str, Any]:
     x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).batch(12)
     model.fit(data, epochs=2, verbose=0)
-    weights = np.concatenate([np.ravel(one) for one in model.get_weights()])
+    weights = flat(model)
     return {"weights": weights, "notes": notes_of(ctx)}
 
 

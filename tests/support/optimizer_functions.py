@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import flat, refusal
+
 keras = tf.keras
 
 # Those that wrap others, and are made of them.
@@ -116,7 +118,7 @@ def assigning_when_built(ctx: Any) -> dict[str, Any]:
             model.optimizer.build(model.trainable_variables)
         if way != "loop":
             model.fit(data, epochs=1, verbose=0)
-            return np.concatenate([np.ravel(one) for one in model.get_weights()])
+            return flat(model)
 
         def step(batch: Any) -> dict[str, Any]:
             inputs, labels = batch
@@ -128,7 +130,7 @@ def assigning_when_built(ctx: Any) -> dict[str, Any]:
             return {"loss": loss}
 
         ctx.train_steps(step, data, num_steps=3)
-        return np.concatenate([np.ravel(one) for one in model.get_weights()])
+        return flat(model)
 
     ways = {"built": stacked, "outside": stacked, "in scope": stacked, "loop": stacked}
     found = {way: trained(make, way) for way, make in ways.items()}
@@ -188,7 +190,7 @@ def made_outside(ctx: Any) -> dict[str, Any]:
         assert model.optimizer is optimizer
         optimizer.learning_rate = 0.05
         model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-        return np.concatenate([np.ravel(one) for one in model.get_weights()]), int(optimizer.iterations)
+        return flat(model), int(optimizer.iterations)
 
     makers = {
         "Adam": lambda: keras.optimizers.Adam(0.1),
@@ -207,8 +209,5 @@ def made_outside(ctx: Any) -> dict[str, Any]:
         return optimizer
 
     for name, make in {"built": built, "own": lambda: Mine(3)}.items():
-        try:
-            fitted(make, is_outside=True)
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
+        found[name] = refusal(fitted, make, is_outside=True)
     return found

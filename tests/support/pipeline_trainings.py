@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from tests.support.in_tasks import Crashed, crash, flat
 from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.late import LateModule
-from tests.support.train_functions import bare_step, dense_model, examples
+from tests.support.train_functions import bare_step, examples, made
 
 tf = LateModule("tensorflow")
 
@@ -111,9 +112,7 @@ def resumed(
     return {"weights": flat(model), "restored_step": progress_of(ctx).status().restored_step}
 
 
-def _model(ctx: Any) -> Any:
-    with ctx.strategy.scope():
-        return dense_model(tf.keras, "sgd", metrics=("accuracy",))
+_model = functools.partial(made, optimizer="sgd", metrics=("accuracy",))
 
 
 def _validation(folder: str) -> Any:

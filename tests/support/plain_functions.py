@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.support.in_tasks import Crashed, crash, flat, refusal
 from tests.support.inside import forget_notes, notes_of, progress_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import dense_model, examples, made
 
 keras = tf.keras
 
@@ -66,8 +66,7 @@ def after_a_fit_with_callbacks(ctx: Any) -> dict[str, Any]:
     """A plain fit after one with ctx.callbacks()."""
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     status, steps = progress_of(ctx).status, []
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     model.fit(data, epochs=2, verbose=0, callbacks=ctx.callbacks())
     steps.append(status().step)
     model.fit(data, epochs=1, verbose=0)
@@ -88,16 +87,14 @@ def packed(ctx: Any) -> dict[str, Any]:
 
     StepPacker.next_count = counting  # type: ignore[method-assign]
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16, drop_remainder=True).repeat()
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     before = progress_of(ctx).status().step
     model.fit(data, steps_per_epoch=400, verbose=0)
     return {"largest": max(counts), "steps": progress_of(ctx).status().step - before}
 
 
 def on_parameter_server(ctx: Any) -> dict[str, Any]:
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+    model = made(ctx, "sgd", metrics=("accuracy",))
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16).repeat()
     model.fit(data, epochs=2, steps_per_epoch=10, verbose=0)
     status = progress_of(ctx).status()
@@ -106,8 +103,7 @@ def on_parameter_server(ctx: Any) -> dict[str, Any]:
 
 def fails_before_its_first_step(ctx: Any) -> dict[str, Any]:
     """Returns the type of what a fit raises whose data the model cannot take."""
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     error = refusal(model.fit, np.zeros((8, 5)), np.zeros(8), batch_size=4, verbose=0)
     return {"raised": error.partition(":")[0]}
 
@@ -117,8 +113,7 @@ def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
     from raydist.outcome.status import FailureKind, TaskFailure
 
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     before = progress_of(ctx).status().step
     with suppress(Crashed):
         model.fit(data, epochs=3, verbose=0, callbacks=[crash(tf.keras, "on_epoch_end", 0)])
@@ -191,8 +186,7 @@ def shuffled_on(ctx: Any) -> dict[str, Any]:
         shared = rows.shuffle(32, seed=1).repeat().batch(8)
         for _ in range(2):
             data = shared if way == "the same" else rows.shuffle(32, seed=1).repeat().batch(8)
-            with ctx.strategy.scope():
-                model = dense_model(tf.keras, "sgd")
+            model = made(ctx, "sgd")
             model.fit(data, steps_per_epoch=4, epochs=1, verbose=0)
         told[way] = [note for note in notes_of(ctx) if "make a dataset for each training" in note]
     return told

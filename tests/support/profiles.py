@@ -12,6 +12,7 @@ import numpy as np
 from raydist.spec.tasks import TaskId
 from raydist.storage.profile_mail import ProfileRequest, write_request
 from raydist.storage.run_storage import RunStorage, open_run
+from tests.support.in_tasks import flat
 from tests.support.late import LateModule
 from tests.support.train_functions import dense_model, examples
 
@@ -77,7 +78,7 @@ def fit(ctx: Any, *, keras: str, profiled_steps: int) -> dict[str, Any]:
         return tf.data.Dataset.from_tensor_slices(examples(96)).batch(8).repeat()
 
     ctx.fit(model, data, epochs=2, steps_per_epoch=12, callbacks=[Asks()], verbose=0)
-    return {"weights": np.concatenate([np.ravel(weight) for weight in model.get_weights()])}
+    return {"weights": flat(model)}
 
 
 def fit_normalised(ctx: Any, *, board: str = "") -> dict[str, Any]:

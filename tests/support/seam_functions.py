@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import flat
+
 _X = np.random.default_rng(0).normal(size=(21, 3)).astype("float32")  # in batches that two share unevenly
 _Y = _X.sum(axis=1, keepdims=True)
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch", "compile")
@@ -176,7 +178,7 @@ _MAKERS = {
 
 
 def _weights(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(one) for one in model.get_weights()])
+    return flat(model)
 
 
 def _train(model: Any, **options: Any) -> np.ndarray:

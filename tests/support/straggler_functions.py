@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.inside import progress_of, run_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import dense_model, examples, made
 
 SLOW_TASK = "worker/1"
 
@@ -80,8 +80,7 @@ def slowed(
 
     reporter.progress.paced = pacing
     dataset = tf.data.Dataset.from_tensor_slices(examples(160)).batch(8, drop_remainder=True).map(mapped)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     forward = model.call
 
     def slow_call(x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.in_tasks import Crashed, crash
+from tests.support.in_tasks import Crashed, crash, flat, refusal
 from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.late import LateModule
 
@@ -55,6 +55,12 @@ def dense_model(
     return model
 
 
+def made(ctx: Any, optimizer: str, **options: Any) -> Any:
+    """Returns `dense_model` under the run's strategy."""
+    with ctx.strategy.scope():
+        return dense_model(tf.keras, optimizer, **options)
+
+
 def weights_of_every_way(ctx: Any, *, batch_size: int, count: int, epochs: int) -> dict[str, Any]:
     """Trains the same model in each way and returns the final weights by way, flattened."""
     result = {}
@@ -73,15 +79,10 @@ def _dataset(batch_size: int, count: int) -> Any:
     return tf.data.Dataset.from_tensor_slices(examples(count)).shuffle(count, seed=3).batch(batch_size)
 
 
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-
-
 def _fit(ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int) -> np.ndarray:
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, optimizer, steps_per_execution=steps, metrics=("accuracy",))
+    model = made(ctx, optimizer, steps_per_execution=steps, metrics=("accuracy",))
     model.fit(_dataset(batch_size, count), epochs=epochs, verbose=0)
-    return _flat(model)
+    return flat(model)
 
 
 def _train_steps(
@@ -103,7 +104,7 @@ def _train_steps(
 
     dataset = _dataset(batch_size, count - count % batch_size)
     ctx.train_steps(step_fn, dataset, num_steps=epochs * (count // batch_size), steps_per_call=steps)
-    return _flat(model)
+    return flat(model)
 
 
 def raises_where_metrics_cannot_be_stored(ctx: Any) -> None:
@@ -149,9 +150,8 @@ def users_own_fit(ctx: Any, *, count: int = 33, batch_size: int = 32) -> dict[st
         result[f"statistics-{steps}"] = np.concatenate(
             [weight.ravel() for weight in model.layers[1].get_weights()[2:]]
         )
-        result[f"weights-{steps}"] = _flat(model)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+        result[f"weights-{steps}"] = flat(model)
+    model = made(ctx, "sgd", metrics=("accuracy",))
     history = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
     result["loss-of-arrays"] = np.array(history.history["loss"])
     result["predict-of-arrays"] = model.predict(x, batch_size=10, verbose=0)
@@ -167,8 +167,7 @@ def batch_logs(ctx: Any) -> dict[str, Any]:
             seen.append(float(logs["loss"]))
 
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(32)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     history = model.fit(data, verbose=0, callbacks=[Watch()])
     return {"batches": seen, "epoch": history.history["loss"][0]}
 
@@ -216,7 +215,7 @@ def clipped(ctx: Any, *, clip: str) -> dict[str, Any]:
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     model.fit(data, epochs=3, verbose=0)
-    return {"weights": _flat(model)}
+    return {"weights": flat(model)}
 
 
 def refused(ctx: Any, *, option: str) -> dict[str, Any]:
@@ -231,21 +230,13 @@ def refused(ctx: Any, *, option: str) -> dict[str, Any]:
             layers = [keras.layers.Reshape((6, 1)), keras.layers.GRU(2, stateful=True), keras.layers.Dense(3)]
             model = keras.Sequential([keras.Input(batch_shape=(2, 6)), *layers])
         model.compile(optimizer=keras.optimizers.SGD(0.1, **options.get(option, {})), loss="mse")
-    try:
-        model.fit(tf.data.Dataset.from_tensor_slices(examples(8)).batch(4), verbose=0)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    return {"error": refusal(model.fit, tf.data.Dataset.from_tensor_slices(examples(8)).batch(4), verbose=0)}
 
 
 def error_of_fit(ctx: Any, *, steps: int) -> dict[str, Any]:
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd", steps_per_execution=steps)
-    try:
-        model.fit(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    model = made(ctx, "sgd", steps_per_execution=steps)
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
+    return {"error": refusal(model.fit, data, verbose=0)}
 
 
 def changed_sources(ctx: Any, *, module: str) -> dict[str, Any]:
@@ -270,15 +261,14 @@ def fit_through_context(ctx: Any, *, epochs: int, stop_after: int | None = None)
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices(examples(200)).shuffle(200, seed=5).batch(32)
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     crashes = crash(tf.keras, "on_train_batch_begin", stop_after)
     try:
         history = ctx.fit(model, data, epochs=epochs, validation_data=data, callbacks=[crashes])
     except Crashed:
         return {"status": _status(ctx)}
     return {
-        "weights": _flat(model),
+        "weights": flat(model),
         "status": _status(ctx),
         "loss": np.array(history.history["loss"]),
         "accuracy": np.array(history.history["accuracy"]),
@@ -350,7 +340,7 @@ def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> d
         except RuntimeError:
             run_of(ctx).checkpoints.finish()
             return {"status": _status(ctx)}
-    return {"weights": _flat(model), "status": _status(ctx)}
+    return {"weights": flat(model), "status": _status(ctx)}
 
 
 def unbuilt_optimizers(ctx: Any, *, num_steps: int) -> dict[str, Any]:
@@ -448,11 +438,7 @@ def second_session(ctx: Any) -> dict[str, Any]:
     from raydist.training import tf_private
 
     tf.constant(1)
-    try:
-        tf_private.check_untouched()
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    return {"error": refusal(tf_private.check_untouched)}
 
 
 def session_with_other_keras(ctx: Any) -> dict[str, Any]:
@@ -474,11 +460,10 @@ def callback_of_the_chief_alone(ctx: Any) -> dict[str, Any]:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seen.append(batch)
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     data = tf.data.Dataset.from_tensor_slices(examples(640)).batch(4, drop_remainder=True)
     model.fit(data, epochs=2, verbose=0, callbacks=[Watch()] if ctx.is_chief else [])
-    return {"seen": len(seen), "weights": _flat(model)}
+    return {"seen": len(seen), "weights": flat(model)}
 
 
 def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
@@ -501,10 +486,10 @@ def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
     step_fn = bare_step(stepped, global_batch_size=4, shown=shown.update_state)
     metrics = ctx.train_steps(step_fn, data, num_steps=6, steps_per_call=2)
     return {
-        "fit": _flat(fitted),
+        "fit": flat(fitted),
         "accuracy": np.array(history["accuracy"]),
-        "masked": _flat(masked),
-        "train_steps": _flat(stepped),
+        "masked": flat(masked),
+        "train_steps": flat(stepped),
         "loss": np.array(metrics["loss"]),
         "shown": np.array(shown.result()),
     }
@@ -515,20 +500,19 @@ def synchronized_batchnorm(ctx: Any) -> dict[str, Any]:
         model = batchnorm_model(tf.keras)
     data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32, drop_remainder=True)
     model.fit(data, epochs=3, verbose=0)
-    return {"weights": _flat(model)}
+    return {"weights": flat(model)}
 
 
 def two_fits(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
     """Two phases on one model, with a crash in the second."""
     data = tf.data.Dataset.from_tensor_slices(examples(64)).shuffle(64, seed=1).batch(16)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     ctx.fit(model, data, epochs=2)
     try:
         history = ctx.fit(model, data, epochs=3, callbacks=[crash(tf.keras, "on_epoch_begin", crash_in)])
     except Crashed:
         return {"status": _status(ctx)}
-    return {"weights": _flat(model), "status": _status(ctx), "epochs": history.epoch}
+    return {"weights": flat(model), "status": _status(ctx), "epochs": history.epoch}
 
 
 def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
@@ -549,8 +533,7 @@ def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
     endless, whole, of_loop = shuffled(6).repeat().batch(16), shuffled(2).batch(16), shuffled(3).batch(16)
     parts, twice = shuffled(4), shuffled(5).repeat(2).batch(16)
     validation = {"validation_data": parts.take(16).batch(16)}
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
 
     def loop(num_steps: int) -> np.ndarray:
         with ctx.strategy.scope():
@@ -571,10 +554,10 @@ def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
         ctx.fit(model, parts.skip(16).batch(16), epochs=4, **validation, callbacks=[StopsOrCrashes()])
     except Crashed:
         return {"status": _status(ctx)}
-    weights = {"parts": _flat(model)}
+    weights = {"parts": flat(model)}
     for name, data, steps in ("repeated", repeated, 2), ("whole", whole, None), ("twice", twice, None):
         ctx.fit(model, data, epochs=2, steps_per_epoch=steps)
-        weights[name] = _flat(model)
+        weights[name] = flat(model)
     weights["loop"] = loop(4)
     for _ in range(2):  # TensorFlow reads ahead into the next pass
         ctx.fit(model, endless, epochs=2, steps_per_epoch=2)
@@ -604,7 +587,7 @@ def users_fit_with_callbacks(
             )
         except Crashed:
             return {"status": _status(ctx)}
-    status, weights = _status(ctx), _flat(model)
+    status, weights = _status(ctx), flat(model)
     epochs_of_next = model.fit(data, epochs=2, verbose=0).epoch
     return {"status": status, "weights": weights, "epochs of the next fit": epochs_of_next}
 
@@ -619,8 +602,7 @@ def input_context(ctx: Any) -> dict[str, Any]:
 
     seen = []
     ctx.train_steps(lambda batch: {"x": tf.reduce_sum(batch[0])}, shards, num_steps=9, steps_per_call=2)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     history = ctx.fit(model, shards, epochs=2, steps_per_epoch=4)
     seen.append(len(history.history["loss"]))
     return {"epochs": seen[0], "status": _status(ctx)}
@@ -715,7 +697,7 @@ def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
         model = keras.Sequential([keras.Input((), dtype="int32"), *layers])
         model.compile(keras.optimizers.SGD(0.1), "mse")
     ctx.fit(model, data, epochs=10)  # enough calls that steps are packed
-    weights = {"weights": np.concatenate([weight.ravel() for weight in model.get_weights()])}
+    weights = {"weights": flat(model)}
 
     def sentences() -> Any:
         for row in range(90):
@@ -739,7 +721,7 @@ def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
         return {"loss": loss}
 
     ctx.train_steps(step, data.repeat(), num_steps=12, steps_per_call=4)
-    return {**weights, "padded": np.concatenate([weight.ravel() for weight in model.get_weights()])}
+    return {**weights, "padded": flat(model)}
 
 
 def warmed_up(ctx: Any) -> dict[str, Any]:

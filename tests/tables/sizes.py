@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import flat
 from tests.support.inside import forget_notes, notes_of
 from tests.tables.cells import IN_MEMORY, Cell
 
@@ -172,7 +173,7 @@ def _fit(ctx: Any, model: Any, cell: Cell, *, of_context: bool = False) -> dict[
         options["steps_per_epoch"] = options.pop("steps")
     fit = functools.partial(ctx.fit, model) if of_context else functools.partial(model.fit, verbose=0)
     history = fit(*given, **options).history
-    return {**history, "weights": _flat(model)}
+    return {**history, "weights": flat(model)}
 
 
 def _on_batch(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def _on_batch(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
         return {"outputs": model.predict_on_batch(x)}
     model.reset_metrics()
     logs = getattr(model, cell.call)(x, y, return_dict=True)
-    return {**{name: float(one) for name, one in logs.items()}, "weights": _flat(model)}
+    return {**{name: float(one) for name, one in logs.items()}, "weights": flat(model)}
 
 
 def _predict_of_context(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
@@ -206,7 +207,7 @@ def _train_steps(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
 
     data = _data(cell, with_labels=True, is_plain=not hasattr(ctx, "_run"))
     logs = ctx.train_steps(step, data, num_steps=STEPS, steps_per_call=STEPS)
-    return {**logs, "weights": _flat(model)}
+    return {**logs, "weights": flat(model)}
 
 
 _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -219,7 +220,3 @@ _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "ctx.fit": functools.partial(_fit, of_context=True),
     "ctx.train_steps": _train_steps,
 }
-
-
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])

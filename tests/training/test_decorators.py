@@ -36,5 +36,4 @@ def test_a_step_that_runs_a_graph_from_before_the_training_ends_with_an_error(ke
 
 def test_steps_that_may_change_nothing_end_with_no_error(keras: str) -> None:
     [task] = run_net(keras)["steps_that_change_nothing_at_first"]
-    assert len(task.values) == 5
-    assert {name: raised for name, raised in task.values.items() if raised is not None} == {}
+    assert [*task.values.values()] == [""] * 5

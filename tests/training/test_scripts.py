@@ -48,27 +48,21 @@ def on_one_device(name: str) -> list[float]:
     return task.arrays["losses"].tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.exhaustive("None", "loop_losses", covered_by="[multi_worker_keras.py]")
+@pytest.mark.exhaustive("loop_losses", covered_by="[multi_worker_keras.py]")
 @pytest.mark.parametrize(
     ("script", "reference"),
-    [
-        ("multi_worker_keras.py", "keras_losses"),
-        ("multi_worker_custom_loop.py", None),
-        ("custom_training.py", "loop_losses"),
-    ],
+    [("multi_worker_keras.py", "keras_losses"), ("custom_training.py", "loop_losses")],
 )
 def test_guides_script_with_keras_3_on_two_workers_gives_the_losses_of_one_device(
-    script: str, reference: str | None, tmp_path: Path
+    script: str, reference: str, tmp_path: Path
 ) -> None:
     storage, out = tmp_path / "storage", tmp_path / "out"
     out.mkdir()
-    args = (out, tmp_path / "shared") if script == "multi_worker_custom_loop.py" else (out,)
-    tasks = run_script(FOLDER / script, TWO_WORKERS, *args, storage=storage)
+    tasks = run_script(FOLDER / script, TWO_WORKERS, out, storage=storage)
     found = results(out)
     assert [task.values["state"] for task in tasks] == ["FINISHED"] * 2
     np.testing.assert_allclose(found["worker-0"]["loss"], found["worker-1"]["loss"], rtol=1e-5)
-    if reference is not None:
-        np.testing.assert_allclose(found["worker-0"]["loss"], on_one_device(reference), atol=1e-5)
+    np.testing.assert_allclose(found["worker-0"]["loss"], on_one_device(reference), atol=1e-5)
     if script == "multi_worker_keras.py":
         # What a script gets without a line for raydist.
         assert [task.values["step"] for task in tasks] == [42, 42]
