@@ -84,7 +84,6 @@ def state_of(machine: RunMachine, name: str) -> TaskState:
 
 
 def error_of(machine: RunMachine) -> str:
-    assert machine.error is not None
     return machine.error.message
 
 

@@ -51,7 +51,6 @@ def test_digits_with_one_and_two_workers(raydist: Raydist, tmp_path: Path) -> No
     listed = raydist("list", "--study", "digits", "--storage", "runs", "--json").json["runs"]
     assert {one["run"] for one in listed} == {"digits-one-device", "digits-2-workers"}
     kept = StudyStore(Storage.open(str(tmp_path / "runs"))).comparison("digits")
-    assert kept is not None
     assert (kept["sentence"], kept["picture"]) == (ended.json["answer"], (tmp_path / "a.svg").read_text())
 
 

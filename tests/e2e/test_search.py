@@ -186,7 +186,6 @@ def check_equal_to_run_alone(alone: Shell, rate: float, shell: Shell, run: str) 
 def digest_of_weights(storage: Path, run: str) -> str:
     """Returns the digest of a run's newest checkpoint: of all weights and the optimizer's variables."""
     newest = CheckpointStore(open_run(str(storage), run=run)).newest()
-    assert newest is not None
     digest: str = newest.info["digest"]
     return digest
 

@@ -45,7 +45,6 @@ def test_file_that_a_reader_keeps_open_grows_in_its_place(local_storage: RunStor
     segments.append(b"one ")
     segments.flush()
     place = local_storage.local_path("s0")
-    assert place is not None
     with place.open() as reader:
         assert reader.read() == "one "
         segments.append(b"two ", b"three")
@@ -57,7 +56,6 @@ def test_file_to_append_to_is_no_link(local_storage: RunStorage, tmp_path: Path)
     other = tmp_path / "other"
     other.write_bytes(b"of somebody")
     link = local_storage.local_path("s0")
-    assert link is not None
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(other)
     with pytest.raises(StorageError, match="a symbolic link there leads out of"):

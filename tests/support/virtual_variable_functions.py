@@ -87,7 +87,6 @@ def assigned(ctx: Any) -> dict[str, Any]:
     copies = np.stack([copy.numpy() for copy in queue.values])
     exchange = variables.Exchange(copies=lambda _: [copies])
     snapshot = variables.Snapshots().take({"queue": [queue]}, is_chief=True, exchange=exchange)
-    assert snapshot is not None
     whole = npz.NpzArrays(bytes(snapshot.files()[ARRAYS_NAME]))["queue/00000"]
     return {"target": np.array(_copies(target)), "queue": copies, "whole": whole}
 
@@ -114,12 +113,10 @@ def late_seeds(ctx: Any) -> dict[str, Any]:
     sums = [np.stack([copy.numpy() for copy in state.values])]
     exchange = variables.Exchange(copies=lambda _: sums)
     snapshot = variables.Snapshots().take(groups, is_chief=True, exchange=exchange)
-    assert snapshot is not None
     files = dict(snapshot.files())
     notes = {"same": variables.other_replicas(groups, files)}
     sums[0] = sums[0][:2]
     fewer = variables.Snapshots().take(groups, is_chief=True, exchange=exchange)
-    assert fewer is not None
     notes["fewer"] = variables.other_replicas(groups, fewer.files())
     for copy in state.values:
         copy.assign([0, 0])

@@ -36,7 +36,6 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def start_owner(name: str) -> subprocess.Popen[str]:
     owner = subprocess.Popen([sys.executable, "-c", _HOLD, name], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
     assert owner.stdout.readline() == "up\n"
     return owner
 
@@ -59,7 +58,6 @@ def test_scratch_folder_tells_whose_log_it_holds(
     if attempt is None:
         assert target is None
     else:
-        assert target is not None
         assert (target.attempt, str(target.task), target.incarnation) == (attempt, task, incarnation)
         assert (target.storage_uri, target.run) == ("/runs", "run")
 
@@ -90,7 +88,6 @@ def test_folder_that_tells_no_process_is_known_as_such(tmp_path: Path) -> None:
 def test_folder_of_an_extra_role_is_known_by_its_name() -> None:
     owner = new_owner()
     target = log_target_of(Path(f"run-3-my-features-2-{owner}-0"), owner, storage_uri="/s", run="run")
-    assert target is not None
     assert (target.task, target.attempt) == (ExtraTask(role="my-features", index=2), 3)
 
 

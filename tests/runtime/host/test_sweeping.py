@@ -59,7 +59,6 @@ def killed(code: str, *arguments: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGKILL)
 
