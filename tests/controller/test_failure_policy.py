@@ -41,11 +41,6 @@ def test_as_many_attempts_may_be_lost_as_are_allowed(end: AttemptEnd, max_failur
     assert f"--max-failures is {max_failures}" in last.reason
 
 
-@pytest.mark.parametrize("kind", [FailureKind.MISTAKE, FailureKind.STORAGE, FailureKind.DEVICE])
-def test_what_no_other_attempt_can_cure_is_final_at_once(kind: FailureKind) -> None:
-    assert not decision_for(make_failure("worker/0", kind, step=50)).is_retry
-
-
 @pytest.mark.parametrize(
     ("step", "restored_step", "is_retry"),
     [(0, 0, False), (1, 0, True), (40, 40, False), (41, 40, True)],

@@ -98,13 +98,6 @@ def test_lost_task_stops_the_group_and_starts_the_next_attempt(events: list[Even
     )
 
 
-@pytest.mark.parametrize("max_failures", [0, 1, 3])
-def test_run_fails_when_more_attempts_are_lost_than_allowed(max_failures: int) -> None:
-    machine = machine_after(*ATTEMPT_ENDS * (max_failures + 1), max_failures=max_failures)
-    assert (machine.state, machine.attempt.number) == (RunState.FAILED, max_failures)
-    assert error_of(machine).endswith(f"lost, --max-failures is {max_failures}")
-
-
 def test_attempt_after_an_exception_goes_on_from_a_checkpoint_and_not_from_memory() -> None:
     machine = machine_after(TRAINING, updated(make_status("worker/1", step=7)))
     assert machine.handle(failed("worker/1", step=7)) == [StopGroup(for_another=True, keeps_state=False)]

@@ -146,13 +146,6 @@ def test_worker_that_dies_during_the_last_save_is_replaced() -> None:
     assert machine.handle(dies("worker/1")) == [REPLACE_1]
 
 
-def test_all_workers_may_die_at_once() -> None:
-    machine = machine_after(TRAINING)
-    lost = [make_failure(f"worker/{index}", FailureKind.LOST) for index in range(2)]
-    statuses = [make_status(str(each.task), TaskState.FAILED, failure=each) for each in lost]
-    assert machine.handle(news(*statuses)) == [ReplaceTask(task("worker/0")), REPLACE_1]
-
-
 @pytest.mark.parametrize("name", ["ps/0", "chief/0"])
 def test_dead_ps_or_chief_costs_an_attempt(name: str) -> None:
     machine = machine_after(TRAINING)
