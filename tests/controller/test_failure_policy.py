@@ -42,8 +42,7 @@ def test_as_many_attempts_may_be_lost_as_are_allowed(end: AttemptEnd, max_failur
 
 
 @pytest.mark.parametrize(
-    ("step", "restored_step", "is_retry"),
-    [(0, 0, False), (1, 0, True), (40, 40, False), (41, 40, True)],
+    ("step", "restored_step", "is_retry"), [(0, 0, False), (1, 0, True), (40, 40, False), (41, 40, True)]
 )
 def test_user_exception_is_final_unless_steps_were_completed_since_the_restore(
     step: int, restored_step: int, is_retry: bool

@@ -349,8 +349,7 @@ def test_what_the_run_reached_outlives_the_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "state"),
-    [(RuntimeError("bug"), RunState.FAILED), (KeyboardInterrupt(), RunState.CANCELLED)],
+    ("error", "state"), [(RuntimeError("bug"), RunState.FAILED), (KeyboardInterrupt(), RunState.CANCELLED)]
 )
 def test_crash_of_the_controller_ends_the_run(error: BaseException, state: RunState) -> None:
     machine = machine_after(TRAINING)

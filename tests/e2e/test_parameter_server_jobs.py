@@ -25,10 +25,7 @@ def reached() -> dict[str, Any]:
 
 
 @pytest.mark.exhaustive(
-    "imdb",
-    "legacy",
-    "sharded",
-    covered_by="[recommender-3]; tests/compat; training/test_parameter_server.py",
+    "imdb", "legacy", "sharded", covered_by="[recommender-3]; tests/compat; training/test_parameter_server.py"
 )
 @pytest.mark.parametrize(
     ("job", "options", "metric", "steps"),

@@ -87,7 +87,7 @@ def test_run_has_the_same_bits_on_other_workers_and_nothing_is_left(raydist: Ray
 
     # The same weights have the same digest, whatever computed them.
     again = raydist(
-        *("submit", "code/job.py", "--json", "--name", "alone", "--virtual-replicas", "4", "--workers", "1"),
+        *("submit", "code/job.py", "--json", "--name", "alone", "--virtual-replicas", "4", "--workers", "1")
     )
     assert again.code == 0, again.err
     newest = [

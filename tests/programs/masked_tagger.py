@@ -25,9 +25,7 @@ def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
             ]
         )
         model.compile(
-            optimizer=keras.optimizers.SGD(0.5),
-            loss="sparse_categorical_crossentropy",
-            metrics=["accuracy"],
+            optimizer=keras.optimizers.SGD(0.5), loss="sparse_categorical_crossentropy", metrics=["accuracy"]
         )
     data = tf.data.Dataset.from_tensor_slices(sentences(77)).shuffle(77, seed=18).batch(32)
     history = ctx.fit(model, data, epochs=3, callbacks=callbacks)

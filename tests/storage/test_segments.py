@@ -14,13 +14,7 @@ from raydist.errors import StorageError
 from raydist.storage.filesystem import Storage
 from raydist.storage.local_files import append_whole
 from raydist.storage.run_storage import RunStorage
-from raydist.storage.segments import (
-    SEGMENT_GROWS_TO_BYTES,
-    EventWriter,
-    SegmentWriter,
-    next_seq,
-    read_events,
-)
+from raydist.storage.segments import SEGMENT_GROWS_TO_BYTES, EventWriter, SegmentWriter, next_seq, read_events
 from tests.storage.conftest import FakeClock
 
 

@@ -90,9 +90,7 @@ def test_studies_are_no_runs(store: StudyStore, storage_uri: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        *("{", '{"created_at_s": 1, "settings": ""}', '{"created_at_s": 1' + "0" * 400 + ', "settings": {}}'),
-    ],
+    [*("{", '{"created_at_s": 1, "settings": ""}', '{"created_at_s": 1' + "0" * 400 + ', "settings": {}}')],
 )
 def test_damaged_study_is_named(store: StudyStore, storage_uri: str, content: str) -> None:
     store.begin("s", SETTINGS)

@@ -132,11 +132,7 @@ def step_of_super(decorate: Decorate) -> Program:
         def train_step(self, data: Any) -> Any:
             return super().train_step(data)
 
-    return Program(
-        Model,
-        {"loss": "mse", "metrics": ["mae"]},
-        calls=("train_on_batch", "evaluate"),
-    )
+    return Program(Model, {"loss": "mse", "metrics": ["mae"]}, calls=("train_on_batch", "evaluate"))
 
 
 def own_test_step(decorate: Decorate) -> Program:
@@ -177,11 +173,7 @@ def call_of_model(decorate: Decorate) -> Program:
         def call(self, x: Any) -> Any:
             return self.dense(x)
 
-    return Program(
-        Model,
-        {"loss": "mse", "metrics": ["mae"]},
-        calls=("evaluate", "predict"),
-    )
+    return Program(Model, {"loss": "mse", "metrics": ["mae"]}, calls=("evaluate", "predict"))
 
 
 def call_of_layer(decorate: Decorate) -> Program:

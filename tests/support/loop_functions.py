@@ -537,9 +537,7 @@ STEPS: dict[str, Callable[[Bench], Any]] = {
     "decorated": lambda bench: tf.function(bench.step(bench.mean)),
     "inner function": lambda bench: bench.step(tf.function(bench.mean)),
     "assigns on read": lambda bench: _assigns(
-        bench,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.MEAN,
+        bench, synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN
     ),
     "warm-up": lambda bench: _warm_up(bench, bench.mean),
     "metric": _metric,

@@ -43,12 +43,7 @@ def embedding_model(keras: Any, *, learning_rate: float = 0.02) -> Any:
 
 
 def fit(
-    ctx: Any,
-    *,
-    epochs: int = 2,
-    steps_per_epoch: int = 60,
-    batch_size: int = 16,
-    fail_at: int = -1,
+    ctx: Any, *, epochs: int = 2, steps_per_epoch: int = 60, batch_size: int = 16, fail_at: int = -1
 ) -> dict[str, Any]:
     """Trains and validates; returns what has to add up. Raises after `fail_at` steps."""
     keras.utils.set_random_seed(5)

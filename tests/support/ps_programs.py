@@ -38,13 +38,7 @@ def train(ctx: Any, *, names: Sequence[str]) -> dict[str, Any]:
         # A closure is told which of these batches are its own.
         batches = raydist.data.from_arrays((x, y)).batches(global_batch_size=BATCH_SIZE, shuffle=False)
         plain = data if ctx.coordinator is not None else data().repeat()
-        ctx.fit(
-            model,
-            batches if name == "used_twice" else plain,
-            epochs=1,
-            steps_per_epoch=STEPS,
-            verbose=0,
-        )
+        ctx.fit(model, batches if name == "used_twice" else plain, epochs=1, steps_per_epoch=STEPS, verbose=0)
         weights = [
             variable.numpy().reshape(-1) for variable in model.variables if "seed" not in variable.name
         ]

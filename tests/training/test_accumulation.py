@@ -37,10 +37,7 @@ def run(where: str, keras: str, cases: tuple[str, ...]) -> dict[str, list[TaskPr
 
 
 @pytest.mark.exhaustive(
-    "2 devices",
-    "legacy",
-    "others",
-    covered_by="[2 workers-3-quick], [one device-3-quick]",
+    "2 devices", "legacy", "others", covered_by="[2 workers-3-quick], [one device-3-quick]"
 )
 @pytest.mark.parametrize(
     ("where", "keras", "cases"),

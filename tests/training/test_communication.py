@@ -69,12 +69,7 @@ def compressed(kind: str, keras: str, where: str) -> Mapping[str, list[TaskProce
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 @pytest.mark.parametrize(
     ("keras", "where"),
-    [
-        ("3", "2 workers"),
-        ("legacy", "2 devices"),
-        ("legacy", "2 workers"),
-        ("3", "2 devices"),
-    ],
+    [("3", "2 workers"), ("legacy", "2 devices"), ("legacy", "2 workers"), ("3", "2 devices")],
 )
 def test_compressed_gradients_are_off_by_the_bound_that_is_stated_at_most(
     kind: str, keras: str, where: str

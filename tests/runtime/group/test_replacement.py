@@ -117,8 +117,7 @@ def test_replacement_that_dies_on_its_way_is_lost_and_replaced(
     folder = tmp_path / "incarnations"
     folder.mkdir()
     drive = start(
-        make_ps_plan(incarnations=str(folder)),
-        runner="tests.support.runners:SecondIncarnationDiesRunner",
+        make_ps_plan(incarnations=str(folder)), runner="tests.support.runners:SecondIncarnationDiesRunner"
     )
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
     lose_and_replace(drive, "worker/1", wait_until)

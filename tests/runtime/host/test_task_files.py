@@ -226,11 +226,7 @@ def test_files_of_a_dead_process_are_stored_as_far_as_they_were_not(
 
     left = TaskFiles.left_in(folder, target(storage_uri))
     left.store_rest()
-    assert read(storage) == {
-        "log.csv": "not written again",
-        "new": "2",
-        "working_dir/model.keras": "model",
-    }
+    assert read(storage) == {"log.csv": "not written again", "new": "2", "working_dir/model.keras": "model"}
 
 
 @pytest.mark.parametrize("state", [None, b"{half"], ids=["none", "damaged"])
