@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.in_tasks import flat
+from tests.support.in_tasks import descend, flat
 
 keras = tf.keras
 
@@ -293,10 +293,7 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
         def train_step(self, data: Any) -> Any:
             x, y = data
             seen.append(own.random())
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
-            variables = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            loss = descend(self, self.optimizer, lambda: tf.reduce_mean((self(x, training=True) - y) ** 2))
             return {"loss": loss}
 
     data, found = tf.data.Dataset.from_tensor_slices(_rows(32)).batch(32), {}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import UnsupportedError
+from tests.support.in_tasks import descend
 from tests.support.inside import forget_notes, notes_of
 from tests.support.late import LateModule
 
@@ -655,10 +656,7 @@ def unlike_train_steps(ctx: Any, *, is_eager: bool) -> dict[str, Any]:
             return self.dense(inputs)
 
         def train_step(self, data: Any) -> dict[str, Any]:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(self(data[0]))
-            variables = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            loss = descend(self, self.optimizer, lambda: tf.reduce_mean(self(data[0])))
             return dict.fromkeys(names, loss)
 
     with ctx.strategy.scope():

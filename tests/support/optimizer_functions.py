@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.in_tasks import flat, refusal
+from tests.support.in_tasks import descend, flat, refusal
 
 keras = tf.keras
 
@@ -151,10 +151,7 @@ def first_step_outside(ctx: Any) -> dict[str, Any]:
             optimizer = keras.optimizers.Adam(0.1, epsilon=1e-4)
 
         def step(inputs: Any) -> None:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(model(inputs) ** 2)
-            variables = model.trainable_variables
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            descend(model, optimizer, lambda: tf.reduce_mean(model(inputs) ** 2))
 
         step = tf.function(step) if is_compiled else step
         for _ in range(3):

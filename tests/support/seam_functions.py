@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.in_tasks import flat
+from tests.support.in_tasks import flat, own_step
 
 _X = np.random.default_rng(0).normal(size=(21, 3)).astype("float32")  # in batches that two share unevenly
 _Y = _X.sum(axis=1, keepdims=True)
@@ -265,15 +265,7 @@ def _attributes(keras: Any, strategy: Any) -> Iterator[str]:
 
 
 def _let_go(keras: Any, strategy: Any) -> Iterator[str]:
-    class OwnStep(keras.Sequential):
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
-
+    OwnStep = own_step(keras.Sequential)
     for kind in (keras.Sequential, OwnStep):
         model = _in_scope(strategy, lambda kind=kind: _dense(keras, kind))
         _train(model)

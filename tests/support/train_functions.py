@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.in_tasks import Crashed, crash, flat, refusal
+from tests.support.in_tasks import Crashed, crash, descend, flat, refusal
 from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.late import LateModule
 
@@ -714,10 +714,9 @@ def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
     ctx.fit(model, data, epochs=2)
 
     def step(batch: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.square(model(batch[0])[:, 0] - batch[1])) / 11
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        loss = descend(
+            model, optimizer, lambda: tf.reduce_sum(tf.square(model(batch[0])[:, 0] - batch[1])) / 11
+        )
         return {"loss": loss}
 
     ctx.train_steps(step, data.repeat(), num_steps=12, steps_per_call=4)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.in_tasks import flat
+from tests.support.in_tasks import descend, flat
 from tests.support.inside import forget_notes, notes_of
 from tests.tables.cells import IN_MEMORY, Cell
 
@@ -199,10 +199,7 @@ def _evaluate_of_context(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
 def _train_steps(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
     def step(batch: Any) -> dict[str, Any]:
         x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        loss = descend(model, model.optimizer, lambda: tf.reduce_mean(tf.square(model(x, training=True) - y)))
         return {"loss": loss}
 
     data = _data(cell, with_labels=True, is_plain=not hasattr(ctx, "_run"))
