@@ -136,9 +136,7 @@ def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
                 raise RuntimeError("on purpose")
 
     def model_and_callbacks(place: str) -> Any:
-        with ctx.strategy.scope():
-            model = dense_model(keras, "sgd")
-            model.optimizer.build(model.trainable_variables)
+        model = made(ctx, "sgd", is_built=True)
         return model, [keras.callbacks.BackupAndRestore(place, delete_checkpoint=False)]
 
     model, given = model_and_callbacks(folder)

@@ -13,7 +13,7 @@ from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
 from raydist.errors import DataError
 from tests.support.in_tasks import flat, refusal
-from tests.support.inside import notes_of, progress_of, run_of
+from tests.support.inside import notes_of, progress_of, reports_of
 from tests.support.late import LateModule
 from tests.support.numbered_source import NumberedSource
 from tests.support.train_functions import bare_step, dense_model, examples, made
@@ -273,15 +273,7 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
         slowed = tf.numpy_function(slow, [x], tf.float32, stateful=not by_example)
         return tf.ensure_shape(slowed, x.shape), y
 
-    recorded: list[dict[str, float]] = []
-    reporter = run_of(ctx).reporter
-    record = reporter.report
-
-    def recording(metrics: dict[str, float], **place: Any) -> None:
-        recorded.append(dict(metrics))
-        record(metrics, **place)
-
-    reporter.report = recording
+    recorded = reports_of(ctx)
     dataset = tf.data.Dataset.from_tensor_slices(examples(320))
     if by_example:
         dataset = dataset.map(read).batch(8, drop_remainder=is_static)

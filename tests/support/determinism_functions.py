@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tests.support.in_tasks import flat
-from tests.support.train_functions import dense_model, examples, made
+from tests.support.train_functions import bare_step, examples, made
 
 
 def trained(ctx: Any, *, asks: bool) -> dict[str, Any]:
@@ -27,20 +27,9 @@ def trained(ctx: Any, *, asks: bool) -> dict[str, Any]:
             model = made(ctx, "adam", steps_per_execution=steps, metrics=("accuracy",))
             fit(model, _data(), epochs=3)
             result[f"{way}-{steps}"] = flat(model)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
-        model.optimizer.build(model.trainable_variables)
+    model = made(ctx, "adam", is_built=True)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
-            loss = tf.nn.compute_average_loss(losses, global_batch_size=16)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    ctx.train_steps(step_fn, _data(), num_steps=12, steps_per_call=3)
+    ctx.train_steps(bare_step(model, global_batch_size=16), _data(), num_steps=12, steps_per_call=3)
     result["train_steps"] = flat(model)
     return result
 

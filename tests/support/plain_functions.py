@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.support.in_tasks import Crashed, crash, flat, refusal
 from tests.support.inside import forget_notes, notes_of, progress_of
-from tests.support.train_functions import dense_model, examples, made
+from tests.support.train_functions import bare_step, dense_model, examples, made
 
 keras = tf.keras
 
@@ -37,16 +37,7 @@ def fits_in_a_row(ctx: Any) -> dict[str, Any]:
     steps.append(status().step)
     before = flat(model)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
-            loss = tf.nn.compute_average_loss(entropy, global_batch_size=16)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    ctx.train_steps(step_fn, data, num_steps=5)
+    ctx.train_steps(bare_step(model, global_batch_size=16), data, num_steps=5)
     steps.append(status().step)
     after = flat(model)
     ctx.fit(model, data, epochs=1)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.inside import progress_of, run_of
-from tests.support.train_functions import dense_model, examples, made
+from tests.support.inside import progress_of, reports_of, run_of
+from tests.support.train_functions import examples, made
 
 SLOW_TASK = "worker/1"
 
@@ -62,15 +62,7 @@ def slowed(
     def mapped(x: Any, y: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(read, [x], tf.float32), x.shape), y
 
-    recorded: list[dict[str, float]] = []
-    reporter = run_of(ctx).reporter
-    record = reporter.report
-
-    def recording(metrics: dict[str, float], **place: Any) -> None:
-        recorded.append(dict(metrics))
-        record(metrics, **place)
-
-    reporter.report = recording
+    recorded, reporter = reports_of(ctx), run_of(ctx).reporter
     paces: list[dict[str, Any]] = []
     pace = reporter.progress.paced
 
@@ -181,9 +173,7 @@ def slowed_worker(ctx: Any, *, pause_s: float, loop: bool, num_steps: int = 1200
         )
         return tf.data.experimental.from_variant(slowed, dataset.element_spec)
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
-        model.optimizer.build(model.trainable_variables)
+    model = made(ctx, "adam", is_built=True)
     if loop:
         ctx.train_steps(step_of(model), data, num_steps=num_steps)
     else:

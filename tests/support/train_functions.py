@@ -55,42 +55,39 @@ def dense_model(
     return model
 
 
-def made(ctx: Any, optimizer: str, **options: Any) -> Any:
-    """Returns `dense_model` under the run's strategy."""
+def made(ctx: Any, optimizer: str, *, is_built: bool = False, **options: Any) -> Any:
+    """Returns `dense_model` under the run's strategy, also with the optimizer's variables."""
     with ctx.strategy.scope():
-        return dense_model(tf.keras, optimizer, **options)
+        model = dense_model(tf.keras, optimizer, **options)
+        if is_built:
+            model.optimizer.build(model.trainable_variables)
+    return model
 
 
 def weights_of_every_way(ctx: Any, *, batch_size: int, count: int, epochs: int) -> dict[str, Any]:
     """Trains the same model in each way and returns the final weights by way, flattened."""
-    result = {}
-    for optimizer in ("sgd", "adam"):
-        for steps_per_execution in (1, 10):
-            result[f"fit-{optimizer}-{steps_per_execution}"] = _fit(
-                ctx, optimizer, steps_per_execution, batch_size=batch_size, count=count, epochs=epochs
-            )
-            result[f"train_steps-{optimizer}-{steps_per_execution}"] = _train_steps(
-                ctx, optimizer, steps_per_execution, batch_size=batch_size, count=count, epochs=epochs
-            )
-    return result
+    return {
+        f"{name}-{optimizer}-{steps}": way(ctx, optimizer, steps, batch_size, count, epochs)
+        for name, way in (("fit", _fit), ("train_steps", _train_steps))
+        for optimizer in ("sgd", "adam")
+        for steps in (1, 10)
+    }
 
 
 def _dataset(batch_size: int, count: int) -> Any:
     return tf.data.Dataset.from_tensor_slices(examples(count)).shuffle(count, seed=3).batch(batch_size)
 
 
-def _fit(ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int) -> np.ndarray:
+def _fit(ctx: Any, optimizer: str, steps: int, batch_size: int, count: int, epochs: int) -> np.ndarray:
     model = made(ctx, optimizer, steps_per_execution=steps, metrics=("accuracy",))
     model.fit(_dataset(batch_size, count), epochs=epochs, verbose=0)
     return flat(model)
 
 
 def _train_steps(
-    ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int
+    ctx: Any, optimizer: str, steps: int, batch_size: int, count: int, epochs: int
 ) -> np.ndarray:
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, optimizer)
-        model.optimizer.build(model.trainable_variables)
+    model = made(ctx, optimizer, is_built=True)
 
     def step_fn(batch: Any) -> dict[str, Any]:
         x, y = batch
@@ -315,32 +312,31 @@ def bare_step(
 
 def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> dict[str, Any]:
     """Two calls of train_steps, 8 and 12 steps; `stop_after` raises once that many steps are done."""
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
-        model.optimizer.build(model.trainable_variables)
+    model = made(ctx, "adam", is_built=True)
     ctx.restore(model=model, optimizer=model.optimizer)
 
     step_fn = bare_step(model, global_batch_size=32)
     data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
-    if stop_after is None:
-        ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
+    ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
+    _crash_after(ctx, stop_after)
+    try:
         ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
-    else:
-        ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
-        watched = progress_of(ctx).completed
-
-        def crash(step: int, **kwargs: Any) -> None:
-            watched(step, **kwargs)
-            if step >= stop_after:
-                raise RuntimeError("crashed")
-
-        progress_of(ctx).completed = crash
-        try:
-            ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
-        except RuntimeError:
-            run_of(ctx).checkpoints.finish()
-            return {"status": _status(ctx)}
+    except Crashed:
+        run_of(ctx).checkpoints.finish()
+        return {"status": _status(ctx)}
     return {"weights": flat(model), "status": _status(ctx)}
+
+
+def _crash_after(ctx: Any, num_steps: int | None) -> None:
+    """Has a loop crash once so many steps are done; None: never."""
+    watched = progress_of(ctx).completed
+
+    def crash(step: int, **kwargs: Any) -> None:
+        watched(step, **kwargs)
+        if num_steps is not None and step >= num_steps:
+            raise Crashed
+
+    progress_of(ctx).completed = crash
 
 
 def unbuilt_optimizers(ctx: Any, *, num_steps: int) -> dict[str, Any]:
@@ -795,17 +791,10 @@ def own_loop_before_train_steps(
     def data() -> Any:
         return tf.data.Dataset.range(64).batch(4, drop_remainder=True)
 
-    watched = progress_of(ctx).completed
-
-    def crash(step: int, **kwargs: Any) -> None:
-        watched(step, **kwargs)
-        if stop_after is not None and step >= stop_after:
-            raise RuntimeError("crashed")
-
-    progress_of(ctx).completed = crash
+    _crash_after(ctx, stop_after)
     try:
         ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=2)
-    except RuntimeError:
+    except Crashed:
         run_of(ctx).checkpoints.finish()
     return {"total": float(total.numpy()), "step": ctx.step}
 
