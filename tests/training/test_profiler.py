@@ -202,29 +202,18 @@ def test_training_that_ends_keeps_what_was_profiled(folder: RunStorage) -> None:
     assert not is_profiling()
 
 
-@pytest.mark.parametrize(("steps", "error"), [((), "ended before"), ((1,), "took no step")])
-def test_training_that_ends_before_a_step_says_so(
-    folder: RunStorage, steps: tuple[int, ...], error: str
+@pytest.mark.parametrize(
+    ("steps", "has_failed", "error"),
+    [((), False, "ended before"), ((1,), False, "took no step"), ((1, 2), True, "failed before")],
+)
+def test_training_that_ends_before_a_step_or_fails_says_so_and_leaves_no_profile(
+    folder: RunStorage, steps: tuple[int, ...], has_failed: bool, error: str
 ) -> None:
     task = Task(folder)
     name = task.ask()
     task.train(*steps)
-    task.profiler.close(has_failed=False)
-    answer = task.answer(name)
-    assert answer is not None
-    assert (answer.error or "").startswith(error)
-    assert task.files() == []
-    assert not is_profiling()
-
-
-def test_training_that_fails_leaves_no_profile(folder: RunStorage) -> None:
-    task = Task(folder)
-    name = task.ask()
-    task.train(1, 2)
-    task.profiler.close(has_failed=True)
-    answer = task.answer(name)
-    assert answer is not None
-    assert (answer.error or "").startswith("failed before")
+    task.profiler.close(has_failed=has_failed)
+    assert (task.answer(name).error or "").startswith(error)
     assert task.files() == []
     assert not is_profiling()
 
