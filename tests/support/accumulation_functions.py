@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import raydist.data
+from raydist.errors import MistakeError
 from tests.support.communication_functions import Watch
 from tests.support.in_tasks import flat
 from tests.support.inside import notes_of, progress_of
@@ -240,8 +241,6 @@ def resumed(ctx: Any, *, stop_after: int | None) -> dict[str, Any]:
 
 
 def resumed_with_other_size(ctx: Any) -> dict[str, Any]:
-    from raydist.errors import MistakeError
-
     model, data, _ = dense(ctx, K)
     try:
         ctx.fit(model, data, epochs=3, accumulate=2)
@@ -252,8 +251,6 @@ def resumed_with_other_size(ctx: Any) -> dict[str, Any]:
 
 def refused(ctx: Any) -> dict[str, Any]:
     """Returns what models are answered with whose batches cannot make one update, by what they do."""
-    from raydist.errors import MistakeError
-
     keras = tf.keras
 
     class Own(keras.Model):  # type: ignore[misc, name-defined]

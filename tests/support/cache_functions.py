@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,6 @@ def cached(ctx: Any, *, folder: str | None) -> dict[str, Any]:
 
 def killed_while_it_writes(ctx: Any, *, folder: str) -> dict[str, Any]:
     """Begins to write a cache, tells so, and waits to be killed."""
-    import time
-
     data = iter(tf.data.Dataset.range(1000).cache(f"{folder}/cache"))
     next(data)
     Path(folder, "begun").touch()

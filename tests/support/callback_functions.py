@@ -256,8 +256,6 @@ def read_logs(ctx: Any) -> dict[str, bool]:
 
 def autologged(ctx: Any, *, tracking_uri: str) -> dict[str, Any]:
     """Trains with MLflow's autologging, as its guide has it, and returns the run that it made."""
-    import os
-
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # as a database needs more packages
     import mlflow
 

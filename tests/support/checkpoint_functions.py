@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.storage.checkpoints import CheckpointStore, RestorePoint
+from raydist.storage.filesystem import Storage
+from raydist.training.checkpointing import variables
 from tests.support.in_tasks import Crashed, crash, flat
 from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.train_functions import bare_step, dense_model, examples, made
@@ -24,8 +27,6 @@ def data(count: int = 200, batch_size: int = 32) -> Any:
 
 def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
     """The commit of step 5 ends only once step 8 is done."""
-    from raydist.storage.checkpoints import CheckpointStore
-
     is_past_8, committed = threading.Event(), []
     commit = CheckpointStore.commit
 
@@ -52,8 +53,6 @@ def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
 
 def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str, Any]:
     """Trains; the marker of `step` is never written, as if storage did not answer any more."""
-    from raydist.storage.filesystem import Storage
-
     write = Storage.write_bytes
 
     def hang(self: Any, key: str, content: bytes, **rest: Any) -> None:
@@ -69,8 +68,6 @@ def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str,
 
 def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
     """Where the folder of checkpoints should be there is a file. Returns what the train function saw."""
-    from raydist.storage.filesystem import Storage
-
     Storage.open(ctx.storage).write_bytes("checkpoints", b"no folder")
     model = made(ctx, "adam")
     try:
@@ -261,9 +258,6 @@ def ends_an_epoch(ctx: Any, *, crash_in: int | None = None, is_size_known: bool 
 
 def restored_differently(ctx: Any, *, way: str) -> None:
     """Saves; then worker/1 sees no checkpoint, or gets another weight than the others."""
-    from raydist.storage.checkpoints import CheckpointStore, RestorePoint
-    from raydist.training.checkpointing import variables
-
     model = made(ctx, "adam")
     write = variables.write
 
@@ -282,7 +276,6 @@ def restored_differently(ctx: Any, *, way: str) -> None:
 
 def trained_for_export(ctx: Any, *, kind: str = "dense", num_fits: int = 1) -> dict[str, Any]:
     """Trains, and returns what the model predicts; the export has to predict the same."""
-    from raydist.training.checkpointing import variables
 
     class Subclassed(keras.Model):
         """Takes the layer in its middle, which only a get_config could tell; counts what it sees."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,6 @@ def constant_gradients(ctx: Any, *, scale: float) -> dict[str, Any]:
 
 def late(ctx: Any, *, seconds: float) -> dict[str, Any]:
     """The last worker comes too late to a collective; returns what each is told, and when."""
-    import time
 
     def reduce(value: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value + 0.0)

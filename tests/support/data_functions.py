@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 from raydist import data
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
-from raydist.errors import DataError
+from raydist.errors import DataError, UnsupportedError
 from tests.support.in_tasks import flat, refusal
 from tests.support.inside import notes_of, progress_of, reports_of
 from tests.support.late import LateModule
@@ -156,8 +158,6 @@ def failing_in_a_worker(ctx: Any) -> dict[str, Any]:
 
 def unsupported(call: Callable[[], object]) -> str:
     """Returns what a call is refused with; "" where it is not."""
-    from raydist.errors import UnsupportedError
-
     try:
         call()
     except UnsupportedError as error:
@@ -184,9 +184,6 @@ def different_data(ctx: Any) -> dict[str, Any]:
 
 def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
     """Trains on Parquet files of which each worker has its own; returns what that is answered with."""
-    import os
-    from pathlib import Path
-
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -217,8 +214,6 @@ def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
     """Trains by `fit` on batches of a seed; returns what was refused."""
-    from raydist.errors import UnsupportedError
-
     recipe = data.from_arrays(*examples(64)).batches(global_batch_size=8, seed=seed)
     model = made(ctx, "adam")
     refused = []
@@ -231,8 +226,6 @@ def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
 
 def looped_on_seeds(ctx: Any, *, loops: list[tuple[int, int]]) -> dict[str, Any]:
     """As `trained_on_seed`, by a `train_steps` for each seed and number of steps, and a restored variable."""
-    from raydist.errors import UnsupportedError
-
     with ctx.strategy.scope():
         seen = tf.Variable(0.0)
     ctx.restore(seen=seen)
@@ -258,8 +251,6 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
       is_static: Whether the size of a batch is known while the step is traced.
       by_example: Whether the examples take their time before they are batched, 25 ms each.
     """
-    import time
-
     from raydist.training.stepping import step_timing
 
     step_timing.MIN_TRAINING_S = 1.0

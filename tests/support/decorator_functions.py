@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from raydist.training import tf_private
 from tests.support.in_tasks import flat, refusal
 
 Decorate = Callable[..., Callable[[Callable[..., Any]], Any]]
@@ -507,8 +508,6 @@ def _looped(ctx: Any, decorate: Callable[[Callable[..., Any]], Any]) -> np.ndarr
 
 def traces_that_are_kept(ctx: Any) -> dict[str, Any]:
     """Returns how often a function has traces of its own, and what it was called with."""
-    from raydist.training import tf_private
-
     seen: list[list[Any]] = []
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.int64)])

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.stepping import step_timing
 from tests.support.in_tasks import flat
 from tests.support.train_functions import bare_step, examples, made
 
@@ -62,8 +63,6 @@ def seeds_beside(ctx: Any) -> dict[str, Any]:
 
 def asked_between(ctx: Any) -> dict[str, Any]:
     """Returns the weights of fits between which the user asks, and what TensorFlow does then."""
-
-    from raydist.training.stepping import step_timing
 
     model = made(ctx, "sgd")
     stamp = tf.function(tf.timestamp)

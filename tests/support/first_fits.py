@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 SHAPES = {"dense": (32,), "transformer": (64, 64)}
@@ -29,8 +30,6 @@ def run(ctx: Any, *, kind: str) -> dict[str, float]:
 
 
 def fit(ctx: Any, kind: str, traces: Iterator[int]) -> None:
-    import numpy as np
-
     class OwnStep(tf.keras.Model):  # type: ignore[misc, name-defined]
         def train_step(self, data: Any) -> Any:
             next(traces)  # an iterator's state is the one that a rehearsal leaves as it is

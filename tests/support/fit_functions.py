@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
+import time
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from raydist.training.keras_patches.keras3 import adapter
 from tests.support import given_functions
 from tests.support.given_functions import STEPS, py_dataset
 from tests.support.in_tasks import flat, refusal
@@ -246,8 +249,6 @@ def weights_of_labels(ctx: Any) -> dict[str, Any]:
     """Returns the weights of labels of every form, by raydist's function and by Keras's for arrays."""
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 
-    from raydist.training.keras_patches.keras3 import adapter
-
     numbers = examples(COUNT)[1]
     forms = {
         "int64": numbers,
@@ -286,8 +287,6 @@ def components_of_other_sizes(ctx: Any) -> dict[str, Any]:
 
 def without_a_fixed_order(ctx: Any, *, is_fixed: bool) -> dict[str, Any]:
     """Trains on data whose elements take other times in each process, and come as they are done."""
-    import os
-    import time
 
     def slow(index: Any) -> Any:
         time.sleep(0.02 * (hash((os.getpid(), int(index))) % 3))

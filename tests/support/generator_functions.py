@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
 
+from raydist.training.checks import loss_rules
+from raydist.training.user_code import side_effects
 from tests.support.in_tasks import descend, flat
 
 keras = tf.keras
@@ -20,8 +24,6 @@ keras = tf.keras
 def digests(model: Any) -> dict[str, str]:
     """Returns a digest of each generator of this process, and of those of a model's layers."""
     from keras.src.backend.common import global_state
-    from tensorflow.python.eager import context
-    from tensorflow.python.ops import stateful_random_ops
 
     rng, seed = context.context()._rng, context.global_seed()
     generator = stateful_random_ops.global_generator
@@ -265,8 +267,6 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
     the counts.
     """
 
-    from raydist.training.checks import loss_rules
-
     own = random.Random(3)
     seen: list[float] = []
 
@@ -317,8 +317,6 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
 
 def undone_in_python(ctx: Any) -> dict[str, Any]:
     """Changes objects of many kinds in a block that is undone; returns what they hold after it."""
-
-    from raydist.training.user_code import side_effects
 
     class Kept:
         total = 0.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
+from raydist.training.checks import loss_rules
+from raydist.training.checks.layer_notes import _RANDOM
 from tests.support.in_tasks import flat, refusal
 from tests.support.inside import forget_notes, notes_of
 
@@ -323,8 +327,6 @@ def step_that_needs_a_note(ctx: Any, *, kind: str) -> dict[str, Any]:
 def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
     """Trains a model whose loss, layer or metric is of that kind; returns notes, and if it was checked."""
 
-    from raydist.training.checks import loss_rules
-
     keras.utils.set_random_seed(3)
 
     class Noise(keras.layers.Layer):  # type: ignore[misc, name-defined]
@@ -500,11 +502,7 @@ def optimizer_that_accumulates_as_an_attribute(ctx: Any) -> dict[str, Any]:
 
 def keras_layers_that_draw(ctx: Any) -> dict[str, Any]:
     """Returns Keras's layers that have a generator of random numbers and that no note would name."""
-    import inspect
-
     import keras
-
-    from raydist.training.checks.layer_notes import _RANDOM
 
     unnamed = []
     for name, layer in vars(keras.layers).items():
@@ -519,8 +517,6 @@ def keras_layers_that_draw(ctx: Any) -> dict[str, Any]:
 
 def model_made_outside(ctx: Any) -> dict[str, Any]:
     """Uses a model that no strategy holds in each way that Keras has."""
-    import tempfile
-
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=["mae"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
 from collections.abc import Callable
@@ -91,8 +92,6 @@ def _of_module(module: Any) -> dict[str, Callable[[], Any]]:
 
 def assigning_when_built(ctx: Any) -> dict[str, Any]:
     """Returns the weights that ScheduleFreeAdamW leaves, whose `build` assigns, by who has built it when."""
-    import contextlib
-
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(24, 3)).astype("float32"), rng.normal(size=(24, 1)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
@@ -139,8 +138,6 @@ def assigning_when_built(ctx: Any) -> dict[str, Any]:
 
 def first_step_outside(ctx: Any) -> dict[str, Any]:
     """Returns what steps outside of every scope leave, by who has built the model and how the steps ran."""
-    import contextlib
-
     x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 
     def trained(*, is_built: bool, is_compiled: bool, is_of_scope: bool = True) -> np.ndarray:
@@ -168,8 +165,6 @@ def first_step_outside(ctx: Any) -> dict[str, Any]:
 
 def made_outside(ctx: Any) -> dict[str, Any]:
     """Returns what optimizers train that were made in the scope, and outside of it; and what is refused."""
-    import contextlib
-
     x, y = np.random.default_rng(0).normal(size=(24, 3)).astype("float32"), np.ones([24, 1], "float32")
 
     class Mine(keras.optimizers.SGD):  # type: ignore[misc,name-defined]

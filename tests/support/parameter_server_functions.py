@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator, values
+from tensorflow.python.eager import context
 
+from raydist.errors import MistakeError
+from raydist.outcome.status import WorkerAddresses
+from raydist.training import tf_private
+from raydist.training.checkpointing import variables
+from raydist.training.parameter_server import closure_sizes, train_input
+from raydist.training.parameter_server.train_input import IteratorFeed
 from tests.support.in_tasks import refusal
 from tests.support.inside import notes_of, progress_of, run_of
+from tests.support.metric_functions import Counted
 
 keras = tf.keras
 
@@ -86,8 +99,6 @@ def cut_epoch(ctx: Any, *, how: str, until: str = "") -> dict[str, Any]:
     Args:
       how: "raise", "kill", or "wait" until the file `until` exists.
     """
-    from tests.support.metric_functions import Counted
-
     x = np.arange(320, dtype="float32")[:, None] / 320
 
     class End(keras.callbacks.Callback):  # type: ignore[misc]
@@ -136,8 +147,6 @@ def _watch(keras: Any, steps_per_epoch: int, fail_at: int) -> Any:
 
 def weights(ctx: Any, *, epochs: int) -> dict[str, Any]:
     """Trains for `epochs`; returns the weights and Adam's slots, whole, by their place in the checkpoint."""
-    from raydist.training.checkpointing import variables
-
     with ctx.strategy.scope():
         model = embedding_model(tf.keras)
     x, y = rated(960)
@@ -159,8 +168,6 @@ def weights(ctx: Any, *, epochs: int) -> dict[str, Any]:
 
 def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
     """A custom loop by ctx.train_steps, and one by the bare coordinator."""
-    from raydist.training.parameter_server import train_input
-
     with ctx.strategy.scope():
         weight = tf.Variable([0.0, 0.0], name="weight")
         calls = tf.Variable(0, dtype=tf.int64, name="calls")
@@ -220,8 +227,6 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
 
 def mistakes(ctx: Any) -> dict[str, Any]:
     """Makes each mistake that a user can; returns what it is answered with."""
-    from tensorflow.python.distribute.coordinator import values
-
     with ctx.strategy.scope():
         model = embedding_model(keras)
         uncompiled = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
@@ -398,8 +403,6 @@ def ends_of_data(ctx: Any) -> dict[str, Any]:
 
 def shards_of_one_name(ctx: Any) -> dict[str, Any]:
     """Two towers with layers of one name; returns the shapes of the whole variables."""
-    from raydist.training.checkpointing import variables
-
     layers = tf.keras.layers
     with ctx.strategy.scope():
         towers = [
@@ -448,8 +451,6 @@ def returned_losses(ctx: Any) -> dict[str, Any]:
 
 def keras_calls(ctx: Any) -> dict[str, Any]:
     """Makes Keras's own calls on 333 examples; returns what each gives, or is answered with."""
-    from raydist.errors import MistakeError
-
     keras.utils.set_random_seed(5)
     with ctx.strategy.scope():
         model = embedding_model(keras)
@@ -554,8 +555,6 @@ def come_and_go(ctx: Any, *, phases: list[tuple[int, str]], begun: str) -> dict[
       begun: What the files' names begin with that tell of each phase which closure has been done first.
     """
     import raydist.data
-    from raydist.training import tf_private
-    from raydist.training.parameter_server import closure_sizes, train_input
 
     def eight_each(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return tf.data.Dataset.range(8)
@@ -604,19 +603,6 @@ def come_and_go(ctx: Any, *, phases: list[tuple[int, str]], begun: str) -> dict[
 
 def worker_slots(ctx: Any) -> dict[str, Any]:
     """What a coordinator's slots do about a lost SYN, updates that fail and a time without workers."""
-    import socket
-    import threading
-    from queue import SimpleQueue
-    from types import SimpleNamespace
-    from unittest import mock
-
-    from tensorflow.python.distribute.coordinator import cluster_coordinator
-    from tensorflow.python.eager import context
-
-    from raydist.outcome.status import WorkerAddresses
-    from raydist.training import tf_private
-    from raydist.training.parameter_server.train_input import IteratorFeed
-
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = {slot: f"127.0.0.1:{one.getsockname()[1]}" for slot, one in enumerate(sockets)}
     server_def = tf.train.ServerDef()

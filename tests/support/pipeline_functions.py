@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
 from raydist import data
 from raydist.errors import RaydistError
 from tests.support.image_files import png
+from tests.support.numbered_source import NumberedSource
 
 
 def _plain(value: Any) -> Any:
@@ -49,8 +51,6 @@ def checked(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def parts() -> dict[str, Any]:
     """Returns what differs between the global batches and those of several input pipelines, put together."""
-    from tests.support.numbered_source import NumberedSource
-
     wrong = []
     sources = {"groups": NumberedSource([5, 9, 1, 7, 8, 6]), "arrays": data.from_arrays(np.arange(36))}
     for name, source in sources.items():
@@ -116,7 +116,6 @@ def _data_threads() -> int:
 
 def tensors(folder: str) -> dict[str, Any]:
     """Returns the batches of each kind of source."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     x = {"unicode": np.array(["ä", "bb"]), "bytes": np.array([b"x", b"yy"]), "truth": np.array([True, False])}
@@ -261,7 +260,6 @@ def uneven_records(folder: str) -> dict[str, Any]:
 
 def bad_parquet(folder: str) -> dict[str, Any]:
     """Returns what is told of bad Parquet files that are found to be bad only when they are read."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     options: dict[str, Any] = {"global_batch_size": 4, "epochs": 1, "window_mb": 1e-4}

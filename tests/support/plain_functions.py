@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.outcome.status import FailureKind, TaskFailure
+from raydist.training.stepping.packing import StepPacker
 from tests.support.in_tasks import Crashed, crash, flat, refusal
 from tests.support.inside import forget_notes, notes_of, progress_of
 from tests.support.train_functions import bare_step, dense_model, examples, made
@@ -67,8 +69,6 @@ def after_a_fit_with_callbacks(ctx: Any) -> dict[str, Any]:
 
 def packed(ctx: Any) -> dict[str, Any]:
     """Returns the largest number of steps that a call of a plain fit has had."""
-    from raydist.training.stepping.packing import StepPacker
-
     counts = []
     next_count = StepPacker.next_count
 
@@ -101,8 +101,6 @@ def fails_before_its_first_step(ctx: Any) -> dict[str, Any]:
 
 def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
     """A callback ends a fit; returns what is awaited then, and the step that a failure would name."""
-    from raydist.outcome.status import FailureKind, TaskFailure
-
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     model = made(ctx, "adam")
     before = progress_of(ctx).status().step

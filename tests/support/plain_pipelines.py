@@ -11,6 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from raydist.data.pipeline import Part
+from raydist.training import tf_private
+from raydist.training.input import walk
+from raydist.training.replicas.batch_slices import Slice
+from tests.support.inside import notes_of
+
 BATCH = 5
 ROWS = 23  # a last batch of 3, which 2 workers share unevenly and 5 replicas do not all have a row of
 
@@ -307,7 +313,6 @@ def compare(
     Args:
       shares: Of the workers; empty for equal ones.
     """
-    from raydist.data.pipeline import Part
     from raydist.training.input import cut
 
     source = _source(tf)
@@ -359,8 +364,6 @@ def walked(ctx: Any) -> dict[str, Any]:
 
     Each as it should be and as it was found.
     """
-    from raydist.training.input import walk
-
     source = _source(tf)
     found = {}
     for name, construction in _constructions().items():
@@ -373,8 +376,6 @@ def walked(ctx: Any) -> dict[str, Any]:
 
 def recognized(ctx: Any) -> dict[str, Any]:
     """Returns what raydist takes the datasets of tf.data's public methods for, and which operations."""
-    from raydist.training import tf_private
-
     source = tf.data.Dataset.range(8)
     made = {
         "map": source.map(lambda x: x + 1),
@@ -473,7 +474,6 @@ def _differences(
 
 def _is_share(element: Any, batch: Any, replica: int, num_replicas: int, shares: Sequence[int]) -> bool:
     from raydist.data.order.steps import cut
-    from raydist.training.replicas.batch_slices import Slice
 
     rows = _rows(batch)
     sizes = [len(one) for one in np.array_split(np.arange(len(rows)), num_replicas)]
@@ -501,7 +501,6 @@ def _rows(batch: Any) -> list[Any]:
 def parallel_draws(ctx: Any) -> dict[str, Any]:
     """Distributes pipelines that mix a batch by random numbers, in parallel calls and one after the other."""
     from raydist.training.input import cut
-    from tests.support.inside import notes_of
 
     def mixed(x: Any) -> Any:
         return tf.random.uniform([]) * x + tf.random.shuffle(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,6 @@ def fit(ctx: Any, *, keras: str, profiled_steps: int) -> dict[str, Any]:
                 self.wait()
 
         def wait(self) -> None:
-            import time
-
             time.sleep(2.5)  # for two ticks of the thread that looks for requests
 
     def data() -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from raydist.training.cluster import default_strategy
 from tests.support.scripts import FOLDER
 
 
@@ -54,10 +56,6 @@ def scope_without_help(ctx: Any, *, folder: str) -> dict[str, bool]:
 
 def shared_files(ctx: Any) -> dict[str, list[bool]]:
     """Returns which paths other workers may write too, of a task with and without a working folder."""
-    from dataclasses import replace
-
-    from raydist.training.cluster import default_strategy
-
     assignment, found = ctx._run.assignment, {}
     for name, folder in (("with", "/code"), ("without", None)):
         given = replace(assignment, job=replace(assignment.job, working_dir=folder))

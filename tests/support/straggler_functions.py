@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.training.cluster import collective_clock
 from tests.support.inside import progress_of, reports_of, run_of
 from tests.support.train_functions import examples, made
 
@@ -120,10 +122,6 @@ def trained_with_and_without_the_clock(ctx: Any, *, program: str) -> dict[str, A
     Returns the names of the variables and metrics that differ by a bit, how many there are, and the seconds
     that the clock has counted.
     """
-    import importlib
-
-    from raydist.training.cluster import collective_clock
-
     train = importlib.import_module(f"tests.programs.{program}").train
     before_s = collective_clock.waited_s()
     measured = train(ctx)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import tempfile
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from raydist.spec.job import KerasFlavour
 from tests.support.in_tasks import Crashed, crash, descend, flat, refusal
 from tests.support.inside import notes_of, progress_of, run_of
 from tests.support.late import LateModule
@@ -408,15 +414,11 @@ def loops_that_save_too_little(ctx: Any) -> dict[str, Any]:
 
 
 def wait(ctx: Any) -> None:
-    import time
-
     print("training", flush=True)
     time.sleep(300)
 
 
 def raise_in_worker_1(ctx: Any) -> None:
-    import time
-
     if not ctx.is_chief:
         time.sleep(1)
         raise ValueError("only here")
@@ -438,7 +440,6 @@ def second_session(ctx: Any) -> dict[str, Any]:
 
 
 def session_with_other_keras(ctx: Any) -> dict[str, Any]:
-    from raydist.spec.job import KerasFlavour
     from raydist.training.session import check_keras
 
     try:
@@ -606,9 +607,6 @@ def input_context(ctx: Any) -> dict[str, Any]:
 
 def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
     """Returns in which threads iterators of several kinds are freed, and what is left to be freed."""
-    import threading
-    import weakref
-
     from raydist.training import tf_private
 
     tf_private.FreedIterators.wait_for_all()
@@ -642,8 +640,6 @@ def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
 
 
 def internals(ctx: Any) -> dict[str, Any]:
-    import inspect
-
     from tensorflow.python.distribute.failure_handling import failure_handling
     from tensorflow.python.eager import context
 
@@ -721,8 +717,6 @@ def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
 
 def warmed_up(ctx: Any) -> dict[str, Any]:
     """Trains 6 steps with a warm-up of 4 from 0.1 to 0.4; returns each step's learning rate."""
-    import tempfile
-
     rate = ctx.scale_learning_rate(0.1, base_batch_size=4, batch_size=16, warmup_steps=4)
     rates = []
 
