@@ -53,6 +53,9 @@ class Ended:
         return json.loads(self.out)
 
 
+Raydist = Callable[..., Ended]
+
+
 @pytest.fixture(scope="session")
 def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRay]:
     """One `ray start --head` with token authentication for all end-to-end tests."""

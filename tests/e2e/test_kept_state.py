@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import Ended
+from tests.e2e.conftest import Ended, Raydist
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 _JOB = """
 import json

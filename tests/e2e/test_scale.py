@@ -6,7 +6,6 @@ import csv
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ import pytest
 from raydist.storage.run_names import run_names
 from raydist.storage.run_storage import Storage
 from raydist.storage.studies import StudyStore
-from tests.e2e.conftest import ROOT, Ended, RunningRay, start_raydist
+from tests.e2e.conftest import ROOT, Raydist, RunningRay, start_raydist
 
 pytestmark = pytest.mark.slow
 
-Raydist = Callable[..., Ended]
 # More epochs than a run has time for: each is stopped.
 _JOB = (str(ROOT / "jobs/digits.py"), "--address", "local", "-p", "epochs=100000")
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Ended
+from tests.e2e.conftest import Raydist
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 # At the step `planted` a worker that is alone changes one element by one ulp.
 _JOB = """

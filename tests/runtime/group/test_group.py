@@ -22,9 +22,7 @@ from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import PortRange
 from raydist.spec.tasks import TaskId
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import COUNTING, Drive, make_plan, make_ps_plan, starting
-
-Start = Callable[..., Drive]
+from tests.runtime.conftest import COUNTING, Drive, Start, make_plan, make_ps_plan, starting
 
 BOTH = ("worker/0", "worker/1")
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,11 @@ from raydist.spec.job import WorkerRange
 from raydist.spec.tasks import Resources, TaskId
 from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan, make_ps_plan
+from tests.runtime.conftest import Start, make_plan, make_ps_plan
 from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
 
 pytestmark = pytest.mark.slow
-
-Start = Callable[..., Drive]
 
 ONLY_THERE = 6.0  # CPUs, more than the driver's node has
 

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,7 @@ from raydist.runtime.host.scratch import scratch_root
 from raydist.spec.job import PortRange, WorkerRange
 from raydist.spec.tasks import TaskId
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_ps_plan
-
-Start = Callable[..., Drive]
+from tests.runtime.conftest import Drive, Start, make_ps_plan
 
 TRAINERS = ("chief/0", "worker/0", "worker/1", "ps/0")
 WORKER_1 = TaskId.parse("worker/1")
