@@ -1,4 +1,4 @@
-"""Layers that are adapted to data, in and outside of the scope. Imports TensorFlow inside."""
+"""Layers that are adapted to data, in and outside of the scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes with each type of TensorFlow's, in a task or in plain Keras. Imports TensorFlow inside."""
+"""Computes with each type of TensorFlow's, in a task or in plain Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs sequences of calls on a model, in a task or in plain Keras. Imports TensorFlow inside."""
+"""Runs sequences of calls on a model, in a task or in plain Keras."""
 
 from __future__ import annotations
 

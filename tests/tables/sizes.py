@@ -1,4 +1,4 @@
-"""Computes cells of the table of sizes and calls, in a task or in plain Keras. Imports TensorFlow inside."""
+"""Computes cells of the table of sizes and calls, in a task or in plain Keras."""
 
 from __future__ import annotations
 
