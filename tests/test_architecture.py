@@ -52,10 +52,10 @@ ROOMS: dict[str, set[str]] = {
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
     "training.reporting": {
-        *("errors", "spec", "outcome", "planning", "storage", "metrics", "training.tf_private"),
+        *("errors", "spec", "outcome", "planning", "storage", "metrics", "training.tf_private")
     },
     "training.cluster": {
-        *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private"),
+        *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private")
     },
     "training.user_code": {"training.op_types", "training.tf_private"},
     "training.replicas": {
@@ -125,7 +125,7 @@ ROOMS: dict[str, set[str]] = {
     # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
     "controller.task_group": {"spec", "outcome", "planning"},
     "controller": {
-        *("errors", "spec", "outcome", "planning", "stragglers", "storage.layout", "controller.task_group"),
+        *("errors", "spec", "outcome", "planning", "stragglers", "storage.layout", "controller.task_group")
     },
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
     "runtime.host": {"private_folders", "errors", "known_versions", "spec", "storage", "storage.layout"},

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is mi
 
 def function(name: str) -> str:
     found = re.search(rf"^{name}\(\) {{.*?^}}$", RUN.read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
     return found[0]
 
 

@@ -20,8 +20,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from tests.benchmarks.checkpoints import EVERY, make_model
 from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function

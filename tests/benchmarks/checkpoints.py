@@ -12,13 +12,10 @@ and the same for the process's CPU time, which hardly depends on what else the m
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.figures.printing import figure
 from tests.support.inside import run_of

@@ -31,8 +31,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -192,10 +190,7 @@ def main() -> None:
             (folder / "data").mkdir()
             write_parquet(folder / "data/000000.parquet", GROUPS_PER_FILE)
             link(folder / "data/000000.parquet", given.files)
-            measure(
-                "parquet",
-                lambda: data.from_parquet(folder / "data", features=FEATURES, label="label"),
-            )
+            measure("parquet", lambda: data.from_parquet(folder / "data", features=FEATURES, label="label"))
         elif given.only == "tfrecord":
             for record_bytes in (100_000, 1000):
                 (folder / f"{record_bytes}").mkdir()

@@ -23,8 +23,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from raydist.metrics import parquet
 from raydist.metrics.parquet import MetricsWriter
 from raydist.outcome.status import MetricRow, Scope

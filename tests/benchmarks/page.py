@@ -18,8 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from raydist.storage.run_storage import open_run
 from tests.benchmarks.figures.printing import figure
 from tests.benchmarks.metrics_reading import CHECKOUT, KINDS, make_run

@@ -18,12 +18,8 @@ import argparse
 import os
 import resource
 import statistics
-import sys
 import tempfile
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 

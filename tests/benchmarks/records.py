@@ -18,14 +18,11 @@ import argparse
 import functools
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import tensorflow as tf

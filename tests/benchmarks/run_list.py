@@ -20,8 +20,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from raydist.outcome.codec import as_plain
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.runtime.host.software import package_versions

@@ -14,10 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.figures.printing import figure
 from tests.support import small_fits
@@ -39,7 +36,7 @@ def by_raydist(num_fits: int, *, is_profiled: bool = False) -> dict[str, Any]:
 
 def bare(num_fits: int) -> list[float]:
     done = subprocess.run(
-        [sys.executable, __file__, "--fits", str(num_fits), "--bare"],
+        [sys.executable, "-m", "tests.benchmarks.small_fits", "--fits", str(num_fits), "--bare"],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

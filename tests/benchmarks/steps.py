@@ -11,12 +11,8 @@ with one fused gradient all-reduce and no metrics. Prints steps/s and the ratios
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function

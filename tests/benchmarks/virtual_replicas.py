@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function

@@ -286,9 +286,7 @@ def test_error_names_the_page_that_helps(
     assert json.loads(printed.out)["error"]["message"] == str(error)
 
 
-def test_error_of_a_run_names_the_page_unless_it_is_the_users_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_error_of_a_run_names_the_page_unless_it_is_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
     for exit_code in (2, 1):
         run_view.print_error(RunError(type="DataError", message="DataError: x", exit_code=exit_code))
     assert capsys.readouterr().out.splitlines() == [

@@ -43,7 +43,6 @@ def test_variables_are_labels_that_queries_select() -> None:
     assert set(variables) == {"datasource", "run", "name"}
     for name in ("run", "name"):
         match = re.fullmatch(r"label_values\((\w+), (\w+)\)", variables[name]["query"]["query"])
-        assert match is not None
         assert match[2] == name
         assert name in LABELS[match[1]]
         assert any(f'{name}=~"${name}"' in query for query in QUERIES)

@@ -84,7 +84,6 @@ def state_of(machine: RunMachine, name: str) -> TaskState:
 
 
 def error_of(machine: RunMachine) -> str:
-    assert machine.error is not None
     return machine.error.message
 
 
@@ -145,13 +144,6 @@ def test_worker_that_dies_during_the_last_save_is_replaced() -> None:
         TRAINING, says("chief/0", step=5, first_step_at_s=1.0), DeadlinePassed(Deadline.RUN)
     )
     assert machine.handle(dies("worker/1")) == [REPLACE_1]
-
-
-def test_all_workers_may_die_at_once() -> None:
-    machine = machine_after(TRAINING)
-    lost = [make_failure(f"worker/{index}", FailureKind.LOST) for index in range(2)]
-    statuses = [make_status(str(each.task), TaskState.FAILED, failure=each) for each in lost]
-    assert machine.handle(news(*statuses)) == [ReplaceTask(task("worker/0")), REPLACE_1]
 
 
 @pytest.mark.parametrize("name", ["ps/0", "chief/0"])

@@ -194,13 +194,6 @@ def test_worker_that_keeps_dying_ends_the_attempt_as_tensorflow_waits_for_all() 
     assert [failure.task for failure in story.attempt.failures] == [task("worker/1")]
 
 
-def test_training_goes_on_without_an_evaluator_that_keeps_dying() -> None:
-    story = Story(workers=1)
-    story.flap("evaluator/0", MAX_QUICK_DEATHS)
-    assert not story.die("evaluator/0", at_s=50.0)
-    assert story.attempt.failures == ()
-
-
 def test_other_failure_of_the_same_moment_leaves_the_dead_unreplaced() -> None:
     attempt, deaths = make_attempt(), Deaths()
     attempt.take(GroupUpdate(statuses=(lost("worker/0"), lost("ps/0"))))

@@ -61,7 +61,6 @@ def test_failures_of_all_ranks_are_told_the_first_cause_first() -> None:
     late = (failed("worker/0", message="bad\nlabel", at_s=3.0), failed("worker/3", FailureKind.LOST))
     machine.handle(GroupStopped(statuses=late))
     error = result_of(machine, places=PLACES, timings={}).error
-    assert error is not None
     assert [str(one.task) for one in error.failures] == ["worker/2", "worker/0"]
     assert error.as_dict()["failures"][0] == {
         "task": "worker/2",
@@ -253,7 +252,6 @@ def test_the_kind_of_failure_decides_what_is_raised_also_from_a_record(
     error_type: str, kind: FailureKind, error_class: type[errors.RaydistError]
 ) -> None:
     error = ended(RunState.FAILED, error_type, kind).error
-    assert error is not None
     for known in (error, from_plain(json.loads(json.dumps(error.as_dict())), RunError)):
         raised = known.as_exception()
         assert (type(raised), raised.task, raised.attempt) == (error_class, "worker/1", 0)
@@ -295,5 +293,4 @@ def test_time_that_is_left_is_that_of_this_attempts_steps_alone() -> None:
     timed = {"first_step": 901, "first_step_at_s": 100.0, "at_s": 149.0}
     chief = make_status("worker/0", TaskState.RUNNING, step=950, num_steps=1000, **timed)
     result = result_after(GroupUpdate(statuses=(chief,)))
-    assert result.progress is not None
     assert result.progress.eta_s == 50.0

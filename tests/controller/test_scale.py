@@ -20,14 +20,7 @@ from raydist.storage.claims import LIVES_WITHIN_S
 from raydist.stragglers.watch import NUM_SAMPLES as NUM_PACE_SAMPLES, SAMPLE_S as PACE_SAMPLE_S
 from tests.support.counting import Call, num_calls, work_of
 from tests.support.fakes import PLACES, make_failure
-from tests.support.large_runs import (
-    STEPS_PER_S,
-    TASKS_PER_HOST,
-    large_machine,
-    statuses_at,
-    take,
-    updated,
-)
+from tests.support.large_runs import STEPS_PER_S, TASKS_PER_HOST, large_machine, statuses_at, take, updated
 
 pytestmark = pytest.mark.slow
 

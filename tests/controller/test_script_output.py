@@ -61,14 +61,10 @@ def shown(output: ScriptOutput, now_s: float = 0.0, *, is_last: bool = False) ->
         pytest.param([["a"] * 3, ["a"]], ["a"] * 3, id="the chief alone"),
         pytest.param([["a"], ["a"] * 3], ["a", *["[worker/1] a"] * 2], id="once more"),
         pytest.param(
-            [["I am 0", "end"], ["I am 1", "end"]],
-            ["I am 0", "end", "[worker/1] I am 1"],
-            id="own",
+            [["I am 0", "end"], ["I am 1", "end"]], ["I am 0", "end", "[worker/1] I am 1"], id="own"
         ),
         pytest.param(
-            [["a0", "b0"], ["a1", "b1"]],
-            ["a0", "b0", "[worker/1] a1", "[worker/1] b1"],
-            id="nothing but own",
+            [["a0", "b0"], ["a1", "b1"]], ["a0", "b0", "[worker/1] a1", "[worker/1] b1"], id="nothing but own"
         ),
         pytest.param(
             [["begin", "end"], ["begin", "x", "end"]], ["begin", "end", "[worker/1] x"], id="between"

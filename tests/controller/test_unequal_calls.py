@@ -90,7 +90,6 @@ def test_workers_that_call_other_things_cannot_be_cured() -> None:
     standing = (meeting(7, "model.evaluate", 21), left(7))
     statuses = [make_status(f"worker/{index}", collective=one) for index, one in enumerate(standing)]
     cause = unequal_calls(attempt_of((one.task for one in statuses), *statuses), statuses)
-    assert cause is not None
     assert cause.failure.kind is FailureKind.UNEQUAL
     assert cause.failure.kind.is_incurable
     assert [str(task) for task in cause.collateral] == ["worker/1"]

@@ -56,7 +56,6 @@ def test_task_that_stops_speaking_is_found() -> None:
     watch.pass_time(1, speaking=["worker/0"])
     assert watch.silent == "worker/1"
     failure = watch.watchdog.silent()
-    assert failure is not None
     assert (failure.kind, failure.error_type) == (FailureKind.LOST, "SilentTask")
     assert failure.is_host_in_doubt
     assert "sent no heartbeat for 60 s" in failure.message
@@ -90,7 +89,6 @@ def test_shorter_silence_makes_a_suspect() -> None:
     assert watch.watchdog.suspect() is None
     watch.pass_time(1, speaking=["worker/0"])
     suspect = watch.watchdog.suspect()
-    assert suspect is not None
     assert str(suspect.task) == "worker/1"
 
 

@@ -83,7 +83,6 @@ def test_commands_of_raydist_in_a_file_can_be_parsed(path: Path) -> None:
     for arguments in found:
         context = main.cli.make_context("raydist", arguments)
         name, command, rest = main.cli.resolve_command(context, arguments)
-        assert command is not None
         typed_values(job_options.given_options(command.make_context(name, rest, parent=context).params))
 
 

@@ -39,6 +39,15 @@ class RunningRay:
     environ: Mapping[str, str]
     temp_dir: Path
 
+    def told_by(self, folder: Path, *arguments: object) -> Any:
+        """Runs Python with these arguments; returns the JSON that it prints last, if any."""
+        command = [sys.executable, *map(str, arguments)]
+        ended = subprocess.run(
+            command, cwd=folder, env=dict(self.environ), capture_output=True, text=True, timeout=200
+        )
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout.splitlines()[-1]) if ended.stdout.strip() else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
@@ -51,6 +60,9 @@ class Ended:
     @property
     def json(self) -> dict[str, Any]:
         return json.loads(self.out)
+
+
+Raydist = Callable[..., Ended]
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,6 @@ def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_i
     storage = open_run(str(tmp_path / "raydist_runs"), run="one")
     storage.write_text(storage.record, json.dumps({**status_of(tmp_path, "one"), "state": "RUNNING"}))
     claim = ClaimStore(storage).newest()
-    assert claim is not None
     assert claim.holder["pid"] == first
 
     living = dataclasses.replace(claim, holder=this_process())

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import BIN, RunningRay
+from tests.e2e.conftest import Raydist, RunningRay
 
 pytestmark = pytest.mark.slow
 
@@ -79,20 +77,10 @@ print(json.dumps(told))
 """
 
 
-def call(running_ray: RunningRay, folder: Path, data: Path, do: str) -> dict[str, Any]:
+def call(running_ray: RunningRay, folder: Path, data: Path, do: str) -> Any:
     (folder / "script.py").write_text(SCRIPT)
     (folder / "job.py").write_text(JOB)
-    command = [sys.executable, "script.py", running_ray.address, str(folder / "runs")]
-    ended = subprocess.run(
-        [*command, str(data), do],
-        cwd=folder,
-        env=dict(running_ray.environ),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1]) if ended.stdout.strip() else {}
+    return running_ray.told_by(folder, "script.py", running_ray.address, folder / "runs", data, do)
 
 
 @pytest.fixture(scope="module")
@@ -108,26 +96,11 @@ def script(running_ray: RunningRay, data: Path, tmp_path: Path) -> Callable[[dic
     return lambda do: call(running_ray, tmp_path, data, json.dumps(do))
 
 
-def test_resume_needs_the_datasets_again(script: Any, running_ray: RunningRay, tmp_path: Path) -> None:
+def test_resume_needs_the_datasets_again(script: Any, raydist: Raydist, tmp_path: Path) -> None:
     assert script({"name": "again", "params": {"epochs": 1}})["state"] == "SUCCEEDED"
-    ended = subprocess.run(
-        [
-            BIN / "raydist",
-            "resume",
-            "again",
-            "--address",
-            running_ray.address,
-            "--storage",
-            tmp_path / "runs",
-        ],
-        cwd=tmp_path,
-        env=dict(running_ray.environ),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode == 2
-    assert 'raydist.run(job, name="again", resume=True, datasets={"train": ...})' in ended.stderr
+    ended = raydist("resume", "again", "--storage", str(tmp_path / "runs"))
+    assert ended.code == 2
+    assert 'raydist.run(job, name="again", resume=True, datasets={"train": ...})' in ended.err
     more = script({"name": "again", "resume": True, "params": {"epochs": 2}})
     assert (more["state"], more["steps"]) == ("SUCCEEDED", 40)
 

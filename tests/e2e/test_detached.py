@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import Raydist, RunningRay, start_raydist, status_of
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 ATTACH = """
 import json, sys
@@ -49,31 +43,14 @@ print(json.dumps({"name": handle.name, "state": handle.status().state.value}))
 """
 
 
-def attach(running_ray: RunningRay, folder: Path, name: str) -> dict[str, Any]:
-    """Waits for the run from another process, which was not told where its Ray is."""
-    ended = subprocess.run(
-        [sys.executable, "-c", ATTACH, name, str(folder / "raydist_runs")],
-        cwd=folder,
-        env=dict(running_ray.environ),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
-
-
 def test_function_of_a_script_goes_on_without_it(running_ray: RunningRay, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    ended = subprocess.run(
-        [sys.executable, "script.py", running_ray.address],
-        cwd=tmp_path, env=dict(running_ray.environ), capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == {"name": "scripted", "state": "STARTING"}
+    told = running_ray.told_by(tmp_path, "script.py", running_ray.address)
+    assert told == {"name": "scripted", "state": "STARTING"}
     (tmp_path / "script.py").unlink()
     os.kill(status_of(tmp_path, "scripted")["driver"]["pid"], signal.SIGKILL)
-    result = attach(running_ray, tmp_path, "scripted")["result"]
+    # Another process, which is not told where the run's Ray is.
+    result = running_ray.told_by(tmp_path, "-c", ATTACH, "scripted", tmp_path / "raydist_runs")["result"]
     assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2)
     assert result["metrics"] == {"total": 499500.0, "attempt": 1.0}
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Ended
+from tests.e2e.conftest import ROOT, Raydist
 
 pytestmark = pytest.mark.slow
 
-Raydist = Callable[..., Ended]
 RECOMMENDER = str(ROOT / "jobs" / "recommender.py")
 SMALL_RECOMMENDER = ["-p", "num_ratings=20000", "-p", "batch_size=100", "-p", "epochs=4"]
 

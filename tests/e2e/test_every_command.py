@@ -245,7 +245,6 @@ def test_what_runs_that_have_ended_tell(place: Place, ask: Callable[..., Ended])
 
 def served(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Returns what a server prints with --json as it begins."""
-    assert process.stdout is not None
     answer: dict[str, Any] = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
     assert answer["url"].startswith("http://127.0.0.1:")
     return answer

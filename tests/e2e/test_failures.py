@@ -6,17 +6,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import Ended, Raydist, RunningRay, start_raydist, status_of
 from tests.support.processes import PATIENCE
-
-Raydist = Callable[..., Ended]
 
 
 def autograph_files() -> set[str]:

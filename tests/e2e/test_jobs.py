@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import BIN, ROOT, Ended
+from tests.e2e.conftest import BIN, ROOT, Raydist
 from tests.support.environ import inherited
 from tests.support.guide import README, blocks, commands
 from tests.support.processes import PATIENCE
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 
 def test_digits_are_learned_under_central_storage(raydist: Raydist) -> None:

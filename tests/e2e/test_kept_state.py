@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import Ended
+from tests.e2e.conftest import Ended, Raydist
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 _JOB = """
 import json
@@ -69,46 +66,41 @@ def check_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
         np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-def test_attempt_after_a_kill_goes_on_from_memory_and_ends_with_the_same_weights(
-    raydist: Raydist, tmp_path: Path
-) -> None:
+def check_goes_on(
+    raydist: Raydist, tmp_path: Path, source: str, kills: list[list[int]], *options: str
+) -> tuple[Ended, Ended]:
+    """Runs a job undisturbed and with kills, each a step and a worker; without a checkpoint in between."""
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "kept.py").write_text(_JOB)
-    plain = raydist("submit", "code/kept.py", "--json", "--name", "plain")
-    assert plain.code == 0, plain.err
-    # Without a checkpoint in between; worker/0 is the chief.
-    kills = "killed=[[77, 1], [130, 0]]"
-    killed = raydist(
-        *("submit", "code/kept.py", "--json", "--name", "killed", "--checkpoint-every", "100000", "-p", kills)
-    )
-    assert killed.code == 0, killed.err
-    assert killed.json["attempts"] == 3
-    notes = [note for note in killed.json["notes"] if "had in memory" in note]
-    steps = [int(re.search(r"from step (\d+)", note)[1]) for note in notes]  # type: ignore[index]
-    assert len(steps) == 2
-    assert 0 < steps[0] <= 77
-    assert steps[0] < steps[1] <= 130
-    check_equal(weights_of(raydist, "killed"), weights_of(raydist, "plain"))
-    assert killed.json["metrics"] == pytest.approx(plain.json["metrics"], rel=1e-6)
-
-
-def test_mirrored_strategy_and_tf_keras_go_on_from_memory_too(raydist: Raydist, tmp_path: Path) -> None:
-    options = ("--strategy", "mirrored", "--devices", "2", "--keras", "legacy")
-    (tmp_path / "code").mkdir()
-    job = _JOB.replace("@raydist.job(workers=2)", "@raydist.job()")
-    job = job.replace("import keras\n", "import tf_keras as keras\n").replace("one.path", "one.name")
-    (tmp_path / "code" / "kept.py").write_text(job)
+    (tmp_path / "code" / "kept.py").write_text(source)
     plain = raydist("submit", "code/kept.py", "--json", "--name", "plain", *options)
     assert plain.code == 0, plain.err
     killed = raydist(
         *("submit", "code/kept.py", "--json", "--name", "killed", "--checkpoint-every", "100000"),
-        *("-p", "killed=[[77, 0]]", *options),
+        *("-p", f"killed={kills}", *options),
     )
     assert killed.code == 0, killed.err
-    [note] = [note for note in killed.json["notes"] if "had in memory" in note]
+    assert killed.json["attempts"] == 1 + len(kills)
+    notes = [note for note in killed.json["notes"] if "had in memory" in note]
+    steps = [int(re.search(r"from step (\d+)", note)[1]) for note in notes]  # type: ignore[index]
+    assert len(steps) == len(kills)
     # Some steps take 2 ms, and keeping a state 3 ms, so that many go by in between.
-    assert 0 < int(re.search(r"from step (\d+)", note)[1]) <= 77  # type: ignore[index]
+    assert all(before < step <= at for before, step, (at, _) in zip([0, *steps], steps, kills, strict=False))
     check_equal(weights_of(raydist, "killed"), weights_of(raydist, "plain"))
+    return plain, killed
+
+
+def test_attempt_after_a_kill_goes_on_from_memory_and_ends_with_the_same_weights(
+    raydist: Raydist, tmp_path: Path
+) -> None:
+    plain, killed = check_goes_on(raydist, tmp_path, _JOB, [[77, 1], [130, 0]])  # worker/0 is the chief
+    assert killed.json["metrics"] == pytest.approx(plain.json["metrics"], rel=1e-6)
+
+
+def test_mirrored_strategy_and_tf_keras_go_on_from_memory_too(raydist: Raydist, tmp_path: Path) -> None:
+    job = _JOB.replace("@raydist.job(workers=2)", "@raydist.job()")
+    job = job.replace("import keras\n", "import tf_keras as keras\n").replace("one.path", "one.name")
+    options = ("--strategy", "mirrored", "--devices", "2", "--keras", "legacy")
+    check_goes_on(raydist, tmp_path, job, [[77, 0]], *options)
 
 
 _LOOP = """
@@ -158,21 +150,4 @@ def train(ctx: raydist.TrainContext):
 
 
 def test_loop_of_steps_goes_on_from_memory_too(raydist: Raydist, tmp_path: Path) -> None:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "loop.py").write_text(_LOOP)
-    plain = raydist("submit", "code/loop.py", "--json", "--name", "plain")
-    assert plain.code == 0, plain.err
-    killed = raydist(
-        *("submit", "code/loop.py", "--json", "--name", "killed", "--checkpoint-every", "100000"),
-        *("-p", "killed=[[90, 1], [150, 0]]"),
-    )
-    assert killed.code == 0, killed.err
-    steps = [
-        int(found[1])
-        for note in killed.json["notes"]
-        if (found := re.search(r"from step (\d+), which", note))
-    ]
-    assert len(steps) == 2
-    assert 0 < steps[0] <= 90
-    assert steps[0] < steps[1] <= 150
-    check_equal(weights_of(raydist, "killed"), weights_of(raydist, "plain"))
+    check_goes_on(raydist, tmp_path, _LOOP, [[90, 1], [150, 0]])

@@ -7,18 +7,15 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import Raydist, RunningRay, start_raydist, status_of
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 JOB = """
 import time

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Ended
+from tests.e2e.conftest import ROOT, Raydist
 
-Raydist = Callable[..., Ended]
 # Six tasks of a CPU each are more than the tests' running Ray has; an embedded one is made to fit.
 PARAMETER_SERVER = ["--strategy", "parameter_server", "--workers", "3", "--ps", "2", "--address", "local"]
 PARAMS = {
@@ -25,10 +23,7 @@ def reached() -> dict[str, Any]:
 
 
 @pytest.mark.exhaustive(
-    "imdb",
-    "legacy",
-    "sharded",
-    covered_by="[recommender-3]; tests/compat; training/test_parameter_server.py",
+    "imdb", "legacy", "sharded", covered_by="[recommender-3]; tests/compat; training/test_parameter_server.py"
 )
 @pytest.mark.parametrize(
     ("job", "options", "metric", "steps"),

@@ -74,16 +74,7 @@ print(json.dumps(told))
 def told_by(script: str, ray: RunningRay, folder: Path) -> Any:
     """Runs a script, which gets Ray's address and a storage; returns the JSON that it prints last."""
     (folder / "script.py").write_text(script)
-    ended = subprocess.run(
-        [sys.executable, "script.py", ray.address, str(folder / "runs")],
-        cwd=folder,
-        env=dict(ray.environ),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
+    return ray.told_by(folder, "script.py", ray.address, folder / "runs")
 
 
 def test_run_works_where_ray_was_initialised(running_ray: RunningRay, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import csv
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ import pytest
 from raydist.storage.run_names import run_names
 from raydist.storage.run_storage import Storage
 from raydist.storage.studies import StudyStore
-from tests.e2e.conftest import ROOT, Ended, RunningRay, start_raydist
+from tests.e2e.conftest import ROOT, Raydist, RunningRay, start_raydist
 
 pytestmark = pytest.mark.slow
 
-Raydist = Callable[..., Ended]
 # More epochs than a run has time for: each is stopped.
 _JOB = (str(ROOT / "jobs/digits.py"), "--address", "local", "-p", "epochs=100000")
 
@@ -51,7 +49,6 @@ def test_digits_with_one_and_two_workers(raydist: Raydist, tmp_path: Path) -> No
     listed = raydist("list", "--study", "digits", "--storage", "runs", "--json").json["runs"]
     assert {one["run"] for one in listed} == {"digits-one-device", "digits-2-workers"}
     kept = StudyStore(Storage.open(str(tmp_path / "runs"))).comparison("digits")
-    assert kept is not None
     assert (kept["sentence"], kept["picture"]) == (ended.json["answer"], (tmp_path / "a.svg").read_text())
 
 

@@ -23,12 +23,11 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.inheritance import inherit
 from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import open_run
+from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_command, status_of
 from tests.support.disks import mounted_disk
 from tests.support.processes import PATIENCE
 from tests.support.records import record_of
-
-WaitUntil = Callable[..., None]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -189,7 +188,6 @@ def check_equal_to_run_alone(alone: Shell, rate: float, shell: Shell, run: str) 
 def digest_of_weights(storage: Path, run: str) -> str:
     """Returns the digest of a run's newest checkpoint: of all weights and the optimizer's variables."""
     newest = CheckpointStore(open_run(str(storage), run=run)).newest()
-    assert newest is not None
     digest: str = newest.info["digest"]
     return digest
 

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import read_events
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, Ended, RunningRay, start_raydist
+from tests.e2e.conftest import BIN, Raydist, RunningRay, start_raydist
 from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.faulty_http import Fault, FaultyProxy, HttpRequest, faulty_proxy
 from tests.support.metric_rows import read_rows
@@ -25,8 +25,6 @@ from tests.support.ray_heads import ray_node
 from tests.support.slow_job import write_slow_job
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 JOB = """
 import numpy as np

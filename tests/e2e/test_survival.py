@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ import numpy as np
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import Raydist, RunningRay, start_raydist, status_of
 from tests.support.ray_heads import ray_head
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 # `ballast_mb` makes uploads take a while; `hang_in` is the attempt in which the last worker hangs.
 JOB = """

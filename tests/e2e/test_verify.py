@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Ended
+from tests.e2e.conftest import Raydist
 
 pytestmark = pytest.mark.slow
-
-Raydist = Callable[..., Ended]
 
 # At the step `planted` a worker that is alone changes one element by one ulp.
 _JOB = """
@@ -87,7 +84,7 @@ def test_run_has_the_same_bits_on_other_workers_and_nothing_is_left(raydist: Ray
 
     # The same weights have the same digest, whatever computed them.
     again = raydist(
-        *("submit", "code/job.py", "--json", "--name", "alone", "--virtual-replicas", "4", "--workers", "1"),
+        *("submit", "code/job.py", "--json", "--name", "alone", "--virtual-replicas", "4", "--workers", "1")
     )
     assert again.code == 0, again.err
     newest = [

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Ended
+from tests.e2e.conftest import Raydist
 from tests.support import virtual_functions
 from tests.support.hosts import Hosts
 from tests.support.netns import why_unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-
-Raydist = Callable[..., Ended]
 
 # 20 steps in 2 epochs. What is killed is the worker with the last replicas, in each attempt after a step.
 _JOB = """

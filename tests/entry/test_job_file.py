@@ -343,9 +343,7 @@ def test_missing_module_is_refused(package: Path, module: str) -> None:
 
 def test_module_in_another_working_dir_is_refused(package: Path) -> None:
     (package / "other").mkdir()
-    message = error_of(
-        lambda: read_job("pack.sub.jobs:tune", cwd=package, working_dir="pack"),
-    )
+    message = error_of(lambda: read_job("pack.sub.jobs:tune", cwd=package, working_dir="pack"))
     assert message.startswith(f"there is no module pack.sub.jobs in {package}/pack or on sys.path")
 
 

@@ -89,7 +89,6 @@ def reason(folder: Path, source: str) -> str | None:
 def test_name_that_only_keras_2_knows_is_told_with_its_line(source: str, what: str, tmp_path: Path) -> None:
     told = reason(tmp_path, f"{MODEL}{source}\n")
     line = 2 + len(source.splitlines())
-    assert told is not None
     assert told.startswith(f"main.py, line {line}, uses {what}")
     assert told.endswith(", which only Keras 2 knows")
 

@@ -31,11 +31,6 @@ def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
         )
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     history = ctx.fit(
-        model,
-        x,
-        labels,
-        batch_size=16,
-        epochs=3,
-        callbacks=[sparsity.UpdatePruningStep(), *callbacks],
+        model, x, labels, batch_size=16, epochs=3, callbacks=[sparsity.UpdatePruningStep(), *callbacks]
     )
     return outcome(history, models=[model])

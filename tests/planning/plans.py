@@ -39,9 +39,4 @@ def plan(
     job = JobSpec(name="run", entry_point=entry_point, **fields)
     asked = dict.fromkeys([*fields, *by_name(job.resources)], Origin.ASKED)
     by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | asked
-    return make_plan(
-        job,
-        by_field | dict(origins or {}),
-        inventory,
-        source=source,
-    )
+    return make_plan(job, by_field | dict(origins or {}), inventory, source=source)

@@ -53,6 +53,6 @@ def test_described_plan_lists_every_role_and_a_tf_config_for_every_task() -> Non
         ("evaluator", 1, 1.0),
     ]
     assert [task["task"] for task in described["tasks"]] == [
-        *("chief/0", "worker/0", "worker/1", "ps/0", "evaluator/0"),
+        *("chief/0", "worker/0", "worker/1", "ps/0", "evaluator/0")
     ]
     assert all(json.loads(task["tf_config"])["cluster"]["ps"] == ["ps-0:0"] for task in described["tasks"])

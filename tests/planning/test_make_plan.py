@@ -184,16 +184,8 @@ OF_KERAS_2 = SourceFacts(legacy_keras_reason="main.py uses lr")
     ("fields", "keras", "reason"),
     [
         ({}, KerasFlavour.KERAS_3, "nothing in the job's source needs Keras 2"),
-        (
-            {"source": OF_KERAS_2},
-            KerasFlavour.LEGACY,
-            "main.py uses lr",
-        ),
-        (
-            {"source": OF_KERAS_2, "keras": KerasFlavour.KERAS_3},
-            KerasFlavour.KERAS_3,
-            "keras 3 was set",
-        ),
+        ({"source": OF_KERAS_2}, KerasFlavour.LEGACY, "main.py uses lr"),
+        ({"source": OF_KERAS_2, "keras": KerasFlavour.KERAS_3}, KerasFlavour.KERAS_3, "keras 3 was set"),
         ({"keras": KerasFlavour.LEGACY}, KerasFlavour.LEGACY, "keras legacy was set"),
         (
             {"partitioner": Partitioner(max_shards=2)},

@@ -127,10 +127,7 @@ def test_gpus_are_hidden_from_every_task_but_a_worker(task_type: TaskType) -> No
 
 @pytest.mark.parametrize(
     ("asked", "num_gpus", "notes"),
-    [
-        (None, 0, ["no worker uses a GPU: 3 workers need one each, and Ray at h0:6379 has 2"]),
-        (0, 0, []),
-    ],
+    [(None, 0, ["no worker uses a GPU: 3 workers need one each, and Ray at h0:6379 has 2"]), (0, 0, [])],
     ids=["too-few", "none-asked"],
 )
 def test_workers_have_a_gpu_each_or_none(asked: int | None, num_gpus: int, notes: list[str]) -> None:

@@ -15,10 +15,7 @@ from tests.planning.plans import LAPTOP, cluster, plan, workers
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"workers": workers(3)},
-            "workers is 3; give 3 numbers, one for each worker",
-        ),
+        ({"workers": workers(3)}, "workers is 3; give 3 numbers, one for each worker"),
         (
             {"workers": workers(2, 4)},
             "workers is 2:4, and shares are of one number of workers; give --workers 2, or --shares auto",

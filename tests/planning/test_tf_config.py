@@ -102,7 +102,7 @@ def test_each_task_under_parameter_server_has_its_tf_config_and_knows_how_many_t
     assignments = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
     told = [json.loads(assignment_environment(each)["TF_CONFIG"] or "") for each in assignments]
     assert [f"{config['task']['type']}/{config['task']['index']}" for config in told] == [
-        *("chief/0", "worker/0", "worker/1", "worker/2", "ps/0", "ps/1", "evaluator/0"),
+        *("chief/0", "worker/0", "worker/1", "worker/2", "ps/0", "ps/1", "evaluator/0")
     ]
     assert all(config["cluster"] == told[0]["cluster"] for config in told)
     counts = {(each.num_workers, each.num_ps, each.gpus_per_worker) for each in assignments}

@@ -61,14 +61,12 @@ PROGRAMS = {
         Program(name="own_fit", expected=BOTH, kill_after=4),
         Program(name="recommender", expected=BOTH),
         Program(name="returned_losses", expected=BOTH, kill_after=4),
-        Program(name="steps_loop", expected=BOTH, kill_after=1),
         Program(name="text_transformer", expected=BOTH),
         Program(name="train_step_keras2", expected=BOTH),
         Program(name="train_step_guide", expected=BOTH, kill_after=6),
         Program(name="wgan_gp", expected=BOTH),
         Program(name="wide_deep", expected=BOTH),
         # Losses of a batch that are not the mean of its examples' own.
-        Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",)),
         Program(
             name="supervised_contrastive", expected=TOLD_BY_BOTH, told=("compares the examples of a batch",)
         ),
@@ -84,10 +82,7 @@ BARE = {
     program.name: program
     for program in (
         Program(name="losses_of_outputs", expected=ONLY_TF_KERAS),
-        *(
-            Program(name=f"tutorials.{name}", expected=BOTH)
-            for name in ("images", "saved", "text_generation", "time_series")
-        ),
+        *(Program(name=f"tutorials.{name}", expected=BOTH) for name in ("text_generation", "saved")),
         # tf_keras refuses models in a scope with layers that were adapted outside. Steps outside of the
         # scope cannot use its optimizers and metrics.
         *(

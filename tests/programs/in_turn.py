@@ -97,13 +97,7 @@ def cluster_of(name: str, keras: str) -> Cluster:
 
 @contextmanager
 def killed(
-    name: str,
-    cluster: Cluster,
-    *,
-    after: int,
-    storage: Path,
-    job_options: Mapping[str, Any],
-    **options: Any,
+    name: str, cluster: Cluster, *, after: int, storage: Path, job_options: Mapping[str, Any], **options: Any
 ) -> Iterator[TaskProcess]:
     """Starts a program; yields the task that is killed after so many calls of its train function.
 
@@ -139,9 +133,7 @@ def read_outcome(place: Path, name: str) -> Outcome:
 def _read(place: Path, name: str) -> Done:
     values = json.loads((place / f"{name}.json").read_text())
     return Done(
-        task=place.name,
-        outcome=read_outcome(place, name),
-        **{**values, "notes": tuple(values["notes"])},
+        task=place.name, outcome=read_outcome(place, name), **{**values, "notes": tuple(values["notes"])}
     )
 
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tests.programs.ner import NUM_TAGS, VOCAB_SIZE, sentences
 from tests.programs.outcome import Outcome, outcome
 
 keras = tf.keras
 layers = keras.layers
+
+VOCAB_SIZE = 20
+NUM_TAGS = 4
+MAXLEN = 6
+
+
+def sentences(count: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(17)
+    words = rng.integers(1, VOCAB_SIZE, size=(count, MAXLEN))
+    words[np.arange(MAXLEN) >= rng.integers(1, MAXLEN + 1, size=(count, 1))] = 0
+    return words.astype("int32"), np.where(words > 0, 1 + words % (NUM_TAGS - 1), 0)
 
 
 def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
@@ -25,9 +36,7 @@ def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
             ]
         )
         model.compile(
-            optimizer=keras.optimizers.SGD(0.5),
-            loss="sparse_categorical_crossentropy",
-            metrics=["accuracy"],
+            optimizer=keras.optimizers.SGD(0.5), loss="sparse_categorical_crossentropy", metrics=["accuracy"]
         )
     data = tf.data.Dataset.from_tensor_slices(sentences(77)).shuffle(77, seed=18).batch(32)
     history = ctx.fit(model, data, epochs=3, callbacks=callbacks)

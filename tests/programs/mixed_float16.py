@@ -34,9 +34,7 @@ def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
         outputs = layers.Activation("softmax", dtype="float32", name="predictions")(x)
         model = keras.Model(inputs=inputs, outputs=outputs)
         model.compile(
-            loss="sparse_categorical_crossentropy",
-            optimizer=keras.optimizers.SGD(0.01),
-            metrics=["accuracy"],
+            loss="sparse_categorical_crossentropy", optimizer=keras.optimizers.SGD(0.01), metrics=["accuracy"]
         )
     data = tf.data.Dataset.from_tensor_slices(examples(93)).batch(32)
     history = ctx.fit(model, data, epochs=3, callbacks=callbacks)

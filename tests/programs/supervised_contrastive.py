@@ -24,8 +24,7 @@ class SupervisedContrastiveLoss(keras.losses.Loss):
     def call(self, labels: Any, feature_vectors: Any) -> Any:
         feature_vectors_normalized = tf.math.l2_normalize(feature_vectors, axis=1)
         logits = tf.divide(
-            tf.matmul(feature_vectors_normalized, tf.transpose(feature_vectors_normalized)),
-            self.temperature,
+            tf.matmul(feature_vectors_normalized, tf.transpose(feature_vectors_normalized)), self.temperature
         )
         labels = tf.reshape(labels, [-1, 1])
         is_same = tf.cast(tf.equal(labels, tf.transpose(labels)), tf.float32)

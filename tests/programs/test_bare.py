@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 FIND = "tests.programs.in_task:train_function"
 # Others have the same models, as tests/tables and tests/fuzz have too; and what tf_keras does in another way.
 REPEATED = pytest.mark.exhaustive(covered_by="tutorials of the same layers, tests/tables and tests/fuzz")
-SAME = ("tutorials.images", "tutorials.time_series")
 OF_TF_KERAS = ("losses_of_outputs", "tutorials.transfer_learning")
 
 
@@ -29,7 +28,7 @@ def cases() -> list[object]:
     return [
         pytest.param(
             *(name, keras, ("2 workers", "2 devices")[place % 2]),
-            marks=REPEATED if name in SAME or (keras == "legacy" and name not in OF_TF_KERAS) else (),
+            marks=REPEATED if keras == "legacy" and name not in OF_TF_KERAS else (),
         )
         for keras in ("3", "legacy")
         for place, (name, program) in enumerate(BARE.items())

@@ -21,7 +21,7 @@ def run(programs: tuple[str, ...], keras: str) -> dict[str, list[Done]]:
     return run_programs(programs, cluster_of(CLUSTER, keras))
 
 
-@pytest.mark.exhaustive("ner", "legacy", covered_by="Keras 3; convnet_regularized, supervised_contrastive")
+@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "keras"), [(one, keras) for keras in ("3", "legacy") for one in names(keras, Expected.TOLD)]

@@ -17,6 +17,7 @@ from raydist.storage import claims, own_runs
 from raydist.storage.claims import this_process
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
+from tests.storage.test_claims import dead_process
 from tests.support.records import make_record
 from tests.test_api import train as train
 
@@ -28,12 +29,6 @@ def store(folder: Path, *, written_at_s: float | None = None, **facts: Any) -> r
     storage = open_run(str(folder), run="r")
     RunRecordStore(storage, **clock).replace(make_record(storage, **facts))
     return raydist.attach("r", storage=str(folder))
-
-
-def dead_process() -> dict[str, Any]:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    return {**this_process(), "pid": process.pid}
 
 
 def test_ended_run_is_told_from_storage(tmp_path: Path) -> None:

@@ -153,7 +153,6 @@ def test_code_that_was_replaced_on_storage_is_not_run(
     assert attached.wait(60)
     result = attached.status()
     assert result.state is RunState.FAILED
-    assert result.error is not None
     assert "has been changed since the run was submitted" in result.error.message
     assert not executed.exists()
 
@@ -217,7 +216,6 @@ def submitter(ray_cluster: Connection) -> Iterator[Callable[..., subprocess.Pope
             stdout=subprocess.PIPE,
         )
         started.append(process)
-        assert process.stdin is not None
         pickle.dump((plan, code, COUNTING), process.stdin)
         process.stdin.close()
         return process
@@ -229,7 +227,6 @@ def submitter(ray_cluster: Connection) -> Iterator[Callable[..., subprocess.Pope
 
 
 def said(process: subprocess.Popen[bytes]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().decode().strip()
 
 

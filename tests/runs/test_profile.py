@@ -53,10 +53,8 @@ def write(storage: RunStorage, *tasks: str, pid: int | None = None, **facts: obj
 @contextmanager
 def running_task(storage: RunStorage) -> Iterator[subprocess.Popen[str]]:
     folder = storage.local_path()
-    assert folder is not None
     command = [sys.executable, "-c", TASK, str(folder)]
     with task_process(folder.with_name("scratch"), run="r", task="worker/0", command=command) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         yield process
 

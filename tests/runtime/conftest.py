@@ -123,6 +123,9 @@ def starting(connection: Any, storage_path: Path) -> Iterator[Callable[..., Driv
         yield start_group
 
 
+Start = Callable[..., Drive]
+
+
 @pytest.fixture
 def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable[..., Drive]]:
     """Starts a group on the session's Ray."""

@@ -39,11 +39,3 @@ def build_and_compile_cnn_model():
         metrics=["accuracy"],
     )
     return model
-
-
-def dataset_fn(global_batch_size, input_context):
-    x_train, y_train = digits()
-    dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train))
-    dataset = dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
-    batch_size = input_context.get_per_replica_batch_size(global_batch_size)
-    return dataset.shuffle(1000, seed=1, reshuffle_each_iteration=False).repeat().batch(batch_size)

@@ -63,7 +63,7 @@ def test_env_file_is_read_as_docker_and_dotenv_do(tmp_path: Path) -> None:
         '# a comment\n\nA=1\nexport B = \'x # y\'  # why\nC="one\\ntwo \\"q\\""\nD\nE=\nF=a b # c\nG=a#b\n'
     )
     assert read_env_file(file) == {
-        **{"A": "1", "B": "x # y", "C": 'one\ntwo "q"', "D": None, "E": "", "F": "a b", "G": "a#b"},
+        **{"A": "1", "B": "x # y", "C": 'one\ntwo "q"', "D": None, "E": "", "F": "a b", "G": "a#b"}
     }
 
 

@@ -94,7 +94,6 @@ def test_commit_cut_off_after_any_file_is_never_seen(
         local_storage.write_bytes(f"{local_storage.checkpoint(step=20, attempt=0)}/{name}", content)
     assert _names(store) == ["10-a0"]
     restore_point = store.latest_whole()
-    assert restore_point.checkpoint is not None
     assert (restore_point.checkpoint.step, restore_point.damaged) == (10, ())
 
 
@@ -173,7 +172,6 @@ def check_damage(storage: RunStorage, tmp_path: Path, name: str, damage: Damage,
         store.commit(step=step, attempt=0, files=FILES, info={"step": step})
     damage(storage, f"{storage.checkpoint(step=20, attempt=0)}/{name}")
     restore_point = store.latest_whole(fetch_to=tmp_path / "restored")
-    assert restore_point.checkpoint is not None
     assert restore_point.checkpoint.info == {"step": 10}
     assert {file.name: file.read_bytes() for file in (tmp_path / "restored").iterdir()} == FILES
     (damaged,) = restore_point.damaged
@@ -224,7 +222,6 @@ def test_several_damaged_ones_are_all_named_newest_first(
     _truncate(local_storage, local_storage.checkpoint_marker(step=30, attempt=0))
     _flip_a_byte(local_storage, f"{local_storage.checkpoint(step=40, attempt=0)}/optimizer.npz")
     found = store.latest_whole()
-    assert found.checkpoint is not None
     assert found.checkpoint.step == 10
     assert [damaged.step for damaged in found.damaged] == [40, 30, 20]
 
@@ -234,7 +231,6 @@ def test_what_a_chief_that_was_cut_off_commits_late_is_not_gone_on_from(store: C
     store.commit(step=25, attempt=1, files=FILES)
     store.commit(step=30, attempt=0, files=FILES)
     newest = store.latest_whole().checkpoint
-    assert newest is not None
     assert (newest.step, newest.attempt) == (25, 1)
     assert store.newest() == newest
 
@@ -247,7 +243,6 @@ def test_newest_is_read_from_the_markers_alone(store: CheckpointStore, local_sto
     store.commit(step=30, attempt=0, files=FILES)
     _truncate(local_storage, local_storage.checkpoint_marker(step=30, attempt=0))
     newest = store.newest()
-    assert newest is not None
     assert newest.step == 20
 
 
@@ -257,7 +252,6 @@ def test_marker_without_files_is_skipped(store: CheckpointStore, local_storage: 
     for name in FILES:
         local_storage.delete(f"{local_storage.checkpoint(step=20, attempt=0)}/{name}")
     restore_point = store.latest_whole()
-    assert restore_point.checkpoint is not None
     assert restore_point.checkpoint.step == 10
     assert [damaged.step for damaged in restore_point.damaged] == [20]
 

@@ -92,7 +92,6 @@ def test_dead_claim_is_taken_over_by_one_of_many_resumes(
         answers = processes.race("first")
         (winner,) = [pid for pid, answer in answers.items() if answer == "won"]
         newest = claims.newest()
-        assert newest is not None
         assert (newest.number, newest.holder["pid"]) == (1, winner)
         losers = [answer for answer in answers.values() if answer != "won"]
         assert [
@@ -109,7 +108,6 @@ def test_claim_is_there_before_anything_else_is_written(
     folder.claim()
     assert local_storage.list_names("first") == ["claims"]
     newest = claims.newest()
-    assert newest is not None
     assert newest.holder == this_process()
     assert (newest.number, newest.at_s, folder.claim_number) == (0, NOW_S, 0)
     folder.release()
@@ -369,7 +367,6 @@ def test_claim_that_is_given_up_and_overtaken_is_lost(claims: ClaimStore) -> Non
     claims.add(held_by(ELSEWHERE, number=1))
     assert not claims.add(held_by(ELSEWHERE, number=0))
     newest = claims.newest()
-    assert newest is not None
     assert newest.number == 1
 
 
@@ -453,7 +450,6 @@ def test_lost_record_is_rebuilt_from_checkpoints_and_events(
     folder = folder_of(resume=resume)
     folder.claim()
     assert (folder.first_attempt, folder.claim_number) == (3, 1)
-    assert folder.before is not None
     assert folder.before.steps == 7
     folder.write_record(make_record(local_storage, state="FAILED", attempts=4))
     folder.release()

@@ -40,7 +40,6 @@ def test_newest_state_is_read_as_it_was_written(memory: StateMemory) -> None:
 def test_views_of_larger_arrays_are_written(memory: StateMemory) -> None:
     StateWriter(memory.paths).write(1, {"variables.npz": memoryview(bytearray(b"abcdef"))[:3]}, {})  # type: ignore[dict-item]
     found = newest(memory)
-    assert found is not None
     assert found.files == {"variables.npz": b"abc"}
 
 
@@ -53,7 +52,6 @@ def test_state_whose_writing_was_cut_off_gives_way_to_the_one_before(memory: Sta
         slot.seek(cut)
         slot.write(b"x")
     found = newest(memory)
-    assert found is not None
     assert found.step == 7
 
 
@@ -67,11 +65,9 @@ def test_state_outlives_the_process_that_has_written_it(memory: StateMemory) -> 
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", program, *memory.paths]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as process:
-        assert process.stdout is not None
         num_written = len(process.stdout.read(5))
         process.kill()
         num_written += len(process.stdout.read())
     found = newest(memory)
-    assert found is not None
     assert found.step in (num_written, num_written + 1)
     assert found.files == {"a": b"x" * 100_000}

@@ -114,8 +114,7 @@ SECRETS = Secrets.of(
 
 
 @pytest.mark.parametrize(
-    "secret",
-    *[["swordfish", "inner-one", "inner-two", "12345", "pass%2Fword", "pass/word"]],
+    "secret", *[["swordfish", "inner-one", "inner-two", "12345", "pass%2Fword", "pass/word"]]
 )
 def test_secret_is_hidden_in_any_text(secret: str) -> None:
     assert SECRETS.hide(f"no: {secret}!") == "no: ***!"

@@ -14,13 +14,7 @@ from raydist.errors import StorageError
 from raydist.storage.filesystem import Storage
 from raydist.storage.local_files import append_whole
 from raydist.storage.run_storage import RunStorage
-from raydist.storage.segments import (
-    SEGMENT_GROWS_TO_BYTES,
-    EventWriter,
-    SegmentWriter,
-    next_seq,
-    read_events,
-)
+from raydist.storage.segments import SEGMENT_GROWS_TO_BYTES, EventWriter, SegmentWriter, next_seq, read_events
 from tests.storage.conftest import FakeClock
 
 
@@ -45,7 +39,6 @@ def test_file_that_a_reader_keeps_open_grows_in_its_place(local_storage: RunStor
     segments.append(b"one ")
     segments.flush()
     place = local_storage.local_path("s0")
-    assert place is not None
     with place.open() as reader:
         assert reader.read() == "one "
         segments.append(b"two ", b"three")
@@ -57,7 +50,6 @@ def test_file_to_append_to_is_no_link(local_storage: RunStorage, tmp_path: Path)
     other = tmp_path / "other"
     other.write_bytes(b"of somebody")
     link = local_storage.local_path("s0")
-    assert link is not None
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(other)
     with pytest.raises(StorageError, match="a symbolic link there leads out of"):

@@ -65,7 +65,6 @@ def test_study_of_a_process_that_died_is_free(storage_uri: str) -> None:
     assert ClaimStore(study).add(Claim(number=0, id="a", holder=holder, at_s=time.time()))
     with StudyStore(Storage.open(storage_uri)).held("s"):
         newest = ClaimStore(study).newest()
-        assert newest is not None
         assert newest.number == 1
 
 
@@ -91,9 +90,7 @@ def test_studies_are_no_runs(store: StudyStore, storage_uri: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        *("{", '{"created_at_s": 1, "settings": ""}', '{"created_at_s": 1' + "0" * 400 + ', "settings": {}}'),
-    ],
+    [*("{", '{"created_at_s": 1, "settings": ""}', '{"created_at_s": 1' + "0" * 400 + ', "settings": {}}')],
 )
 def test_damaged_study_is_named(store: StudyStore, storage_uri: str, content: str) -> None:
     store.begin("s", SETTINGS)

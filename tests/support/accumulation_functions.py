@@ -1,4 +1,4 @@
-"""Train functions that make one update from several batches. Import TensorFlow inside only.
+"""Train functions that make one update from several batches.
 
 `batches` says how many make one. On one device with 1 the batch is as large as that of all of them.
 """
@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 
 import raydist.data
+from raydist.errors import MistakeError
 from tests.support.communication_functions import Watch
+from tests.support.in_tasks import flat
 from tests.support.inside import notes_of, progress_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.late import LateModule
+from tests.support.train_functions import dense_model, examples, made
+
+tf = LateModule("tensorflow")
 
 K = 3
 BATCH = 13  # of 97 examples: 8 batches, in updates of 3, 3 and 2, the last batch with 6 examples
@@ -21,24 +26,17 @@ COUNT = 97
 
 
 def _dataset(values: Any, batches: int) -> Any:
-    import tensorflow as tf
-
     size = BATCH if batches > 1 else BATCH * K
     return tf.data.Dataset.from_tensor_slices(values).shuffle(COUNT, seed=3).batch(size)
 
 
 def dense(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     return model, _dataset(examples(COUNT), batches), {}
 
 
 def clipped(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
     """The sum is clipped; each example has a weight."""
-    import tensorflow as tf
-
     x, y = examples(COUNT)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "sgd")
@@ -57,8 +55,6 @@ def class_weights(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
 
 def masked(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
     """A masked sequence, whose loss is a mean over the valid entries; a sparse gradient."""
-    import tensorflow as tf
-
     keras = tf.keras
     rng = np.random.default_rng(5)
     ids = rng.integers(1, 20, size=(COUNT, 7)).astype("int64")
@@ -82,8 +78,6 @@ def masked(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
 
 def half(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
     """mixed_float16, whose first loss scale overflows, so that steps are skipped; one weight is unused."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class Unused(keras.layers.Layer):  # type: ignore[misc, name-defined]
@@ -118,8 +112,6 @@ def half(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
 
 def own_step(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
     """A train_step with a mean over its batch, and a value that is not a metric."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class Own(keras.Model):  # type: ignore[misc, name-defined]
@@ -169,8 +161,6 @@ def from_raydist(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
 
 def distributed(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
     """TensorFlow divides the batches, of which the last is as large as the others."""
-    import tensorflow as tf
-
     model, _, _ = dense(ctx, batches)
     data = tf.data.Dataset.from_tensor_slices(examples(72)).batch(12 if batches > 1 else 12 * K)
     return model, ctx.strategy.experimental_distribute_dataset(data), {}
@@ -195,8 +185,6 @@ CASES: dict[str, Callable[[Any, int], tuple[Any, Any, dict[str, Any]]]] = {
 
 def trained(ctx: Any, *, case: str, batches: int) -> dict[str, Any]:
     """Trains a case with `batches` to an update; returns its weights, history, steps and collectives."""
-    import tensorflow as tf
-
     model, data, arguments = CASES[case](ctx, batches)
     collectives = Watch("CollectiveReduceV2")
     before = ctx.step
@@ -205,7 +193,7 @@ def trained(ctx: Any, *, case: str, batches: int) -> dict[str, Any]:
     is_count = tf.int64.as_datatype_enum
     names = [one["function"] for one in collectives.new() if one["type"] != is_count]
     return {
-        "weights": np.concatenate([np.ravel(one) for one in model.get_weights()]),
+        "weights": flat(model),
         "iterations": int(model.optimizer.iterations.numpy()),
         "step": ctx.step - before,
         "reductions": max([0, *(names.count(name) for name in names)]),
@@ -223,7 +211,6 @@ def calls(batches: int, cases: Iterable[str]) -> dict[str, tuple[str, dict[str, 
 
 def resumed(ctx: Any, *, stop_after: int | None) -> dict[str, Any]:
     """Three epochs of three updates. `stop_after` raises after that many; None trains undisturbed, too."""
-    import tensorflow as tf
 
     class Crash(tf.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
         num_steps = 0
@@ -246,16 +233,14 @@ def resumed(ctx: Any, *, stop_after: int | None) -> dict[str, Any]:
     return {
         "num_steps": crash.num_steps,
         "restored": progress_of(ctx).status().restored_step,
-        "weights": np.concatenate([np.ravel(one) for one in model.get_weights()]),
-        "undisturbed": np.concatenate([np.ravel(one) for one in again.get_weights()]),
+        "weights": flat(model),
+        "undisturbed": flat(again),
         "loss": np.array(history.history["loss"]),
         "undisturbed loss": np.array(undisturbed.history["loss"]),
     }
 
 
 def resumed_with_other_size(ctx: Any) -> dict[str, Any]:
-    from raydist.errors import MistakeError
-
     model, data, _ = dense(ctx, K)
     try:
         ctx.fit(model, data, epochs=3, accumulate=2)
@@ -266,10 +251,6 @@ def resumed_with_other_size(ctx: Any) -> dict[str, Any]:
 
 def refused(ctx: Any) -> dict[str, Any]:
     """Returns what models are answered with whose batches cannot make one update, by what they do."""
-    import tensorflow as tf
-
-    from raydist.errors import MistakeError
-
     keras = tf.keras
 
     class Own(keras.Model):  # type: ignore[misc, name-defined]

@@ -1,4 +1,4 @@
-"""Layers that are adapted to data, in and outside of the scope. Imports TensorFlow inside."""
+"""Layers that are adapted to data, in and outside of the scope."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import own_step
 from tests.support.inside import notes_of
 
 keras = tf.keras
@@ -76,14 +77,7 @@ def _trained(ctx: Any, tf: Any, make: Callable[[], Any], data: np.ndarray, place
 def with_own_functions(ctx: Any) -> dict[str, np.ndarray]:
     """Returns the weights of models with a vocabulary, by what is the user's own: a loss, a step, neither."""
 
-    class OwnStep(keras.Model):
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
+    OwnStep = own_step(keras.Model)
 
     def own_loss(y: Any, predicted: Any) -> Any:
         return tf.reduce_mean((y - predicted) ** 2)

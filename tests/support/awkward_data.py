@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.train_functions import dense_model, examples
+from tests.support.in_tasks import flat
+from tests.support.late import LateModule
+from tests.support.train_functions import examples, made
+
+tf = LateModule("tensorflow")
 
 BATCH = 8
 
@@ -18,11 +22,8 @@ def fit_each(ctx: Any, *, cases: list[str], folder: str = "") -> dict[str, Any]:
 
 
 def _fit(ctx: Any, case: str, folder: Path) -> dict[str, Any]:
-    import numpy as np
-    import tensorflow as tf
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+    model = made(ctx, "sgd", metrics=("accuracy",))
     steps: list[int] = []
 
     class Steps(tf.keras.callbacks.Callback):
@@ -44,20 +45,16 @@ def _fit(ctx: Any, case: str, folder: Path) -> dict[str, Any]:
             ctx.fit(model, data, steps_per_epoch=steps_per_epoch, **options)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
+    weights = flat(model)
     return {"error": "", "steps": steps, "weights": weights}
 
 
 def _of_files(folder: Path) -> Any:
-    import tensorflow as tf
-
     files = sorted(str(path) for path in folder.glob("*.csv"))
     return tf.data.TextLineDataset(files).map(_parse).batch(BATCH)
 
 
 def _parse(line: Any) -> Any:
-    import tensorflow as tf
-
     values = tf.strings.to_number(tf.strings.split(line, ","))
     return tf.ensure_shape(values[:6], [6]), tf.cast(values[6], tf.int64)
 
@@ -74,8 +71,6 @@ def write_files(folder: Path, *counts: int) -> None:
 
 
 def _generated(count: int) -> Any:
-    import tensorflow as tf
-
     x, y = examples(count)
     signature = (tf.TensorSpec([6], tf.float32), tf.TensorSpec([], tf.int64))
     return tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=signature)
@@ -83,8 +78,6 @@ def _generated(count: int) -> Any:
 
 def _changing(*counts: int) -> Any:
     """A generator that yields another number of examples in each epoch."""
-    import tensorflow as tf
-
     x, y = examples(max(counts))
     counted = iter(counts)
     signature = (tf.TensorSpec([6], tf.float32), tf.TensorSpec([], tf.int64))
@@ -95,8 +88,6 @@ def _changing(*counts: int) -> Any:
 
 
 def _sliced(count: int) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(examples(count))
 
 

@@ -8,7 +8,10 @@ import numpy as np
 
 from tests.support.in_tasks import flat
 from tests.support.inside import notes_of, progress_of
-from tests.support.train_functions import batchnorm_model, dense_model, examples
+from tests.support.late import LateModule
+from tests.support.train_functions import batchnorm_model, dense_model, examples, made
+
+tf = LateModule("tensorflow")
 
 # The replicas do not divide most of them, and one has fewer examples than replicas.
 SIZES = (8, 7, 5, 1, 6, 3)
@@ -16,8 +19,6 @@ SIZES = (8, 7, 5, 1, 6, 3)
 
 def by_hand(ctx: Any) -> dict[str, Any]:
     """Calls train_on_batch, test_on_batch and predict_on_batch of plain and of custom models."""
-    import tensorflow as tf
-
     keras = tf.keras
     result: dict[str, Any] = {}
     x, y = examples(sum(SIZES))
@@ -50,8 +51,6 @@ def by_hand(ctx: Any) -> dict[str, Any]:
 
 
 def _with_own_step(keras: Any, model: Any) -> Any:
-    import tensorflow as tf
-
     class Own(keras.Model):
         """Returns what no metric of the model has."""
 
@@ -71,8 +70,6 @@ def _with_own_step(keras: Any, model: Any) -> Any:
 
 def by_hand_with_statistics(ctx: Any) -> dict[str, Any]:
     """Predicts and tests by hand with a model whose moving statistics differ between the replicas."""
-    import tensorflow as tf
-
     x, y = examples(24)
     with ctx.strategy.scope():
         model = batchnorm_model(tf.keras)
@@ -85,12 +82,9 @@ def by_hand_with_statistics(ctx: Any) -> dict[str, Any]:
 
 def of_unknown_length(ctx: Any, *, count: int, steps: int) -> dict[str, Any]:
     """Trains on batches of a generator, several in a call; the last call may have fewer."""
-    import tensorflow as tf
-
     x, y = examples(count)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8).filter(lambda *batch: True)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", steps_per_execution=steps, metrics=("accuracy",))
+    model = made(ctx, "adam", steps_per_execution=steps, metrics=("accuracy",))
     before = progress_of(ctx).status().step
     history = ctx.fit(model, data, epochs=3, validation_data=data)
     return {
@@ -104,15 +98,13 @@ def of_unknown_length(ctx: Any, *, count: int, steps: int) -> dict[str, Any]:
 
 def distributed(ctx: Any) -> dict[str, Any]:
     """Gives fit and evaluate a dataset that is distributed already, without a number of steps."""
-    import tensorflow as tf
 
     def shards(context: Any) -> Any:
         data = tf.data.Dataset.from_tensor_slices(examples(64))
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
         return data.batch(context.get_per_replica_batch_size(16))
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     data = ctx.strategy.experimental_distribute_dataset(
         tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     )
@@ -132,8 +124,6 @@ def compiled_by_xla(ctx: Any) -> dict[str, Any]:
 
     Then with a layer that XLA cannot compile, and returns the errors.
     """
-    import tensorflow as tf
-
     keras = tf.keras
 
     class Text(keras.layers.Layer):
@@ -160,8 +150,6 @@ def compiled_by_xla(ctx: Any) -> dict[str, Any]:
 
 
 def _jit_model(ctx: Any, layers: list[Any]) -> Any:
-    import tensorflow as tf
-
     keras = tf.keras
     keras.utils.set_random_seed(3)
     with ctx.strategy.scope():
@@ -173,8 +161,6 @@ def _jit_model(ctx: Any, layers: list[Any]) -> Any:
 
 def of_graphs(ctx: Any) -> dict[str, Any]:
     """Trains on batches of a composite tensor of the user's own, whose type has no shape."""
-    import tensorflow as tf
-
     fields = {"__annotations__": {"nodes": tf.Tensor}, "__module__": __name__}
     graph = type("Graph", (tf.experimental.BatchableExtensionType,), fields)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tests.support.train_functions import dense_model, examples
+from tests.support.in_tasks import flat
+from tests.support.train_functions import examples, made
 
 keras = tf.keras
 
@@ -32,17 +34,14 @@ def cached(ctx: Any, *, folder: str | None) -> dict[str, Any]:
     x, y = examples(40)
     data = tf.data.Dataset.from_tensor_slices((x.astype("float64"), y)).map(mapped)
     data = data.batch(8) if path is None else data.cache(path).batch(8)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     ctx.fit(model, data, epochs=3)
-    weights = np.concatenate([np.ravel(one) for one in model.get_weights()])
+    weights = flat(model)
     return {"weights": weights, "calls": len(calls), "files": _files(folder)}
 
 
 def killed_while_it_writes(ctx: Any, *, folder: str) -> dict[str, Any]:
     """Begins to write a cache, tells so, and waits to be killed."""
-    import time
-
     data = iter(tf.data.Dataset.range(1000).cache(f"{folder}/cache"))
     next(data)
     Path(folder, "begun").touch()

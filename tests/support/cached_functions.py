@@ -1,4 +1,4 @@
-"""Train functions on cached examples, run by tests/training/test_cached.py. Import TensorFlow inside only."""
+"""Train functions on cached examples, run by tests/training/test_cached.py."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from tests.support.data_functions import write_parquet
 from tests.support.image_files import png
 from tests.support.in_tasks import flat, refusal
 from tests.support.inside import progress_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.late import LateModule
+from tests.support.train_functions import examples, made
+
+tf = LateModule("tensorflow")
 
 COUNT = 100
 
 
 def write(folder: Path) -> None:
     """Writes `examples` as Parquet and TFRecord files, and images of two classes."""
-    import tensorflow as tf
-
     x, y = examples(COUNT)
     for name in ("parquet", "records", "images/a", "images/b"):
         (folder / name).mkdir(parents=True)
@@ -39,8 +40,6 @@ def write(folder: Path) -> None:
 
 
 def batches(kind: str, folder: str, on_decode: Callable[[], None] = lambda: None) -> data.Batches:
-    import tensorflow as tf
-
     def counted(record: Any) -> Any:
         on_decode()
         return record
@@ -68,8 +67,6 @@ def batches(kind: str, folder: str, on_decode: Callable[[], None] = lambda: None
 
 def features(x: Any, y: Any) -> Any:
     """Makes six numbers of any of the examples."""
-    import tensorflow as tf
-
     if isinstance(x, dict):
         x = x["ragged"].to_tensor(shape=[None, 6])
     return tf.reshape(tf.cast(x, tf.float32), [-1, 6]) / 10, y
@@ -77,8 +74,6 @@ def features(x: Any, y: Any) -> Any:
 
 def compared(ctx: Any, *, folder: str) -> dict[str, Any]:
     """Returns whether cached batches are those of the source, what was read for them, and what is refused."""
-    import tensorflow as tf
-
     found: dict[str, Any] = {}
     for kind in ("records", "images", "lists", "mixed"):
         recipe = batches(kind, folder).for_epochs(3)
@@ -115,8 +110,6 @@ def compared(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 
 def _bytes_of(recipe: data.Batches) -> list[Any]:
-    import tensorflow as tf
-
     ends = (tf.nest.flatten(batch, expand_composites=True) for batch in recipe)
     return [[one.numpy().tobytes() for one in batch] for batch in ends]
 
@@ -136,16 +129,13 @@ def trained(
     Args:
       kill_at: The step after which the last worker kills itself.
     """
-    import tensorflow as tf
-
     decoded: list[int] = []
     recipe = batches(kind, folder, lambda: decoded.append(0))
     # Under parameter servers sources are sent to the workers.
     read = [] if str(ctx.task) == "chief/0" else _counting_reads(recipe.source)
     if where is not None:
         recipe = recipe.cached(where, version="1")  # type: ignore[arg-type]
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
 
     class Killer(tf.keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -11,19 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.in_tasks import flat, refusal
 from tests.support.inside import notes_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.late import LateModule
+from tests.support.train_functions import dense_model, examples, made
+
+tf = LateModule("tensorflow")
 
 EPOCHS = 4
 
 
-def flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-
-
 def data(count: int = 64) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(examples(count)).batch(16, drop_remainder=True)
 
 
@@ -69,8 +67,6 @@ def with_a_property(logger: Any) -> Any:
 
 def writes(ctx: Any, *, way: str, folder: str, port: int) -> dict[str, Any]:
     """Every callback of Keras that writes, with a model whose saving is a collective."""
-    import tensorflow as tf
-
     keras = tf.keras
     callbacks = keras.callbacks
     place = Path(folder)
@@ -112,8 +108,6 @@ def writes(ctx: Any, *, way: str, folder: str, port: int) -> dict[str, Any]:
 
 def decides(ctx: Any, *, way: str) -> dict[str, Any]:
     """Callbacks that change the rate and end the training, on logs."""
-    import tensorflow as tf
-
     keras = tf.keras
     with ctx.strategy.scope():
         model = dense_model(keras, "sgd")
@@ -134,8 +128,6 @@ def decides(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
     """A plain fit that ends in its third epoch, another one that continues, and one with no shared folder."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class Crash(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
@@ -144,9 +136,7 @@ def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
                 raise RuntimeError("on purpose")
 
     def model_and_callbacks(place: str) -> Any:
-        with ctx.strategy.scope():
-            model = dense_model(keras, "sgd")
-            model.optimizer.build(model.trainable_variables)
+        model = made(ctx, "sgd", is_built=True)
         return model, [keras.callbacks.BackupAndRestore(place, delete_checkpoint=False)]
 
     model, given = model_and_callbacks(folder)
@@ -162,18 +152,12 @@ def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
     if ctx.is_chief:
         os.symlink(folder, own)
     other, given = model_and_callbacks(own if ctx.is_chief else f"{own}-{ctx.task.index}")
-    told = ""
-    try:
-        fit(ctx, other, "plain", given, epochs=6)
-    except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+    told = refusal(fit, ctx, other, "plain", given, epochs=6)
     return {"epochs": resumed.epoch, "resumed": flat(model), "whole": flat(whole), "told": told}
 
 
 def ends_alone(ctx: Any) -> dict[str, Any]:
     """One worker's callback ends the training: inside an epoch, and at an epoch's end."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class Stop(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
@@ -211,27 +195,17 @@ def ends_alone(ctx: Any) -> dict[str, Any]:
 
 
 def rates_differ(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     class Local(tf.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if not ctx.is_chief:
                 self.model.optimizer.learning_rate = 0.01
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
-    try:
-        fit(ctx, model, "ctx", [Local()])
-    except Exception as error:
-        return {"told": f"{type(error).__name__}: {error}"}
-    return {}
+    model = made(ctx, "sgd")
+    return {"told": refusal(fit, ctx, model, "ctx", [Local()])}
 
 
 def backup_beside_raydist(ctx: Any, *, folder: str) -> dict[str, Any]:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     fit(ctx, model, "ctx", [tf.keras.callbacks.BackupAndRestore(folder)])
     return {"weights": flat(model), "notes": notes(ctx), "wrote": Path(folder).exists()}
 
@@ -242,8 +216,6 @@ def notes(ctx: Any) -> list[str]:
 
 def read_logs(ctx: Any) -> dict[str, bool]:
     """Returns of which callbacks it is said that they look at the logs of training batches."""
-    import tensorflow as tf
-
     from raydist.training.stepping.callbacks import reads_batch_logs
 
     callbacks = tf.keras.callbacks
@@ -284,11 +256,8 @@ def read_logs(ctx: Any) -> dict[str, bool]:
 
 def autologged(ctx: Any, *, tracking_uri: str) -> dict[str, Any]:
     """Trains with MLflow's autologging, as its guide has it, and returns the run that it made."""
-    import os
-
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # as a database needs more packages
     import mlflow
-    import tensorflow as tf
 
     mlflow.set_tracking_uri(f"{tracking_uri}/{ctx.task.index}")  # each makes one when it looks for its run
     mlflow.tensorflow.autolog(log_models=False)

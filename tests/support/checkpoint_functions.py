@@ -1,4 +1,4 @@
-"""Train functions for tests of checkpoints. Import TensorFlow inside only."""
+"""Train functions for tests of checkpoints."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from raydist.storage.checkpoints import CheckpointStore, RestorePoint
+from raydist.storage.filesystem import Storage
+from raydist.training.checkpointing import variables
 from tests.support.in_tasks import Crashed, crash, flat
 from tests.support.inside import notes_of, progress_of, run_of
-from tests.support.train_functions import bare_step, dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples, made
+
+keras = tf.keras
 
 
 def data(count: int = 200, batch_size: int = 32) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(examples(count)).shuffle(count, seed=5).batch(batch_size)
 
 
 def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
     """The commit of step 5 ends only once step 8 is done."""
-    import tensorflow as tf
-
-    from raydist.storage.checkpoints import CheckpointStore
-
     is_past_8, committed = threading.Event(), []
     commit = CheckpointStore.commit
 
@@ -45,8 +45,7 @@ def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
                 is_past_8.set()
 
     CheckpointStore.commit = slow  # type: ignore[method-assign]
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     ctx.fit(model, data, epochs=2, callbacks=[Watch()])
     threads = [thread.name for thread in threading.enumerate()]
     return {"committed": committed, "threads": threads, "checkpoint": progress_of(ctx).status().checkpoint}
@@ -54,10 +53,6 @@ def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
 
 def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str, Any]:
     """Trains; the marker of `step` is never written, as if storage did not answer any more."""
-    import tensorflow as tf
-
-    from raydist.storage.filesystem import Storage
-
     write = Storage.write_bytes
 
     def hang(self: Any, key: str, content: bytes, **rest: Any) -> None:
@@ -66,21 +61,15 @@ def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str,
         write(self, key, content, **rest)
 
     Storage.write_bytes = hang  # type: ignore[method-assign]
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     ctx.fit(model, data, epochs=epochs)
     return {"weights": flat(model), "restored_step": progress_of(ctx).status().restored_step}
 
 
 def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
     """Where the folder of checkpoints should be there is a file. Returns what the train function saw."""
-    import tensorflow as tf
-
-    from raydist.storage.filesystem import Storage
-
     Storage.open(ctx.storage).write_bytes("checkpoints", b"no folder")
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     try:
         if way == "fit":
             ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=100_000)
@@ -98,7 +87,6 @@ def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def storage_is_replaced(ctx: Any, *, way: str) -> dict[str, Any]:
     """Trains two epochs, between which the run's storage is moved away; only `fit` makes checkpoints."""
-    import tensorflow as tf
 
     class Replace(tf.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -106,8 +94,7 @@ def storage_is_replaced(ctx: Any, *, way: str) -> dict[str, Any]:
                 run_of(ctx).checkpoints.finish()
                 Path(ctx.storage).parent.rename(Path(ctx.storage).parent.with_name("moved"))
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     if way == "fit":
         ctx.fit(model, data, epochs=2, callbacks=[Replace()])
     else:
@@ -117,10 +104,7 @@ def storage_is_replaced(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def checkpoint_is_deleted(ctx: Any) -> dict[str, Any]:
     """Trains, and loses its only checkpoint, as on a storage that was another one for a while."""
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     ctx.fit(model, data, epochs=1)
     run_of(ctx).checkpoints.finish()
     shutil.rmtree(Path(ctx.storage) / "checkpoints")
@@ -129,7 +113,6 @@ def checkpoint_is_deleted(ctx: Any) -> dict[str, Any]:
 
 def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, Any]:
     """Trains for one long epoch, or loop; whoever started it saves, kills or waits."""
-    import tensorflow as tf
 
     class Watch(tf.keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -165,8 +148,6 @@ def train_steps(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
 
 
 def own_loop(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model.optimizer.build(model.trainable_variables)
     step = bare_step(model, global_batch_size=32)
@@ -181,9 +162,6 @@ def own_loop(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
 
 def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
     """The score is best in epoch 2, then wait is 1 and 2: training stops after epoch 4."""
-    import tensorflow as tf
-
-    keras = tf.keras
     scores = [5.0, 4.0, 3.0, 3.5, 3.6, 1.0, 1.0, 1.0]
 
     class Score(keras.callbacks.Callback):
@@ -231,9 +209,6 @@ def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
 
 def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
     """Dropout, an unseeded layer, and draws of a callback; raises at step `crash_at`."""
-    import tensorflow as tf
-
-    keras = tf.keras
     drawn: list[float] = []
 
     class Noise(keras.layers.Layer):
@@ -271,10 +246,7 @@ def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
 
 def ends_an_epoch(ctx: Any, *, crash_in: int | None = None, is_size_known: bool = True) -> dict[str, Any]:
     """Trains three shuffled epochs; raises when epoch `crash_in` has done its last step, before it ends."""
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     shuffled = data() if is_size_known else data().filter(lambda x, y: True)
     try:
         history = ctx.fit(model, shuffled, epochs=3, callbacks=[crash(tf.keras, "on_epoch_end", crash_in)])
@@ -286,13 +258,7 @@ def ends_an_epoch(ctx: Any, *, crash_in: int | None = None, is_size_known: bool 
 
 def restored_differently(ctx: Any, *, way: str) -> None:
     """Saves; then worker/1 sees no checkpoint, or gets another weight than the others."""
-    import tensorflow as tf
-
-    from raydist.storage.checkpoints import CheckpointStore, RestorePoint
-    from raydist.training.checkpointing import variables
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     write = variables.write
 
     def write_and_change(groups: Any, files: Any, *, checkpoint: str) -> None:
@@ -310,11 +276,6 @@ def restored_differently(ctx: Any, *, way: str) -> None:
 
 def trained_for_export(ctx: Any, *, kind: str = "dense", num_fits: int = 1) -> dict[str, Any]:
     """Trains, and returns what the model predicts; the export has to predict the same."""
-    import tensorflow as tf
-
-    from raydist.training.checkpointing import variables
-
-    keras = tf.keras
 
     class Subclassed(keras.Model):
         """Takes the layer in its middle, which only a get_config could tell; counts what it sees."""
@@ -383,7 +344,6 @@ def trained_for_export(ctx: Any, *, kind: str = "dense", num_fits: int = 1) -> d
 def generators(ctx: Any) -> dict[str, Any]:
     """Draws, saves, and draws on; the second attempt restores and draws the same."""
     import keras
-    import tensorflow as tf
 
     tensorflow_s, keras_s = tf.random.Generator.from_seed(1), keras.random.SeedGenerator(2)
 
@@ -403,9 +363,6 @@ def two_models_with_state_outside(ctx: Any, *, epochs: int, second: bool) -> dic
       epochs: Of the model, or of the second one.
       second: Whether a second model is trained, and then the first one again.
     """
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class Averaging(keras.Model):  # type: ignore[misc, name-defined]
         def train_step(self, data: Any) -> Any:
@@ -449,9 +406,6 @@ def two_models_with_state_outside(ctx: Any, *, epochs: int, second: bool) -> dic
 
 def keeps_best(ctx: Any) -> dict[str, Any]:
     """Trains two epochs, of which the second one validates; returns the notes after each."""
-    import tensorflow as tf
-
-    keras = tf.keras
     x, y = np.eye(4, dtype="float32"), np.ones([4, 1], "float32")
     with ctx.strategy.scope():
         model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])

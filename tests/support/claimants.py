@@ -44,7 +44,6 @@ class Claimants:
     def race(self, run: str) -> dict[int, str]:
         """Lets all claim that run at once; returns what each answered, by its pid."""
         for process in self._processes:
-            assert process.stdin is not None
             process.stdin.write(f"{run}\n")
             process.stdin.flush()
         return {process.pid: _line(process) for process in self._processes}
@@ -66,5 +65,4 @@ def _start(command: list[str], stack: contextlib.ExitStack) -> subprocess.Popen[
 
 
 def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()

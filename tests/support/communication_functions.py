@@ -1,21 +1,24 @@
-"""Train functions that show how gradients are reduced. Import TensorFlow inside only."""
+"""Train functions that show how gradients are reduced."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import numpy as np
 
 from tests.support.inside import notes_of
-from tests.support.train_functions import bare_step, dense_model, examples
+from tests.support.late import LateModule
+from tests.support.train_functions import bare_step, dense_model, examples, made
+
+tf = LateModule("tensorflow")
 
 HALF, FLOAT, BFLOAT16 = 19, 1, 14  # as DT_HALF, DT_FLOAT and DT_BFLOAT16 of TensorFlow's types.proto
 
 
 def nodes(op: str) -> list[dict[str, Any]]:
     """Returns the nodes of one op in all functions that were traced in this process."""
-    import tensorflow as tf
     from tensorflow.python.eager import context
 
     current, definitions = context.context(), []
@@ -52,19 +55,14 @@ class Watch:
 
 
 def _data(count: int = 64, batch_size: int = 32) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(examples(count)).batch(batch_size, drop_remainder=True)
 
 
 def every_way(ctx: Any) -> dict[str, Any]:
     """Trains by fit, by train_steps and bare; returns the collectives and sums that each traced."""
-    import tensorflow as tf
-
     collectives, sums = Watch("CollectiveReduceV2"), Watch("AddN")
     result: dict[str, Any] = {}
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     ctx.fit(model, _data(), epochs=2, steps_per_epoch=2)
     result["fit"], result["fit sums"] = collectives.new(), sums.new()
     with ctx.strategy.scope():
@@ -92,8 +90,6 @@ def constant_gradients(ctx: Any, *, scale: float) -> dict[str, Any]:
     A dense weight `[6]` gets the sums of the features, of very unlike sizes; a table `[5, 2]` gets a sparse
     gradient. SGD at rate 1 for 3 steps of 8 examples.
     """
-    import tensorflow as tf
-
     rng = np.random.default_rng(3)
     x = (rng.normal(size=(24, 6)) * np.array([1e-9, 1e-6, 1e-3, 1.0, 1e2, 1e4]) * scale).astype("float32")
     ids = rng.integers(0, 5, size=(24, 1)).astype("int64")
@@ -127,9 +123,6 @@ def constant_gradients(ctx: Any, *, scale: float) -> dict[str, Any]:
 
 def late(ctx: Any, *, seconds: float) -> dict[str, Any]:
     """The last worker comes too late to a collective; returns what each is told, and when."""
-    import time
-
-    import tensorflow as tf
 
     def reduce(value: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value + 0.0)

@@ -1,7 +1,9 @@
-"""Train functions on raydist.data that tests run in real TensorFlow tasks. Import TensorFlow inside only."""
+"""Train functions on raydist.data that tests run in real TensorFlow tasks."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,14 @@ import numpy as np
 from raydist import data
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
-from raydist.errors import DataError
-from tests.support.in_tasks import flat
-from tests.support.inside import notes_of, progress_of, run_of
+from raydist.errors import DataError, UnsupportedError
+from tests.support.in_tasks import flat, refusal
+from tests.support.inside import notes_of, progress_of, reports_of
+from tests.support.late import LateModule
 from tests.support.numbered_source import NumberedSource
-from tests.support.train_functions import bare_step, dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples, made
+
+tf = LateModule("tensorflow")
 
 
 def batches(kind: str, folder: str | None, *, count: int, batch_size: int) -> data.Batches:
@@ -76,11 +81,8 @@ def trained(
     ctx: Any, *, kind: str, folder: str | None = None, count: int, batch_size: int, epochs: int
 ) -> dict[str, Any]:
     """Trains by `fit` and by `train_steps`; returns the weights, what validation found, and the last step."""
-    import tensorflow as tf
-
     recipe = batches(kind, folder, count=count, batch_size=batch_size)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     given = recipe.map(lambda x, y: (dense(x), y))
     history = ctx.fit(model, given, epochs=epochs, validation_data=given)
     with ctx.strategy.scope():
@@ -110,8 +112,6 @@ def trained_by_workers(
 
     Returns how often each example was seen, the validation's metrics, and how too few batches are refused.
     """
-    import tensorflow as tf
-
     recipe = numbers(kind, folder, count=count, batch_size=batch_size).map(lambda x, y: (x + 0.0, y))
     with ctx.strategy.scope():
         seen = tf.Variable(tf.zeros(count), aggregation=tf.VariableAggregation.SUM)
@@ -130,8 +130,8 @@ def trained_by_workers(
     two = wide.for_epochs(2)
     return {
         "refused": [
-            refusal(lambda: ctx.train_steps(step_fn, two, num_steps=3 * two.steps_per_epoch)),
-            refusal(lambda: ctx.fit(model, two, epochs=3)),
+            unsupported(lambda: ctx.train_steps(step_fn, two, num_steps=3 * two.steps_per_epoch)),
+            unsupported(lambda: ctx.fit(model, two, epochs=3)),
         ],
         "steps_repeated": steps_repeated,
         "seen": seen.numpy(),
@@ -148,8 +148,6 @@ class FailingSource(NumberedSource):
 
 def failing_in_a_worker(ctx: Any) -> dict[str, Any]:
     """Trains on examples that cannot be read; returns what is found of it in what TensorFlow raises."""
-    import tensorflow as tf
-
     recipe = FailingSource([8] * 4).batches(global_batch_size=4)
     try:
         ctx.train_steps(lambda batch: {"one": tf.constant(1.0)}, recipe, num_steps=8)
@@ -158,10 +156,8 @@ def failing_in_a_worker(ctx: Any) -> dict[str, Any]:
     return {"found": ""}
 
 
-def refusal(call: Callable[[], object]) -> str:
+def unsupported(call: Callable[[], object]) -> str:
     """Returns what a call is refused with; "" where it is not."""
-    from raydist.errors import UnsupportedError
-
     try:
         call()
     except UnsupportedError as error:
@@ -171,11 +167,8 @@ def refusal(call: Callable[[], object]) -> str:
 
 def evaluated_beside(ctx: Any) -> dict[str, Any]:
     """Trains for two epochs; returns the validation loss that was found, and that of the last weights."""
-    import tensorflow as tf
-
     recipe = data.from_arrays(*examples(100)).batches(global_batch_size=12, seed=2)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     history = ctx.fit(model, recipe, epochs=2, validation_data=recipe)
     x, y = examples(100)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, model(x)) + sum(model.losses)
@@ -184,30 +177,18 @@ def evaluated_beside(ctx: Any) -> dict[str, Any]:
 
 def different_data(ctx: Any) -> dict[str, Any]:
     """Trains on examples of which each worker has other ones; returns what that is answered with."""
-    import tensorflow as tf
-
     x, y = examples(64, seed=ctx.task.index)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
-    try:
-        ctx.fit(model, data.from_arrays(x, y).batches(global_batch_size=8), epochs=1)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    model = made(ctx, "adam")
+    return {"error": refusal(ctx.fit, model, data.from_arrays(x, y).batches(global_batch_size=8), epochs=1)}
 
 
 def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
     """Trains on Parquet files of which each worker has its own; returns what that is answered with."""
-    import os
-    from pathlib import Path
-
     import pyarrow as pa
     import pyarrow.parquet as pq
-    import tensorflow as tf
 
     own = Path(folder) / ctx.task.task_type.value / str(ctx.task.index)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
 
     def write(place: Path, *, seed: int, count: int = 64) -> None:
         x, y = examples(count, seed=seed)
@@ -218,11 +199,7 @@ def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
     def told(case: str) -> str:
         features = [f"f{number}" for number in range(6)]
         source = data.from_parquet(own / case, features=features, label="y")
-        try:
-            ctx.fit(model, source.batches(global_batch_size=8), epochs=1, verbose=0)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+        return refusal(ctx.fit, model, source.batches(global_batch_size=8), epochs=1, verbose=0)
 
     for case in ("alike", "content", "size", "count"):
         for part in range(2):
@@ -237,13 +214,8 @@ def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
     """Trains by `fit` on batches of a seed; returns what was refused."""
-    import tensorflow as tf
-
-    from raydist.errors import UnsupportedError
-
     recipe = data.from_arrays(*examples(64)).batches(global_batch_size=8, seed=seed)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     refused = []
     try:
         ctx.fit(model, recipe, epochs=2)
@@ -254,10 +226,6 @@ def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
 
 def looped_on_seeds(ctx: Any, *, loops: list[tuple[int, int]]) -> dict[str, Any]:
     """As `trained_on_seed`, by a `train_steps` for each seed and number of steps, and a restored variable."""
-    import tensorflow as tf
-
-    from raydist.errors import UnsupportedError
-
     with ctx.strategy.scope():
         seen = tf.Variable(0.0)
     ctx.restore(seen=seen)
@@ -283,10 +251,6 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
       is_static: Whether the size of a batch is known while the step is traced.
       by_example: Whether the examples take their time before they are batched, 25 ms each.
     """
-    import time
-
-    import tensorflow as tf
-
     from raydist.training.stepping import step_timing
 
     step_timing.MIN_TRAINING_S = 1.0
@@ -300,23 +264,14 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
         slowed = tf.numpy_function(slow, [x], tf.float32, stateful=not by_example)
         return tf.ensure_shape(slowed, x.shape), y
 
-    recorded: list[dict[str, float]] = []
-    reporter = run_of(ctx).reporter
-    record = reporter.report
-
-    def recording(metrics: dict[str, float], **place: Any) -> None:
-        recorded.append(dict(metrics))
-        record(metrics, **place)
-
-    reporter.report = recording
+    recorded = reports_of(ctx)
     dataset = tf.data.Dataset.from_tensor_slices(examples(320))
     if by_example:
         dataset = dataset.map(read).batch(8, drop_remainder=is_static)
     else:
         dataset = dataset.batch(8, drop_remainder=is_static).map(read)
     dataset = dataset.prefetch(1)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     ctx.fit(model, dataset, epochs=2)
     notes = notes_of(ctx)
     return {"notes": notes, "recorded": [one for one in recorded if "examples_per_s" in one]}
@@ -324,15 +279,13 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -
 
 def distribute_in_turn(ctx: Any) -> dict[str, Any]:
     """Gives `ctx.distribute` what it takes and what it refuses; returns the sentences of the refusals."""
-    import tensorflow as tf
-
     dataset = tf.data.Dataset.range(4)
     recipe = batches("arrays", None, count=8, batch_size=4)
     refused = [
-        refusal(lambda: ctx.distribute(recipe)),
-        refusal(lambda: ctx.distribute([1])),
-        refusal(lambda: ctx.distribute(dataset, sharding="static")),
-        refusal(lambda: ctx.distribute(dataset.repeat(2).batch(2))),
+        unsupported(lambda: ctx.distribute(recipe)),
+        unsupported(lambda: ctx.distribute([1])),
+        unsupported(lambda: ctx.distribute(dataset, sharding="static")),
+        unsupported(lambda: ctx.distribute(dataset.repeat(2).batch(2))),
     ]
     is_same = all(ctx.distribute(dataset, sharding=sharding) is dataset for sharding in ("dynamic", "off"))
     return {"refused": refused, "is_same": is_same, "notes": notes_of(ctx)}

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from raydist.training import tf_private
+from tests.support.in_tasks import flat, refusal
+
 Decorate = Callable[..., Callable[[Callable[..., Any]], Any]]
 
 ROWS, SIZE, BATCH = 40, 5, 16
@@ -130,11 +133,7 @@ def step_of_super(decorate: Decorate) -> Program:
         def train_step(self, data: Any) -> Any:
             return super().train_step(data)
 
-    return Program(
-        Model,
-        {"loss": "mse", "metrics": ["mae"]},
-        calls=("train_on_batch", "evaluate"),
-    )
+    return Program(Model, {"loss": "mse", "metrics": ["mae"]}, calls=("train_on_batch", "evaluate"))
 
 
 def own_test_step(decorate: Decorate) -> Program:
@@ -175,11 +174,7 @@ def call_of_model(decorate: Decorate) -> Program:
         def call(self, x: Any) -> Any:
             return self.dense(x)
 
-    return Program(
-        Model,
-        {"loss": "mse", "metrics": ["mae"]},
-        calls=("evaluate", "predict"),
-    )
+    return Program(Model, {"loss": "mse", "metrics": ["mae"]}, calls=("evaluate", "predict"))
 
 
 def call_of_layer(decorate: Decorate) -> Program:
@@ -477,7 +472,7 @@ def accumulated(ctx: Any) -> dict[str, Any]:
             model.fit(data, epochs=2, verbose=0)
         else:
             context.fit(model, data, epochs=2, accumulate=2)
-        found[name] = np.concatenate([np.ravel(one) for one in model.get_weights()])
+        found[name] = flat(model)
     return found
 
 
@@ -508,13 +503,11 @@ def _looped(ctx: Any, decorate: Callable[[Callable[..., Any]], Any]) -> np.ndarr
 
     data = tf.data.Dataset.from_tensor_slices(_rows()).batch(BATCH)
     ctx.train_steps(step, data, num_steps=3, steps_per_call=2)
-    return np.concatenate([np.ravel(one) for one in layer.get_weights()])
+    return flat(layer)
 
 
 def traces_that_are_kept(ctx: Any) -> dict[str, Any]:
     """Returns how often a function has traces of its own, and what it was called with."""
-    from raydist.training import tf_private
-
     seen: list[list[Any]] = []
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.int64)])
@@ -554,24 +547,16 @@ def kept_graph(ctx: Any) -> dict[str, Any]:
                 self.learn = learn.get_concrete_function(*specs)
             return self.shows(self.learn(*data))
 
-    try:
-        _trained(ctx, Program(Model, {"loss": "mse"}), by_context=True)
-    except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}"}
-    return {"raised": None}
+    return {"raised": refusal(_trained, ctx, Program(Model, {"loss": "mse"}), by_context=True)}
 
 
 def steps_that_change_nothing_at_first(ctx: Any) -> dict[str, Any]:
-    """Returns what each of such steps raises in a training; None for nothing."""
+    """Returns what each of such steps raises in a training; "" for nothing."""
     found: dict[str, Any] = {}
     for name, (step, compiled) in _idle_steps().items():
-        try:
-            model = type("Model", (_own_model(),), {"train_step": step})
-            _trained(ctx, Program(model, {"loss": "mse", **compiled}), by_context=True)
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-        else:
-            found[name] = None
+        model = type("Model", (_own_model(),), {"train_step": step})
+        program = Program(model, {"loss": "mse", **compiled})
+        found[name] = refusal(_trained, ctx, program, by_context=True)
     return found
 
 

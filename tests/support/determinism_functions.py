@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tests.support.train_functions import dense_model, examples
+from raydist.training.stepping import step_timing
+from tests.support.in_tasks import flat
+from tests.support.train_functions import bare_step, examples, made
 
 
 def trained(ctx: Any, *, asks: bool) -> dict[str, Any]:
@@ -24,34 +25,18 @@ def trained(ctx: Any, *, asks: bool) -> dict[str, Any]:
         "fit": lambda model, data, **kwargs: model.fit(data, **kwargs),
     }.items():
         for steps in (1, 4):
-            with ctx.strategy.scope():
-                model = dense_model(tf.keras, "adam", steps_per_execution=steps, metrics=("accuracy",))
+            model = made(ctx, "adam", steps_per_execution=steps, metrics=("accuracy",))
             fit(model, _data(), epochs=3)
-            result[f"{way}-{steps}"] = _flat(model)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
-        model.optimizer.build(model.trainable_variables)
+            result[f"{way}-{steps}"] = flat(model)
+    model = made(ctx, "adam", is_built=True)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
-            loss = tf.nn.compute_average_loss(losses, global_batch_size=16)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    ctx.train_steps(step_fn, _data(), num_steps=12, steps_per_call=3)
-    result["train_steps"] = _flat(model)
+    ctx.train_steps(bare_step(model, global_batch_size=16), _data(), num_steps=12, steps_per_call=3)
+    result["train_steps"] = flat(model)
     return result
 
 
 def _data() -> Any:
     return tf.data.Dataset.from_tensor_slices(examples(96)).shuffle(96).batch(16)
-
-
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
 def seeds_beside(ctx: Any) -> dict[str, Any]:
@@ -79,10 +64,7 @@ def seeds_beside(ctx: Any) -> dict[str, Any]:
 def asked_between(ctx: Any) -> dict[str, Any]:
     """Returns the weights of fits between which the user asks, and what TensorFlow does then."""
 
-    from raydist.training.stepping import step_timing
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     stamp = tf.function(tf.timestamp)
     stamp()
     ctx.fit(model, _data(), epochs=1)
@@ -90,7 +72,7 @@ def asked_between(ctx: Any) -> dict[str, Any]:
     tf.config.experimental.enable_op_determinism()
     model.fit(_data(), epochs=1, verbose=0)
     ctx.fit(model, _data(), epochs=2)
-    found = {"weights": _flat(model), "waited": step_timing.read_input_clock().waited_s}
+    found = {"weights": flat(model), "waited": step_timing.read_input_clock().waited_s}
     try:
         stamp()
     except tf.errors.FailedPreconditionError:

@@ -35,7 +35,7 @@ def _data() -> Any:
     return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8)
 
 
-def _step(ctx: Any, model: Any) -> Callable[[Any], Any]:
+def _step(model: Any) -> Callable[[Any], Any]:
     def step(batch: Any) -> dict[str, Any]:
         x, y = batch
         with tf.GradientTape() as tape:
@@ -74,7 +74,7 @@ def unequal(ctx: Any, *, how: str) -> dict[str, Any]:
         elif how == "save":
             ctx.save(step=1, model=model)
         else:
-            ctx.train_steps(_step(ctx, model), _data().repeat(), num_steps=4)
+            ctx.train_steps(_step(model), _data().repeat(), num_steps=4)
     except UnsupportedError as raised:
         error = str(raised)
     return {"error": error}
@@ -88,7 +88,7 @@ def equal(ctx: Any) -> dict[str, Any]:
         model.generator.reset_from_seed(ctx.task.index)
     ctx.fit(model, _data(), epochs=2)  # with checkpoints inside of an epoch, where statistics differ
     model.fit(_data(), epochs=1, verbose=0)
-    step = _step(ctx, model)
+    step = _step(model)
     for _ in range(2):
         ctx.train_steps(step, _data().repeat(), num_steps=3)
     ctx.save(step=20, model=model, optimizer=model.optimizer)

@@ -1,4 +1,4 @@
-"""Train functions for tests of exports. Import TensorFlow inside only."""
+"""Train functions for tests of exports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import notes_of
+
+keras = tf.keras
 
 ROWS = 12
 
@@ -24,8 +27,6 @@ def values() -> dict[str, np.ndarray]:
 
 def several_inputs(ctx: Any, *, kinds: list[str]) -> dict[str, Any]:
     """Trains a model of each kind, and keeps its export beside the others."""
-    import tensorflow as tf
-
     for kind in kinds:
         with ctx.strategy.scope():
             model = _model(tf.keras, kind)
@@ -100,9 +101,6 @@ def _model(keras: Any, kind: str) -> Any:
 
 def of_lists(ctx: Any) -> dict[str, Any]:
     """Trains a subclassed model on ragged rows of four values each, as `list` columns of Ray Data are."""
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class Summing(keras.Model):
         def __init__(self, **options: Any) -> None:

@@ -110,13 +110,7 @@ class FakeTaskGroup:
     Once the script is over, a poll lets its time pass without news.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[TaskId],
-        *,
-        clock: FakeClock,
-        script: Iterable[Moment] = (),
-    ) -> None:
+    def __init__(self, tasks: Sequence[TaskId], *, clock: FakeClock, script: Iterable[Moment] = ()) -> None:
         self.clock = clock
         self.commands: list[tuple[Command, tuple[TaskId, ...]]] = []
         self.replaced: list[str] = []

@@ -8,6 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 SHAPES = {"dense": (32,), "transformer": (64, 64)}
 ROWS, BATCH = 64, 16
 
@@ -27,9 +30,6 @@ def run(ctx: Any, *, kind: str) -> dict[str, float]:
 
 
 def fit(ctx: Any, kind: str, traces: Iterator[int]) -> None:
-    import numpy as np
-    import tensorflow as tf
-
     class OwnStep(tf.keras.Model):  # type: ignore[misc, name-defined]
         def train_step(self, data: Any) -> Any:
             next(traces)  # an iterator's state is the one that a rehearsal leaves as it is
@@ -52,8 +52,6 @@ def fit(ctx: Any, kind: str, traces: Iterator[int]) -> None:
 
 
 def _hidden(inputs: Any, kind: str) -> Any:
-    import tensorflow as tf
-
     layers = tf.keras.layers
     if kind == "dense":
         return layers.Dense(16, "relu")(inputs)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
+import time
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from raydist.training.keras_patches.keras3 import adapter
 from tests.support import given_functions
 from tests.support.given_functions import STEPS, py_dataset
 from tests.support.in_tasks import flat, refusal
 from tests.support.inside import notes_of, progress_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import examples, made
+
+keras = tf.keras
 
 COUNT = 50  # no multiple of 16: the last batch is uneven
 
 
 def data_as(way: str) -> Any:
-    import tensorflow as tf
-
     import raydist.data
 
     x, y = examples(COUNT)
@@ -33,24 +37,18 @@ def data_as(way: str) -> Any:
     return (rows.shuffle(COUNT, seed=5) if way == "shuffled" else rows).batch(16)
 
 
-def made(ctx: Any) -> Any:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        return dense_model(tf.keras, "sgd", metrics=("accuracy",))
+_model = functools.partial(made, optimizer="sgd", metrics=("accuracy",))
 
 
 def weighted_classes(ctx: Any, *, way: str) -> dict[str, Any]:
-    model = made(ctx)
+    model = _model(ctx)
     ctx.fit(model, data_as(way), epochs=2, steps_per_epoch=4, class_weight={0: 1.0, 1: 5.0, 2: 0.2})
     return {"weights": flat(model)}
 
 
 def later_epochs(ctx: Any, *, way: str, epochs: int = 6, call: str = "ctx.fit") -> dict[str, Any]:
     """Trains from epoch 2 on, and validates every second one on some of the steps."""
-    import tensorflow as tf
-
-    model, seen = made(ctx), []
+    model, seen = _model(ctx), []
     fit = functools.partial(ctx.fit, model) if call == "ctx.fit" else model.fit
     own = ctx.callbacks() if call == "ctx.callbacks" else ()
     watch = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
@@ -79,7 +77,7 @@ def later_epochs(ctx: Any, *, way: str, epochs: int = 6, call: str = "ctx.fit") 
 
 
 def evaluated(ctx: Any, *, way: str) -> dict[str, Any]:
-    model = made(ctx)
+    model = _model(ctx)
     whole = ctx.evaluate(model, data_as(way))
     part = ctx.evaluate(model, data_as(way), steps=2)
     beyond = ctx.evaluate(model, data_as(way), steps=6)  # it has 4
@@ -102,7 +100,7 @@ def evaluated(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def evaluated_of_python(ctx: Any) -> dict[str, Any]:
     """Evaluates a PyDataset and generators, which parameter_server refuses."""
-    model = made(ctx)
+    model = _model(ctx)
     if ctx.coordinator is not None:
         return {"py dataset": refusal(ctx.evaluate, model, py_dataset())}
     batches = [py_dataset()[number] for number in range(STEPS)]
@@ -132,9 +130,6 @@ def _evaluated_by_keras(ctx: Any, model: Any) -> dict[str, Any]:
 
 def metric_of_classes(ctx: Any) -> dict[str, Any]:
     """Trains and evaluates with a metric that returns one value for each class."""
-    import tensorflow as tf
-
-    keras = tf.keras
     x, y = examples(COUNT)
     y = np.eye(3, dtype="float32")[y]
     keras.utils.set_random_seed(3)
@@ -163,7 +158,7 @@ def metric_of_classes(ctx: Any) -> dict[str, Any]:
 
 def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
     """Validates on more steps than there are; returns the validation's loss, and that of the whole data."""
-    model = made(ctx)
+    model = _model(ctx)
     history = ctx.fit(
         model, data_as("batches"), epochs=1, validation_data=data_as(way), validation_steps=9, verbose=0
     )
@@ -175,11 +170,9 @@ def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
 
 
 def predicted(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     import raydist.data
 
-    model = made(ctx)
+    model = _model(ctx)
     x, y = examples(COUNT)
     by_data = ctx.predict(model, tf.data.Dataset.from_tensor_slices(x).batch(16))
     pairs = raydist.data.from_arrays((x, y)).batches(global_batch_size=16, shuffle=False)
@@ -210,16 +203,13 @@ def predicted(ctx: Any) -> dict[str, Any]:
 
 
 def _of_two_inputs(ctx: Any) -> Any:
-    import tensorflow as tf
-
-    keras = tf.keras
     with ctx.strategy.scope():
         inputs = [keras.layers.Input((6,), name=name) for name in ("left", "right")]
         return keras.Model(inputs, keras.layers.Add()(inputs))
 
 
 def weighted_by_keras(ctx: Any) -> dict[str, Any]:
-    model = made(ctx)
+    model = _model(ctx)
     weights = {0: 1.0, 1: 5.0, 2: 0.2}
     model.fit(data_as("dataset"), epochs=2, steps_per_epoch=4, class_weight=weights, verbose=0)
     return {"weights": flat(model)}
@@ -230,11 +220,11 @@ def classes_left_out(ctx: Any) -> dict[str, Any]:
     x, y = examples(COUNT)
     found = {}
     for name, weight in {"first": {0: 1.0, 1: 2.0}, "one": {1: 5.0}}.items():
-        model = made(ctx)
+        model = _model(ctx)
         model.fit(x, y, batch_size=16, shuffle=False, class_weight=weight, verbose=0)
         found[f"{name} by Keras"] = flat(model)
         for way in ("dataset", "batches"):
-            model = made(ctx)
+            model = _model(ctx)
             ctx.fit(model, data_as(way), epochs=1, class_weight=weight, verbose=0)
             found[f"{name} of {way}"] = flat(model)
     return found
@@ -242,13 +232,11 @@ def classes_left_out(ctx: Any) -> dict[str, Any]:
 
 def divided_classes(ctx: Any) -> dict[str, Any]:
     """Trains with class_weight on data that a map makes, with labels of each form."""
-    import tensorflow as tf
-
     x, y = examples(COUNT)
     weights = {}
     forms = {"numbers": y, "column": y[:, None], "one-hot": np.eye(3, dtype="float32")[y]}
     for name, labels in forms.items():
-        model = made(ctx)
+        model = _model(ctx)
         if name == "one-hot":
             model.compile("sgd", tf.keras.losses.CategoricalCrossentropy(from_logits=True))
         data = tf.data.Dataset.from_tensor_slices((x, labels)).map(lambda a, b: (2 * a, b)).batch(16)
@@ -259,10 +247,7 @@ def divided_classes(ctx: Any) -> dict[str, Any]:
 
 def weights_of_labels(ctx: Any) -> dict[str, Any]:
     """Returns the weights of labels of every form, by raydist's function and by Keras's for arrays."""
-    import tensorflow as tf
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
-
-    from raydist.training.keras_patches.keras3 import adapter
 
     numbers = examples(COUNT)[1]
     forms = {
@@ -286,9 +271,6 @@ def weights_of_labels(ctx: Any) -> dict[str, Any]:
 
 def components_of_other_sizes(ctx: Any) -> dict[str, Any]:
     """Batches of graphs: as many labels as graphs, and other numbers of nodes."""
-    import tensorflow as tf
-
-    keras = tf.keras
     nodes, labels = np.ones((20, 6), "float32"), np.zeros((4, 3), "float32")
     types = tf.TensorSpec([None, 6]), tf.TensorSpec([None, 3])
     data = {
@@ -305,10 +287,6 @@ def components_of_other_sizes(ctx: Any) -> dict[str, Any]:
 
 def without_a_fixed_order(ctx: Any, *, is_fixed: bool) -> dict[str, Any]:
     """Trains on data whose elements take other times in each process, and come as they are done."""
-    import os
-    import time
-
-    import tensorflow as tf
 
     def slow(index: Any) -> Any:
         time.sleep(0.02 * (hash((os.getpid(), int(index))) % 3))
@@ -323,6 +301,6 @@ def without_a_fixed_order(ctx: Any, *, is_fixed: bool) -> dict[str, Any]:
     data = tf.data.Dataset.range(40).map(read, num_parallel_calls=4).prefetch(1).batch(8)
     options = tf.data.Options()
     options.deterministic = is_fixed
-    model = made(ctx)
+    model = _model(ctx)
     ctx.fit(model, data.with_options(options), epochs=2)
     return {"weights": flat(model)}

@@ -11,6 +11,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
+
+from raydist.training.checks import loss_rules
+from raydist.training.user_code import side_effects
+from tests.support.in_tasks import descend, flat
 
 keras = tf.keras
 
@@ -18,8 +24,6 @@ keras = tf.keras
 def digests(model: Any) -> dict[str, str]:
     """Returns a digest of each generator of this process, and of those of a model's layers."""
     from keras.src.backend.common import global_state
-    from tensorflow.python.eager import context
-    from tensorflow.python.ops import stateful_random_ops
 
     rng, seed = context.context()._rng, context.global_seed()
     generator = stateful_random_ops.global_generator
@@ -195,7 +199,7 @@ def shuffles_between_fits(ctx: Any, *, kind: str) -> dict[str, Any]:
             else:
                 fit(tf.data.Dataset.from_tensor_slices((x[order], y[order])).batch(8), epochs=1, verbose=0)
         found[f"{way} orders"] = np.array(orders)
-        found[f"{way} second model"] = _flat(made())
+        found[f"{way} second model"] = flat(made())
     return found
 
 
@@ -263,8 +267,6 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
     the counts.
     """
 
-    from raydist.training.checks import loss_rules
-
     own = random.Random(3)
     seen: list[float] = []
 
@@ -291,10 +293,7 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
         def train_step(self, data: Any) -> Any:
             x, y = data
             seen.append(own.random())
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
-            variables = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            loss = descend(self, self.optimizer, lambda: tf.reduce_mean((self(x, training=True) - y) ** 2))
             return {"loss": loss}
 
     data, found = tf.data.Dataset.from_tensor_slices(_rows(32)).batch(32), {}
@@ -318,8 +317,6 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
 
 def undone_in_python(ctx: Any) -> dict[str, Any]:
     """Changes objects of many kinds in a block that is undone; returns what they hold after it."""
-
-    from raydist.training.user_code import side_effects
 
     class Kept:
         total = 0.0
@@ -359,10 +356,6 @@ def undone_in_python(ctx: Any) -> dict[str, Any]:
 def _rows(count: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     return rng.normal(size=(count, 5)).astype("float32"), rng.normal(size=(count, 1)).astype("float32")
-
-
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(one) for one in model.get_weights()])
 
 
 def orders(ctx: Any, *, seed: int | None = None) -> dict[str, Any]:
@@ -436,4 +429,4 @@ def unseeded_epochs(ctx: Any, *, kind: str, epochs: int) -> dict[str, Any]:
     else:
         data = tf.data.Dataset.from_tensor_slices((x, y))
         model.fit(data.map(lambda x, y: (x + tf.random.normal([5]), y)).batch(2), **options)
-    return {"weights": _flat(model)}
+    return {"weights": flat(model)}

@@ -10,14 +10,15 @@ import numpy as np
 
 from tests.support.in_tasks import Crashed, crash, flat, refusal
 from tests.support.inside import forget_notes, notes_of
+from tests.support.late import LateModule
 from tests.support.train_functions import dense_model, examples
+
+tf = LateModule("tensorflow")
 
 COUNT, SIZE, STEPS = 50, 16, 4  # the last batch of a pass has 2 examples, fewer than 2 workers of 2 devices
 
 
 def made(ctx: Any, way: str = "") -> Any:
-    import tensorflow as tf
-
     keras = tf.keras
     with ctx.strategy.scope():
         if not way.endswith("padded"):
@@ -36,8 +37,6 @@ def weights() -> np.ndarray:
 
 def py_dataset(*, reorders: bool = False) -> Any:
     """Returns a PyDataset; one that `reorders` its examples after each epoch, as many do."""
-    import tensorflow as tf
-
     x, y = examples(COUNT)
 
     class Batches(tf.keras.utils.Sequence):  # type: ignore[misc, name-defined]
@@ -70,8 +69,6 @@ def padded() -> list[Any]:
 
 
 def padded_py_dataset() -> Any:
-    import tensorflow as tf
-
     batches = padded()
 
     class Batches(tf.keras.utils.Sequence):  # type: ignore[misc, name-defined]
@@ -95,8 +92,6 @@ def generator() -> Iterator[Any]:
 
 def arguments(way: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns what both `model.fit` and `ctx.fit` are given after the model."""
-    import tensorflow as tf
-
     x, y = examples(COUNT)
     wide = x.astype("float64")
     match way:
@@ -138,8 +133,6 @@ def arguments(way: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def is_legacy() -> bool:
-    import tensorflow as tf
-
     return bool(tf.keras.Model.__module__.startswith("tf_keras"))
 
 
@@ -152,8 +145,6 @@ SHUFFLED = ("shuffled", "py dataset, shuffled", "py dataset, shuffled, padded")
 
 def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[str, Any]:
     """Three epochs; with `crash_after` so many steps only."""
-    import tensorflow as tf
-
     forget_notes(ctx)
     model = made(ctx, way)
     positional, named = arguments(way)

@@ -75,7 +75,6 @@ def parsed(arguments: list[str]) -> click.Context:
     """Parses a command line as the command does, and the values of its options. Runs nothing."""
     top = click.Context(main.cli, info_name="raydist")
     name, command, rest = main.cli.resolve_command(top, arguments)
-    assert command is not None
     context = command.make_context(name, rest, parent=top)
     typed_values(job_options.given_options(context.params))
     return context

@@ -88,7 +88,6 @@ def _commands() -> Iterator[str]:
     top = click.Context(main.cli, info_name="raydist")
     for name in main.cli.list_commands(top):
         command = main.cli.get_command(top, name)
-        assert command is not None
         pages = [page for page in _PAGE.findall(command.epilog or "") if page != "commands"]
         linked = f"[`{name}`]({pages[0]}.md)" if pages else f"`{name}`"
         yield f"- {linked}: {main.first_sentence(command.help)}"

@@ -199,7 +199,6 @@ def watching(folder: Path) -> Iterator[Watch]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         with task_process(folder / "scratch", run="other", task="worker/0", command=command) as process:
-            assert process.stdout is not None
             process.stdout.readline()
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             _State.traps = Traps(folder=victim, address=address, pid=process.pid)

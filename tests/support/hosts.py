@@ -192,9 +192,7 @@ class Hosts:
             host.boot()
             is_head = host is self.head
             wait = host.start_ray(
-                num_cpus=cpus,
-                head=None if is_head else self.head,
-                redis=self._redis if is_head else None,
+                num_cpus=cpus, head=None if is_head else self.head, redis=self._redis if is_head else None
             )
             if is_head:
                 wait()

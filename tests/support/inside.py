@@ -27,3 +27,17 @@ def forget_notes(ctx: Any) -> None:
     """Has each sentence noted again, which is noted once otherwise."""
     progress = progress_of(ctx)
     progress._status = dataclasses.replace(progress._status, notes=())
+
+
+def reports_of(ctx: Any) -> list[dict[str, float]]:
+    """Returns the metrics that are reported from now on."""
+    recorded: list[dict[str, float]] = []
+    reporter = run_of(ctx).reporter
+    record = reporter.report
+
+    def recording(metrics: dict[str, float], **place: Any) -> None:
+        recorded.append(dict(metrics))
+        record(metrics, **place)
+
+    reporter.report = recording
+    return recorded

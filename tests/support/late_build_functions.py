@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import flat
 from tests.support.inside import forget_notes, notes_of
 
 keras = tf.keras
@@ -203,4 +204,4 @@ def unbuilt_inside(ctx: Any) -> dict[str, Any]:
         model = Autoencoder()
         model.compile(keras.optimizers.SGD(0.5), "mse")
     model.fit(x, x, epochs=2, batch_size=8, shuffle=False, verbose=0, validation_data=(x, x))
-    return {"weights": np.concatenate([weight.ravel() for weight in model.get_weights()])}
+    return {"weights": flat(model)}

@@ -1,4 +1,4 @@
-"""Steps for `ctx.train_steps`, written in many ways, for tests. Import TensorFlow inside only."""
+"""Steps for `ctx.train_steps`, written in many ways, for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import UnsupportedError
+from tests.support.in_tasks import descend
 from tests.support.inside import forget_notes, notes_of
+from tests.support.late import LateModule
+
+tf = LateModule("tensorflow")
 
 TWO = 2
 NUM_CLASSES = 2
@@ -21,7 +25,7 @@ class Alone:
 
     num_workers = 1
 
-    def __init__(self, tf: Any) -> None:
+    def __init__(self) -> None:
         self.strategy = tf.distribute.get_strategy()
 
     def train_steps(self, step_fn: Any, data: Any, *, num_steps: int) -> dict[str, float]:
@@ -46,11 +50,9 @@ def loops(ctx: Any, *, kinds: list[str], num_steps: int = 3) -> dict[str, Any]:
     `fit, KIND` is a model that has the step as its `train_step`. What one device does without raydist,
     eagerly, is `right` and `right shown`.
     """
-    import tensorflow as tf
-
     found: dict[str, Any] = {}
     for kind in kinds:
-        for context, name in ((Alone(tf), "right"), (ctx, "weights")):
+        for context, name in ((Alone(), "right"), (ctx, "weights")):
             forget_notes(ctx)
             CALLS.clear()
             try:
@@ -77,8 +79,6 @@ def _examples() -> dict[str, np.ndarray]:
 
 
 def _trained(ctx: Any, kind: str, num_steps: int) -> tuple[np.ndarray, dict[str, float]]:
-    import tensorflow as tf
-
     keras = tf.keras
     is_fit, kind = kind.startswith("fit, "), kind.removeprefix("fit, ")
     keras.backend.set_floatx("float64")
@@ -86,7 +86,7 @@ def _trained(ctx: Any, kind: str, num_steps: int) -> tuple[np.ndarray, dict[str,
     try:
         data = tf.data.Dataset.from_tensor_slices(_examples()).batch(BATCH)
         with ctx.strategy.scope():
-            bench = Bench(ctx, tf)
+            bench = Bench(ctx)
             step = STEPS[kind](bench) if kind in STEPS else None
         step = step or OUTSIDE[kind](bench)
         start = bench.weights
@@ -114,19 +114,19 @@ def _stepped(keras: Any) -> Any:
 class Bench:
     """What a step is made of: a model, an optimizer, and a loss of each example."""
 
-    def __init__(self, ctx: Any, tf: Any) -> None:
-        self.ctx, self.tf = ctx, tf
+    def __init__(self, ctx: Any) -> None:
+        self.ctx = ctx
         self.num_replicas = ctx.strategy.num_replicas_in_sync
         dense = tf.keras.layers.Dense
-        self.use(dense(3, activation="tanh", kernel_initializer=_normal(tf)), *self.end())
+        self.use(dense(3, activation="tanh", kernel_initializer=_normal()), *self.end())
 
     def end(self, **options: Any) -> list[Any]:
-        return [self.tf.keras.layers.Dense(2, kernel_initializer=_normal(self.tf), **options)]
+        return [tf.keras.layers.Dense(2, kernel_initializer=_normal(), **options)]
 
-    def use(self, *layers: Any, column: str = "x", optimizer: Any = None) -> None:
+    def use(self, *layers: Any, column: str = "x", optimizer: Callable[[], Any] | None = None) -> None:
         """Takes a model of these layers, which is called with a column of the batch."""
-        keras, self.column = self.tf.keras, column
-        self.optimizer = optimizer or keras.optimizers.SGD(0.1)
+        keras, self.column = tf.keras, column
+        self.optimizer = keras.optimizers.SGD(0.1) if optimizer is None else optimizer()
         inputs = keras.Input((4,), dtype=None if column == "x" else "int32")
         self.model = _stepped(keras)([inputs, *layers])
         self.optimizer.build(self.model.trainable_variables)
@@ -138,23 +138,38 @@ class Bench:
     def of_each(self, batch: Any) -> Any:
         """Returns the squared error of each example."""
         predicted = self.model(batch[self.column], training=True)
-        return self.tf.reduce_mean((batch["y"] - self.tf.cast(predicted, self.tf.float64)) ** 2, axis=-1)
+        return tf.reduce_mean((batch["y"] - tf.cast(predicted, tf.float64)) ** 2, axis=-1)
 
-    def step(self, loss_of: Callable[[Any], Any], **shown: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-        """Returns a step that trains by a loss of the batch."""
-        tf, model, optimizer = self.tf, self.model, self.optimizer
+    def mean(self, batch: Any) -> Any:
+        return tf.reduce_mean(self.of_each(batch))
+
+    def average(self, batch: Any) -> Any:
+        return tf.nn.compute_average_loss(self.of_each(batch))
+
+    def penalty(self) -> Any:
+        return 0.1 * tf.reduce_sum(self.model.trainable_variables[0] ** 2)
+
+    def step(
+        self,
+        loss_of: Callable[[Any], Any],
+        changed: Callable[[Any], Any] = lambda gradients: gradients,
+        /,
+        **shown: Callable[[Any, Any], Any],
+    ) -> Callable[[Any], Any]:
+        """Returns a step that trains by a loss of the batch, and by gradients that are changed."""
+        model, optimizer = self.model, self.optimizer
 
         def step(batch: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
                 loss = loss_of(batch)
-            gradients = tape.gradient(loss, model.trainable_variables)
+            gradients = changed(tape.gradient(loss, model.trainable_variables))
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return {"loss": loss, **{name: value(batch, gradients) for name, value in shown.items()}}
 
         return step
 
 
-def _normal(tf: Any) -> Any:
+def _normal() -> Any:
     return tf.keras.initializers.RandomNormal(stddev=0.3, seed=1)
 
 
@@ -162,21 +177,9 @@ def _step_of(loss_of: Callable[[Bench, Any], Any]) -> Callable[[Bench], Any]:
     return lambda bench: bench.step(functools.partial(loss_of, bench))
 
 
-def _mean(bench: Bench, batch: Any) -> Any:
-    return bench.tf.reduce_mean(bench.of_each(batch))
-
-
-def _classes(bench: Bench, batch: Any) -> Any:
-    tf = bench.tf
-    labels = tf.one_hot(batch["label"], NUM_CLASSES, dtype=tf.float64)
-    return tf.reduce_mean(
-        tf.nn.softmax_cross_entropy_with_logits(labels, bench.model(batch["x"], training=True))
-    )
-
-
 def _divided_outside(bench: Bench) -> Any:
     number = bench.num_replicas
-    return bench.step(lambda batch: _mean(bench, batch) / number)
+    return bench.step(lambda batch: bench.mean(batch) / number)
 
 
 def _divided_by_self(bench: Bench) -> Any:
@@ -185,7 +188,7 @@ def _divided_by_self(bench: Bench) -> Any:
             self.number = bench.num_replicas
 
         def step(self, batch: Any) -> Any:
-            return bench.step(lambda one: _mean(bench, one) / self.number)(batch)
+            return bench.step(lambda one: bench.mean(one) / self.number)(batch)
 
     return Trainer().step
 
@@ -194,104 +197,64 @@ def _part_divided(bench: Bench) -> Any:
     number = bench.num_replicas
 
     def loss(batch: Any) -> Any:
-        return _mean(bench, batch) / number + 0.1 * bench.tf.reduce_sum(
-            bench.model.trainable_variables[0] ** 2
-        )
+        return bench.mean(batch) / number + bench.penalty()
 
     return bench.step(loss)
 
 
 def _divided_by_workers(bench: Bench) -> Any:
     ctx = bench.ctx
-    return bench.step(lambda batch: _mean(bench, batch) / ctx.num_workers)
+    return bench.step(lambda batch: bench.mean(batch) / ctx.num_workers)
 
 
 def _gradients_divided(bench: Bench) -> Any:
-    tf, model, number = bench.tf, bench.model, bench.num_replicas
-
-    def step(batch: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            loss = _mean(bench, batch)
-        gradients = [one / number for one in tape.gradient(loss, model.trainable_variables)]
-        bench.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    return step
+    number = bench.num_replicas
+    return bench.step(bench.mean, lambda gradients: [gradient / number for gradient in gradients])
 
 
 def _partial(bench: Bench) -> Any:
     def step(batch: Any, scale: float) -> Any:
-        return bench.step(lambda one: scale * _mean(bench, one))(batch)
+        return bench.step(lambda one: scale * bench.mean(one))(batch)
 
     return functools.partial(step, scale=2.0)
 
 
 def _masked(bench: Bench, batch: Any) -> Any:
-    tf, mask = bench.tf, batch["mask"]
+    mask = batch["mask"]
     return tf.reduce_sum(mask * bench.of_each(batch)) / tf.maximum(tf.reduce_sum(mask), 1)
 
 
-def _boolean_mask(bench: Bench, batch: Any) -> Any:
-    return bench.tf.reduce_mean(bench.tf.boolean_mask(bench.of_each(batch), batch["mask"] > 0))
-
-
-def _masked_sum(bench: Bench, batch: Any) -> Any:
-    return bench.tf.reduce_sum(batch["mask"] * bench.of_each(batch)) / BATCH
-
-
 def _branch(bench: Bench, batch: Any) -> Any:
-    loss = _mean(bench, batch)
+    loss = bench.mean(batch)
     if loss > 0.5:
         loss = 2.0 * loss
     return loss
 
 
 def _loop_over_rows(bench: Bench, batch: Any) -> Any:
-    tf = bench.tf
     total = tf.zeros([], tf.float64)
     for one in bench.of_each(batch):
         total += one
     return total / BATCH
 
 
-def _decorated(bench: Bench) -> Any:
-    step = _step_of(_mean)(bench)
-    return bench.tf.function(step)
-
-
-def _inner_function(bench: Bench) -> Any:
-    loss = bench.tf.function(functools.partial(_mean, bench))
-    return bench.step(loss)
-
-
 def _assigns(bench: Bench, **options: Any) -> Any:
-    tf = bench.tf
     center = tf.Variable(tf.zeros([4], tf.float64), trainable=False, name="center", **options)
 
     def loss(batch: Any) -> Any:
         center.assign(0.5 * center + 0.5 * tf.reduce_mean(batch["x"], axis=0))
-        return _mean(bench, {**batch, "x": batch["x"] - center})
+        return bench.mean({**batch, "x": batch["x"] - center})
 
     return bench.step(loss)
 
 
-def _assigns_on_read(bench: Bench) -> Any:
-    tf = bench.tf
-    return _assigns(
-        bench,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.MEAN,
-    )
-
-
-def _warm_up(bench: Bench, loss_of: Any = _mean) -> Any:
-    tf = bench.tf
+def _warm_up(bench: Bench, loss_of: Callable[[Any], Any]) -> Any:
     count = tf.Variable(
         0.0, dtype=tf.float64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
     )
 
     def loss(batch: Any) -> Any:
-        value = tf.identity(count) * loss_of(bench, batch)
+        value = tf.identity(count) * loss_of(batch)
         count.assign_add(1.0)
         return value
 
@@ -299,9 +262,8 @@ def _warm_up(bench: Bench, loss_of: Any = _mean) -> Any:
 
 
 def _metric(bench: Bench) -> Any:
-    tf = bench.tf
     metric = tf.keras.metrics.Mean()
-    inner = bench.step(functools.partial(_mean, bench))
+    inner = bench.step(bench.mean)
 
     def step(batch: Any) -> dict[str, Any]:
         found = inner(batch)
@@ -312,34 +274,29 @@ def _metric(bench: Bench) -> Any:
 
 
 def _calls_python(bench: Bench) -> Any:
-    tf = bench.tf
-
     def seen(x: Any) -> Any:
         CALLS.append(1)
         return x
 
     def loss(batch: Any) -> Any:
         x = tf.ensure_shape(tf.py_function(seen, [batch["x"]], tf.float64), [None, 4])
-        return _mean(bench, {**batch, "x": x})
+        return bench.mean({**batch, "x": x})
 
     return bench.step(loss)
 
 
 def _fails_in_python(bench: Bench) -> Any:
-    tf = bench.tf
-
     def fails(x: Any) -> Any:
         raise ValueError("not these numbers")
 
     def loss(batch: Any) -> Any:
         x = tf.ensure_shape(tf.numpy_function(fails, [batch["x"]], tf.float64), [None, 4])
-        return _mean(bench, {**batch, "x": x})
+        return bench.mean({**batch, "x": x})
 
     return bench.step(loss)
 
 
 def _shown(bench: Bench) -> Any:
-    tf = bench.tf
     return bench.step(
         lambda batch: tf.nn.compute_average_loss(bench.of_each(batch), global_batch_size=BATCH),
         biggest=lambda batch, gradients: tf.reduce_max(batch["x"]),
@@ -352,9 +309,8 @@ def _shown(bench: Bench) -> Any:
 
 
 def _kinds_shown(bench: Bench) -> Any:
-    tf = bench.tf
     return bench.step(
-        functools.partial(_mean, bench),
+        bench.mean,
         flag=lambda batch, gradients: tf.reduce_all(batch["x"] < 100),
         yes=lambda batch, gradients: True,
         count=lambda batch, gradients: tf.shape(batch["x"])[0],
@@ -362,95 +318,79 @@ def _kinds_shown(bench: Bench) -> Any:
     )
 
 
-def _average(bench: Bench, batch: Any) -> Any:
-    return bench.tf.nn.compute_average_loss(bench.of_each(batch))
-
-
-def _sum(bench: Bench, batch: Any) -> Any:
-    return 0.05 * bench.tf.reduce_sum(bench.of_each(batch))
-
-
-def _with(layers_of: Callable[[Any], list[Any]], loss_of: Any = _mean, **options: Any) -> Any:
+def _with(layers_of: Callable[[], list[Any]], loss_of: Any = Bench.mean, **options: Any) -> Any:
     """Returns what makes a step of a model with these layers ahead of its last one."""
 
     def step(bench: Bench) -> Any:
-        bench.use(*layers_of(bench.tf), *bench.end(), **options)
+        bench.use(*layers_of(), *bench.end(), **options)
         return _step_of(loss_of)(bench)
 
     return step
 
 
-def _dense(tf: Any, **options: Any) -> Any:
-    return tf.keras.layers.Dense(3, kernel_initializer=_normal(tf), **options)
+def _dense(**options: Any) -> Any:
+    return tf.keras.layers.Dense(3, kernel_initializer=_normal(), **options)
 
 
-def _normed(name: str, **options: Any) -> Callable[[Any], list[Any]]:
-    def layers(tf: Any) -> list[Any]:
+def _normed(name: str, **options: Any) -> Callable[[], list[Any]]:
+    def layers() -> list[Any]:
         norm = getattr(tf.keras.layers, name)(**options)
-        return [_dense(tf), norm, tf.keras.layers.Activation("tanh")]
+        return [_dense(), norm, tf.keras.layers.Activation("tanh")]
 
     return layers
 
 
-def _recurrent(name: str) -> Callable[[Any], list[Any]]:
-    def layers(tf: Any) -> list[Any]:
-        starts = {"kernel_initializer": _normal(tf), "recurrent_initializer": _normal(tf)}
+def _recurrent(name: str) -> Callable[[], list[Any]]:
+    def layers() -> list[Any]:
+        starts = {"kernel_initializer": _normal(), "recurrent_initializer": _normal()}
         return [tf.keras.layers.Reshape((4, 1)), getattr(tf.keras.layers, name)(3, **starts)]
 
     return layers
 
 
-def _embedded(tf: Any) -> list[Any]:
+def _embedded() -> list[Any]:
     layers = tf.keras.layers
-    return [layers.Embedding(7, 3, embeddings_initializer=_normal(tf)), layers.GlobalAveragePooling1D()]
+    return [layers.Embedding(7, 3, embeddings_initializer=_normal()), layers.GlobalAveragePooling1D()]
 
 
-def _masked_tokens(tf: Any) -> list[Any]:
-    starts = {"kernel_initializer": _normal(tf), "recurrent_initializer": _normal(tf)}
+def _masked_tokens() -> list[Any]:
+    starts = {"kernel_initializer": _normal(), "recurrent_initializer": _normal()}
     layers = tf.keras.layers
-    embedding = layers.Embedding(7, 3, mask_zero=True, embeddings_initializer=_normal(tf))
+    embedding = layers.Embedding(7, 3, mask_zero=True, embeddings_initializer=_normal())
     return [embedding, layers.GRU(3, **starts)]
 
 
-def _convolved(tf: Any) -> list[Any]:
+def _convolved() -> list[Any]:
     layers = tf.keras.layers
     return [
         layers.Reshape((4, 1)),
-        layers.Conv1D(3, 2, kernel_initializer=_normal(tf)),
+        layers.Conv1D(3, 2, kernel_initializer=_normal()),
         layers.MaxPooling1D(),
         layers.Flatten(),
     ]
 
 
-def _adapted(tf: Any) -> list[Any]:
+def _adapted() -> list[Any]:
     norm = tf.keras.layers.Normalization()
     norm.adapt(_examples()["x"])
-    return [norm, _dense(tf)]
+    return [norm, _dense()]
 
 
-def _spectral(tf: Any) -> list[Any]:
-    return [tf.keras.layers.SpectralNormalization(_dense(tf))]
-
-
-def _dropped(tf: Any) -> list[Any]:
-    return [_dense(tf), tf.keras.layers.Dropout(0.3)]
-
-
-def _regularized(tf: Any) -> list[Any]:
-    return [_dense(tf, kernel_regularizer=tf.keras.regularizers.L2(0.1))]
+def _regularized() -> list[Any]:
+    return [_dense(kernel_regularizer=tf.keras.regularizers.L2(0.1))]
 
 
 def _mixed(policy: str) -> Any:
     def step(bench: Bench) -> Any:
-        tf, keras = bench.tf, bench.tf.keras
+        keras = tf.keras
         optimizer = keras.optimizers.SGD(0.1)
         if policy == "mixed_float16":
             optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=64)
-        bench.use(_dense(tf, dtype=policy), *bench.end(dtype=policy), optimizer=optimizer)
+        bench.use(_dense(dtype=policy), *bench.end(dtype=policy), optimizer=lambda: optimizer)
 
         def step(batch: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
-                loss = _mean(bench, batch)
+                loss = bench.mean(batch)
                 scaled = loss
                 if hasattr(optimizer, "scale_loss"):
                     scaled = optimizer.scale_loss(loss)
@@ -467,31 +407,14 @@ def _mixed(policy: str) -> Any:
     return step
 
 
-def _with_losses(bench: Bench, batch: Any) -> Any:
-    return _mean(bench, batch) + bench.tf.add_n(bench.model.losses)
-
-
-def _with_scaled_losses(bench: Bench, batch: Any) -> Any:
-    return _average(bench, batch) + bench.tf.nn.scale_regularization_loss(bench.tf.add_n(bench.model.losses))
-
-
-def _weighted(bench: Bench, batch: Any) -> Any:
-    return bench.tf.reduce_mean((1 + batch["mask"]) * bench.of_each(batch))
-
-
-def _logarithm(bench: Bench, batch: Any) -> Any:
-    return bench.tf.reduce_logsumexp(bench.of_each(batch))
-
-
 def _contrasted(bench: Bench, batch: Any) -> Any:
-    tf, found = bench.tf, bench.model(batch["x"], training=True)
+    found = bench.model(batch["x"], training=True)
     logits = tf.matmul(found, found, transpose_b=True)
     labels = tf.range(tf.shape(logits)[0])
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 def _counts(bench: Bench) -> Any:
-    tf = bench.tf
     count = tf.Variable(
         0.0,
         dtype=tf.float64,
@@ -502,22 +425,13 @@ def _counts(bench: Bench) -> Any:
 
     def loss(batch: Any) -> Any:
         count.assign_add(tf.reduce_sum(batch["mask"]))
-        return _mean(bench, batch)
+        return bench.mean(batch)
 
     return bench.step(loss)
 
 
-def _assigns_mean(bench: Bench) -> Any:
-    return _assigns(bench, aggregation=bench.tf.VariableAggregation.MEAN)
-
-
-def _assigns_sum(bench: Bench) -> Any:
-    return _assigns(bench, aggregation=bench.tf.VariableAggregation.SUM)
-
-
 def _by_hand(aggregation: str, loss_of: Any) -> Any:
     def step(bench: Bench) -> Any:
-        tf = bench.tf
         kernel = tf.Variable(
             0.1 * tf.ones([4, 2], tf.float64), aggregation=getattr(tf.VariableAggregation, aggregation)
         )
@@ -540,43 +454,8 @@ def _by_hand(aggregation: str, loss_of: Any) -> Any:
     return step
 
 
-def _reduces(bench: Bench) -> Any:
-    tf, model = bench.tf, bench.model
-
-    def step(batch: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            loss = _mean(bench, batch)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        context = tf.distribute.get_replica_context()
-        gradients = context.all_reduce("SUM", gradients)
-        bench.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    return step
-
-
-def _clips(bench: Bench) -> Any:
-    tf, model = bench.tf, bench.model
-
-    def step(batch: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            loss = _mean(bench, batch)
-        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, model.trainable_variables), 0.1)
-        bench.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    return step
-
-
-def _clipped(bench: Bench) -> Any:
-    bench.use(
-        _dense(bench.tf), *bench.end(), optimizer=bench.tf.keras.optimizers.SGD(0.1, global_clipnorm=0.1)
-    )
-    return _step_of(_mean)(bench)
-
-
-def _two_optimizers(bench: Bench, other_loss: Any = _mean) -> Any:
-    tf, model = bench.tf, bench.model
+def _two_optimizers(bench: Bench, other_loss: Any = Bench.mean) -> Any:
+    model = bench.model
     first, last = model.layers[0].trainable_variables, model.layers[-1].trainable_variables
     optimizers = [tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.SGD(0.05, momentum=0.9)]
     for optimizer, variables in zip(optimizers, (first, last), strict=True):
@@ -584,7 +463,7 @@ def _two_optimizers(bench: Bench, other_loss: Any = _mean) -> Any:
 
     def step(batch: Any) -> dict[str, Any]:
         with tf.GradientTape(persistent=True) as tape:
-            loss, other = _mean(bench, batch), other_loss(bench, batch)
+            loss, other = bench.mean(batch), other_loss(bench, batch)
         for optimizer, variables, one in zip(optimizers, (first, last), (loss, other), strict=True):
             gradients = tape.gradient(one, variables)
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -593,127 +472,130 @@ def _two_optimizers(bench: Bench, other_loss: Any = _mean) -> Any:
     return step
 
 
-def _warm_up_of(loss_of: Any) -> Any:
-    return lambda bench: _warm_up(bench, loss_of)
-
-
 def _late_part(bench: Bench) -> Any:
     """Of a mean, and of another kind of loss that has no weight before the first update."""
-    tf = bench.tf
 
     def loss(batch: Any) -> Any:
         weight = tf.cast(bench.optimizer.iterations > 0, tf.float64)
-        return _mean(bench, batch) + weight * _average(bench, batch)
+        return bench.mean(batch) + weight * bench.average(batch)
 
     return bench.step(loss)
-
-
-def _text_shown(bench: Bench) -> Any:
-    return bench.step(functools.partial(_mean, bench), text=lambda batch, gradients: "text")
-
-
-def _nothing_shown(bench: Bench) -> Any:
-    return bench.step(functools.partial(_mean, bench), nothing=lambda batch, gradients: None)
 
 
 CALLS: list[int] = []
 # Those that make a variable outside of the strategy's scope.
 OUTSIDE: dict[str, Callable[[Bench], Any]] = {"assigns": _assigns}
 STEPS: dict[str, Callable[[Bench], Any]] = {
-    "mean": _step_of(_mean),
-    "sum": _step_of(lambda bench, batch: 0.05 * bench.tf.reduce_sum(bench.of_each(batch))),
-    "sum by global batch": _step_of(lambda bench, batch: bench.tf.reduce_sum(bench.of_each(batch)) / BATCH),
-    "average loss": _step_of(lambda bench, batch: bench.tf.nn.compute_average_loss(bench.of_each(batch))),
+    "mean": _step_of(Bench.mean),
+    "sum": _step_of(lambda bench, batch: 0.05 * tf.reduce_sum(bench.of_each(batch))),
+    "sum by global batch": _step_of(lambda bench, batch: tf.reduce_sum(bench.of_each(batch)) / BATCH),
+    "average loss": _step_of(Bench.average),
     "divided inside": _step_of(
-        lambda bench, batch: _mean(bench, batch) / bench.tf.distribute.get_strategy().num_replicas_in_sync
+        lambda bench, batch: bench.mean(batch) / tf.distribute.get_strategy().num_replicas_in_sync
     ),
-    "half a mean": _step_of(lambda bench, batch: 0.5 * _mean(bench, batch)),
-    "a third of a mean": _step_of(lambda bench, batch: _mean(bench, batch) / 3),
+    "half a mean": _step_of(lambda bench, batch: 0.5 * bench.mean(batch)),
+    "a third of a mean": _step_of(lambda bench, batch: bench.mean(batch) / 3),
     "loss object": _step_of(
-        lambda bench, batch: bench.tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"]))
+        lambda bench, batch: tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"]))
     ),
     "loss object and mean": _step_of(
         lambda bench, batch: (
-            bench.tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"]))
-            + _mean(bench, batch)
+            tf.keras.losses.MeanSquaredError()(batch["y"], bench.model(batch["x"])) + bench.mean(batch)
         )
     ),
-    "regularized mean": _step_of(
-        lambda bench, batch: (
-            _mean(bench, batch) + 0.1 * bench.tf.reduce_sum(bench.model.trainable_variables[0] ** 2)
-        )
-    ),
+    "regularized mean": _step_of(lambda bench, batch: bench.mean(batch) + bench.penalty()),
     "regularized sum": _step_of(
         lambda bench, batch: (
-            bench.tf.reduce_sum(bench.of_each(batch)) / BATCH
-            + bench.tf.nn.scale_regularization_loss(
-                0.1 * bench.tf.reduce_sum(bench.model.trainable_variables[0] ** 2)
+            tf.reduce_sum(bench.of_each(batch)) / BATCH + tf.nn.scale_regularization_loss(bench.penalty())
+        )
+    ),
+    "classes": _step_of(
+        lambda bench, batch: tf.reduce_mean(
+            tf.nn.softmax_cross_entropy_with_logits(
+                tf.one_hot(batch["label"], NUM_CLASSES, dtype=tf.float64),
+                bench.model(batch["x"], training=True),
             )
         )
     ),
-    "classes": _step_of(_classes),
-    "weighted by a global": _step_of(lambda bench, batch: TWO * _mean(bench, batch)),
+    "weighted by a global": _step_of(lambda bench, batch: TWO * bench.mean(batch)),
     "partial": _partial,
     "divided outside": _divided_outside,
     "divided by self": _divided_by_self,
     "a part divided": _part_divided,
     "divided by workers": _divided_by_workers,
     "gradients divided": _gradients_divided,
-    "divided by a global": _step_of(lambda bench, batch: _mean(bench, batch) / TWO),
+    "divided by a global": _step_of(lambda bench, batch: bench.mean(batch) / TWO),
     "masked mean": _step_of(_masked),
-    "boolean mask": _step_of(_boolean_mask),
-    "masked sum": _step_of(_masked_sum),
+    "boolean mask": _step_of(
+        lambda bench, batch: tf.reduce_mean(tf.boolean_mask(bench.of_each(batch), batch["mask"] > 0))
+    ),
+    "masked sum": _step_of(lambda bench, batch: tf.reduce_sum(batch["mask"] * bench.of_each(batch)) / BATCH),
     "compares": _step_of(
-        lambda bench, batch: (
-            _mean(bench, batch) + bench.tf.math.reduce_variance(bench.model(batch["x"]), axis=0)[0]
-        )
+        lambda bench, batch: bench.mean(batch) + tf.math.reduce_variance(bench.model(batch["x"]), axis=0)[0]
     ),
     "branch": _step_of(_branch),
     "loop over rows": _step_of(_loop_over_rows),
-    "decorated": _decorated,
-    "inner function": _inner_function,
-    "assigns on read": _assigns_on_read,
-    "warm-up": _warm_up,
+    "decorated": lambda bench: tf.function(bench.step(bench.mean)),
+    "inner function": lambda bench: bench.step(tf.function(bench.mean)),
+    "assigns on read": lambda bench: _assigns(
+        bench, synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN
+    ),
+    "warm-up": lambda bench: _warm_up(bench, bench.mean),
     "metric": _metric,
     "norm, mean": _with(_normed("BatchNormalization")),
-    "norm, average loss": _with(_normed("BatchNormalization"), _average),
+    "norm, average loss": _with(_normed("BatchNormalization"), Bench.average),
     "synchronized norm, mean": _with(_normed("BatchNormalization", synchronized=True)),
-    "synchronized norm, average loss": _with(_normed("BatchNormalization", synchronized=True), _average),
+    "synchronized norm, average loss": _with(_normed("BatchNormalization", synchronized=True), Bench.average),
     "frozen norm": _with(_normed("BatchNormalization", trainable=False)),
     "layer norm": _with(_normed("LayerNormalization")),
     "adapted norm": _with(_adapted),
-    "spectral norm": _with(_spectral),
-    "dropout": _with(_dropped),
-    "convolution": _with(_convolved, _average),
+    "spectral norm": _with(lambda: [tf.keras.layers.SpectralNormalization(_dense())]),
+    "dropout": _with(lambda: [_dense(), tf.keras.layers.Dropout(0.3)]),
+    "convolution": _with(_convolved, Bench.average),
     "LSTM": _with(_recurrent("LSTM")),
     "embedding": _with(_embedded, column="token"),
-    "embedding, average loss": _with(_embedded, _average, column="token"),
+    "embedding, average loss": _with(_embedded, Bench.average, column="token"),
     "masked GRU": _with(_masked_tokens, column="token"),
-    "regularized layer": _with(_regularized, _with_losses),
-    "regularized layer, scaled": _with(_regularized, _with_scaled_losses),
+    "regularized layer": _with(
+        _regularized, lambda bench, batch: bench.mean(batch) + tf.add_n(bench.model.losses)
+    ),
+    "regularized layer, scaled": _with(
+        _regularized,
+        lambda bench, batch: (
+            bench.average(batch) + tf.nn.scale_regularization_loss(tf.add_n(bench.model.losses))
+        ),
+    ),
     "mixed_float16": _mixed("mixed_float16"),
     "mixed_bfloat16": _mixed("mixed_bfloat16"),
-    "weighted mean": _step_of(_weighted),
-    "log of sums": _step_of(_logarithm),
+    "weighted mean": _step_of(
+        lambda bench, batch: tf.reduce_mean((1 + batch["mask"]) * bench.of_each(batch))
+    ),
+    "log of sums": _step_of(lambda bench, batch: tf.reduce_logsumexp(bench.of_each(batch))),
     "contrast": _step_of(_contrasted),
     "counts": _counts,
-    "assigns a mean": _assigns_mean,
-    "assigns a sum": _assigns_sum,
-    "by hand, mean": _by_hand("MEAN", _mean),
-    "by hand, sum": _by_hand("SUM", _mean),
-    "reduces": _reduces,
-    "clips": _clips,
-    "clipped": _clipped,
+    "assigns a mean": lambda bench: _assigns(bench, aggregation=tf.VariableAggregation.MEAN),
+    "assigns a sum": lambda bench: _assigns(bench, aggregation=tf.VariableAggregation.SUM),
+    "by hand, mean": _by_hand("MEAN", Bench.mean),
+    "by hand, sum": _by_hand("SUM", Bench.mean),
+    "reduces": lambda bench: bench.step(
+        bench.mean, lambda gradients: tf.distribute.get_replica_context().all_reduce("SUM", gradients)
+    ),
+    "clips": lambda bench: bench.step(
+        bench.mean, lambda gradients: tf.clip_by_global_norm(gradients, 0.1)[0]
+    ),
+    "clipped": _with(lambda: [_dense()], optimizer=lambda: tf.keras.optimizers.SGD(0.1, global_clipnorm=0.1)),
     "two optimizers": _two_optimizers,
-    "two kinds of losses": lambda bench: _two_optimizers(bench, _average),
-    "warm-up of a sum": _warm_up_of(_sum),
+    "two kinds of losses": lambda bench: _two_optimizers(bench, Bench.average),
+    "warm-up of a sum": lambda bench: _warm_up(
+        bench, lambda batch: 0.05 * tf.reduce_sum(bench.of_each(batch))
+    ),
     "late part": _late_part,
     "calls Python": _calls_python,
     "fails in Python": _fails_in_python,
     "shown": _shown,
     "kinds shown": _kinds_shown,
-    "text shown": _text_shown,
-    "nothing shown": _nothing_shown,
+    "text shown": lambda bench: bench.step(bench.mean, text=lambda batch, gradients: "text"),
+    "nothing shown": lambda bench: bench.step(bench.mean, nothing=lambda batch, gradients: None),
 }
 
 
@@ -742,8 +624,6 @@ OF_FIT = tuple(
 
 def unlike_workers(ctx: Any, *, kind: str) -> dict[str, Any]:
     """Begins a loop that is another one on the second worker; returns the error."""
-    import tensorflow as tf
-
     index = ctx.task.index
     options = {"num_steps": 4, "steps_per_call": 2}
     if kind in options:
@@ -764,7 +644,6 @@ def unlike_workers(ctx: Any, *, kind: str) -> dict[str, Any]:
 def unlike_train_steps(ctx: Any, *, is_eager: bool) -> dict[str, Any]:
     """Trains a model whose train_step returns other names on the second worker; returns the error."""
     import keras
-    import tensorflow as tf
 
     names = ["own", "other"] if ctx.task.index else ["own"]
 
@@ -777,10 +656,7 @@ def unlike_train_steps(ctx: Any, *, is_eager: bool) -> dict[str, Any]:
             return self.dense(inputs)
 
         def train_step(self, data: Any) -> dict[str, Any]:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(self(data[0]))
-            variables = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            loss = descend(self, self.optimizer, lambda: tf.reduce_mean(self(data[0])))
             return dict.fromkeys(names, loss)
 
     with ctx.strategy.scope():
@@ -795,8 +671,6 @@ def unlike_train_steps(ctx: Any, *, is_eager: bool) -> dict[str, Any]:
 
 def parts_without_effects(ctx: Any) -> dict[str, Any]:
     """Returns which operations with effects a trace needs, and what a generator's numbers are in it."""
-    import tensorflow as tf
-
     from raydist.training import tf_private
 
     variable = tf.Variable(1.0)
@@ -832,8 +706,6 @@ def parts_without_effects(ctx: Any) -> dict[str, Any]:
 
 def additive_losses(ctx: Any) -> dict[str, Any]:
     """Returns of losses whether their gradients are sums over the examples of each batch."""
-    import tensorflow as tf
-
     from raydist.training import tf_private
     from raydist.training.user_code import linearity
 
@@ -895,8 +767,6 @@ def additive_losses(ctx: Any) -> dict[str, Any]:
 
 def custom_gradients(ctx: Any) -> dict[str, Any]:
     """Trains by a gradient that a `tf.custom_gradient` returns as it is, and by one that the step clips."""
-    import tensorflow as tf
-
     notes = {}
     for kind in ("custom", "clipped"):
         with ctx.strategy.scope():

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
+from raydist.task import failure_of
+from tests.support.in_tasks import refusal
 from tests.support.train_functions import examples
 
 keras = tf.keras
@@ -13,8 +19,6 @@ keras = tf.keras
 
 def messages(ctx: Any, *, mistakes: list[str]) -> dict[str, Any]:
     """Makes each mistake and returns what the run would tell of it; the last one may break the cluster."""
-    from raydist.task import failure_of
-
     told = {}
     for name in mistakes:
         try:
@@ -45,9 +49,6 @@ def loss_with_the_default_reduction(ctx: Any) -> None:
 
 def summary_without_tensorboard(ctx: Any) -> None:
     """Writes a summary where TensorBoard is not installed."""
-    import sys
-    from unittest import mock
-
     gone = dict.fromkeys(("tensorboard", "tensorboard.summary", "tensorboard.summary.v2"))
     with mock.patch.dict(sys.modules, gone):
         tf.summary.scalar("loss", 0.5, step=1)
@@ -95,8 +96,6 @@ def assertion_in_a_step(ctx: Any) -> None:
 def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
     """Fits and predicts by models that make the functions of their steps, by Keras's and without them."""
 
-    from raydist.errors import UnsupportedError
-
     class Predicting(tf.keras.Model):  # type: ignore[misc]
         def make_predict_function(self, force: bool = False) -> Any:
             self.predict_function = lambda batches: self.predict_step(next(iter(batches)))
@@ -132,7 +131,6 @@ def functions_of_own_steps(ctx: Any) -> dict[str, Any]:
 
 def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
     """Trains, and asks for predictions of, layers that want the 16 rows of a whole batch."""
-    import numpy as np
 
     class OfSixteen(keras.layers.Layer):
         def call(self, x: Any) -> Any:
@@ -159,13 +157,6 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
     def with_layer(layer: Any) -> Any:
         return keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(6)])
 
-    def told(call: Any) -> str:
-        try:
-            call()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
-
     x = np.ones((64, 6), np.float32)
     types = (tf.TensorSpec([6]), tf.TensorSpec([6]))
     rows = tf.data.Dataset.from_generator(lambda: zip(x, x, strict=True), output_signature=types)
@@ -183,20 +174,19 @@ def constant_batch_sizes(ctx: Any) -> dict[str, Any]:
                 model = make()
                 model.compile("sgd", "mse")
             batches = data.batch(16)
-            errors[f"{name}, {length}, evaluates"] = told(lambda: model.evaluate(batches, verbose=0))  # noqa: B023
-            errors[f"{name}, {length}"] = told(lambda: model.fit(batches, verbose=0))  # noqa: B023
-        errors[f"{name}, predicts"] = told(lambda: model.predict(x, batch_size=16, verbose=0))  # noqa: B023
+            errors[f"{name}, {length}, evaluates"] = refusal(lambda: model.evaluate(batches, verbose=0))  # noqa: B023
+            errors[f"{name}, {length}"] = refusal(lambda: model.fit(batches, verbose=0))  # noqa: B023
+        errors[f"{name}, predicts"] = refusal(lambda: model.predict(x, batch_size=16, verbose=0))  # noqa: B023
     with ctx.strategy.scope():
         model = with_layer(OfSixteen())
         model.compile("sgd", "mse")
     data = tf.data.Dataset.from_tensor_slices((x, x)).batch(16)
-    errors["ctx.fit"] = told(lambda: ctx.fit(model, data, epochs=1))
+    errors["ctx.fit"] = refusal(lambda: ctx.fit(model, data, epochs=1))
     return {"errors": errors}
 
 
 def constant_inputs(ctx: Any) -> dict[str, Any]:
     """Asks models whose Input has the 16 rows of a whole batch, and that count on them, for predictions."""
-    import numpy as np
 
     class Using(keras.layers.Layer):
         def __init__(self, use: Any, *, name: str) -> None:
@@ -254,10 +244,6 @@ def reshape_of_a_part(ctx: Any) -> dict[str, Any]:
 
 def slips(ctx: Any) -> dict[str, str]:
     """Trains on data without batches, and mistypes a name of the context; returns the errors."""
-    import numpy as np
-
-    from raydist.errors import UnsupportedError
-
     with ctx.strategy.scope():
         model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(3)])
         model.compile("sgd", "sparse_categorical_crossentropy")

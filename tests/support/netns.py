@@ -77,7 +77,6 @@ class Machine:
         return machine
 
     def _await_init(self) -> None:
-        assert self._holder.stdout is not None
         line = self._holder.stdout.readline()
         assert line == b"ready\n", f"{self.name} did not start: {line!r}"
         children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text()
@@ -137,7 +136,6 @@ class Machine:
         for process in (self._holder, *self._entered):
             process.wait(timeout=_DEATH_TIMEOUT_S)
         for pipe in (self._holder.stdin, self._holder.stdout):
-            assert pipe is not None
             pipe.close()
 
 
@@ -241,6 +239,5 @@ def _port(number: int) -> str:
 
 def _end(relay: subprocess.Popen[bytes]) -> None:
     for pipe in (relay.stdin, relay.stdout):
-        assert pipe is not None
         pipe.close()  # it ends with its standard input
     relay.wait(timeout=10)

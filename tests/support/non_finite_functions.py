@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from raydist.errors import NonFiniteError
+from tests.support.equal_state_functions import _data, _step
 from tests.support.inside import notes_of
 
 keras = tf.keras
@@ -19,11 +19,6 @@ def _model(ctx: Any, dtype: str) -> Any:
         model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, name="last", dtype=dtype)])
         model.compile(keras.optimizers.SGD(1e20), "mse")  # overflows in float32 at the second step
     return model
-
-
-def _data() -> Any:
-    x = np.random.default_rng(1).normal(size=(32, 3)).astype("float32")
-    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8)
 
 
 def diverge(ctx: Any, *, how: str, dtype: str = "float32") -> dict[str, Any]:
@@ -43,15 +38,3 @@ def diverge(ctx: Any, *, how: str, dtype: str = "float32") -> dict[str, Any]:
     except NonFiniteError as raised:
         error = str(raised)
     return {"error": error, "notes": notes_of(ctx)}
-
-
-def _step(model: Any) -> Any:
-    def step(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.nn.compute_average_loss(tf.square(y - model(x))[:, 0], global_batch_size=8)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    return step

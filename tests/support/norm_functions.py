@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import descend, flat, own_step
 from tests.support.inside import forget_notes, notes_of
 
 keras = tf.keras
@@ -54,15 +55,7 @@ def reducing_layer(ctx: Any) -> dict[str, Any]:
         def compute_output_shape(self, shape: Any) -> Any:
             return shape
 
-    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
-
+    OwnStep = own_step(keras.Model)
     keras.utils.set_random_seed(3)
     forget_notes(ctx)
     with ctx.strategy.scope():
@@ -73,19 +66,12 @@ def reducing_layer(ctx: Any) -> dict[str, Any]:
     x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).batch(12)
     model.fit(data, epochs=2, verbose=0)
-    weights = np.concatenate([np.ravel(one) for one in model.get_weights()])
+    weights = flat(model)
     return {"weights": weights, "notes": notes_of(ctx)}
 
 
 def _model(keras: Any, way: str, *, synchronized: bool) -> Any:
-    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
+    OwnStep = own_step(keras.Model)
 
     def norm() -> Any:
         return keras.layers.BatchNormalization(**({"synchronized": True} if synchronized else {}))
@@ -100,10 +86,7 @@ def _model(keras: Any, way: str, *, synchronized: bool) -> Any:
 def _step(model: Any, optimizer: Any) -> Any:
     def step(batch: Any) -> dict[str, Any]:
         x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((y - model(x, training=True)) ** 2)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        loss = descend(model, optimizer, lambda: tf.reduce_mean((y - model(x, training=True)) ** 2))
         return {"loss": loss}
 
     return step

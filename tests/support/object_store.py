@@ -32,7 +32,6 @@ def s3_server() -> Iterator[str]:
         stderr=subprocess.DEVNULL,
         text=True,
     ) as server:
-        assert server.stdout is not None
         yield f"http://127.0.0.1:{int(server.stdout.readline())}"
 
 

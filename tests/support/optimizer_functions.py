@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from tests.support.in_tasks import descend, flat, refusal
 
 keras = tf.keras
 
@@ -89,8 +92,6 @@ def _of_module(module: Any) -> dict[str, Callable[[], Any]]:
 
 def assigning_when_built(ctx: Any) -> dict[str, Any]:
     """Returns the weights that ScheduleFreeAdamW leaves, whose `build` assigns, by who has built it when."""
-    import contextlib
-
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(24, 3)).astype("float32"), rng.normal(size=(24, 1)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
@@ -116,7 +117,7 @@ def assigning_when_built(ctx: Any) -> dict[str, Any]:
             model.optimizer.build(model.trainable_variables)
         if way != "loop":
             model.fit(data, epochs=1, verbose=0)
-            return np.concatenate([np.ravel(one) for one in model.get_weights()])
+            return flat(model)
 
         def step(batch: Any) -> dict[str, Any]:
             inputs, labels = batch
@@ -128,7 +129,7 @@ def assigning_when_built(ctx: Any) -> dict[str, Any]:
             return {"loss": loss}
 
         ctx.train_steps(step, data, num_steps=3)
-        return np.concatenate([np.ravel(one) for one in model.get_weights()])
+        return flat(model)
 
     ways = {"built": stacked, "outside": stacked, "in scope": stacked, "loop": stacked}
     found = {way: trained(make, way) for way, make in ways.items()}
@@ -137,8 +138,6 @@ def assigning_when_built(ctx: Any) -> dict[str, Any]:
 
 def first_step_outside(ctx: Any) -> dict[str, Any]:
     """Returns what steps outside of every scope leave, by who has built the model and how the steps ran."""
-    import contextlib
-
     x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 
     def trained(*, is_built: bool, is_compiled: bool, is_of_scope: bool = True) -> np.ndarray:
@@ -149,10 +148,7 @@ def first_step_outside(ctx: Any) -> dict[str, Any]:
             optimizer = keras.optimizers.Adam(0.1, epsilon=1e-4)
 
         def step(inputs: Any) -> None:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(model(inputs) ** 2)
-            variables = model.trainable_variables
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            descend(model, optimizer, lambda: tf.reduce_mean(model(inputs) ** 2))
 
         step = tf.function(step) if is_compiled else step
         for _ in range(3):
@@ -169,8 +165,6 @@ def first_step_outside(ctx: Any) -> dict[str, Any]:
 
 def made_outside(ctx: Any) -> dict[str, Any]:
     """Returns what optimizers train that were made in the scope, and outside of it; and what is refused."""
-    import contextlib
-
     x, y = np.random.default_rng(0).normal(size=(24, 3)).astype("float32"), np.ones([24, 1], "float32")
 
     class Mine(keras.optimizers.SGD):  # type: ignore[misc,name-defined]
@@ -188,7 +182,7 @@ def made_outside(ctx: Any) -> dict[str, Any]:
         assert model.optimizer is optimizer
         optimizer.learning_rate = 0.05
         model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-        return np.concatenate([np.ravel(one) for one in model.get_weights()]), int(optimizer.iterations)
+        return flat(model), int(optimizer.iterations)
 
     makers = {
         "Adam": lambda: keras.optimizers.Adam(0.1),
@@ -207,8 +201,5 @@ def made_outside(ctx: Any) -> dict[str, Any]:
         return optimizer
 
     for name, make in {"built": built, "own": lambda: Mine(3)}.items():
-        try:
-            fitted(make, is_outside=True)
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
+        found[name] = refusal(fitted, make, is_outside=True)
     return found

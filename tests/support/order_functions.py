@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.input import cut, worker_order
 from tests.support.inside import forget_notes, notes_of, progress_of
 from tests.support.train_functions import dense_model, examples
 
@@ -62,8 +63,6 @@ def _pipelines(index: int) -> dict[str, Callable[[], Any]]:
 def noted(ctx: Any) -> dict[str, Any]:
     """Returns what is noted of the order of each pipeline, and its fingerprint."""
 
-    from raydist.training.input import cut, worker_order
-
     told, fingerprints = {}, {}
     for name, make in _pipelines(ctx.task.index).items():
         tf.keras.utils.set_random_seed(5)
@@ -78,8 +77,6 @@ def noted(ctx: Any) -> dict[str, Any]:
 
 def compared_generators(ctx: Any) -> dict[str, Any]:
     """Returns how often each generator has begun, and what its passes have made, once it was compared."""
-
-    from raydist.training.input import cut
 
     begun: list[int] = []
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import flat
 from tests.support.inside import forget_notes, notes_of
 
 keras = tf.keras
@@ -28,7 +29,7 @@ def trained_by(ctx: Any, *, kinds: Sequence[str]) -> dict[str, Any]:
             loss = keras.losses.MeanSquaredError(**({"reduction": "none"} if is_each else {}))
             model.compile(_optimizer(keras, kind), loss=loss)
         model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8), epochs=2, verbose=0)
-        results[kind] = np.concatenate([np.ravel(one) for one in model.get_weights()])
+        results[kind] = flat(model)
         notes[kind] = notes_of(ctx)
     return {**results, "notes": notes}
 

@@ -81,13 +81,7 @@ def events() -> list[dict[str, Any]]:
             told += [(begin + after, attempt, "task", {"task": name, "state": state}) for name in TASKS]
         told += [(begin + 8, attempt, "state", {"state": "RUNNING"})]
         if attempt == 0:
-            death = {
-                "task": "worker/1",
-                "kind": "LOST",
-                "type": "ProcessDied",
-                "message": DEATH,
-                "step": 90,
-            }
+            death = {"task": "worker/1", "kind": "LOST", "type": "ProcessDied", "message": DEATH, "step": 90}
             told += [
                 (8, 0, "training", {"kind": "fit", "number": 1, "step": 0}),
                 (20, 0, "task", {"task": "worker/1", "state": "FAILED"}),

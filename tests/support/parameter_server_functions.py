@@ -1,19 +1,35 @@
-"""Train functions for tests of ParameterServer. Import TensorFlow inside only."""
+"""Train functions for tests of ParameterServer."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator, values
+from tensorflow.python.eager import context
 
+from raydist.errors import MistakeError
+from raydist.outcome.status import WorkerAddresses
+from raydist.training import tf_private
+from raydist.training.checkpointing import variables
+from raydist.training.parameter_server import closure_sizes, train_input
+from raydist.training.parameter_server.train_input import IteratorFeed
 from tests.support.in_tasks import refusal
 from tests.support.inside import notes_of, progress_of, run_of
+from tests.support.metric_functions import Counted
+
+keras = tf.keras
 
 NUM_IDS = 40
 
@@ -40,17 +56,9 @@ def embedding_model(keras: Any, *, learning_rate: float = 0.02) -> Any:
 
 
 def fit(
-    ctx: Any,
-    *,
-    epochs: int = 2,
-    steps_per_epoch: int = 60,
-    batch_size: int = 16,
-    fail_at: int = -1,
+    ctx: Any, *, epochs: int = 2, steps_per_epoch: int = 60, batch_size: int = 16, fail_at: int = -1
 ) -> dict[str, Any]:
     """Trains and validates; returns what has to add up. Raises after `fail_at` steps."""
-    import tensorflow as tf
-
-    keras = tf.keras
     keras.utils.set_random_seed(5)
     with ctx.strategy.scope():
         model = embedding_model(keras)
@@ -91,11 +99,6 @@ def cut_epoch(ctx: Any, *, how: str, until: str = "") -> dict[str, Any]:
     Args:
       how: "raise", "kill", or "wait" until the file `until` exists.
     """
-    import tensorflow as tf
-
-    from tests.support.metric_functions import Counted
-
-    keras = tf.keras
     x = np.arange(320, dtype="float32")[:, None] / 320
 
     class End(keras.callbacks.Callback):  # type: ignore[misc]
@@ -144,10 +147,6 @@ def _watch(keras: Any, steps_per_epoch: int, fail_at: int) -> Any:
 
 def weights(ctx: Any, *, epochs: int) -> dict[str, Any]:
     """Trains for `epochs`; returns the weights and Adam's slots, whole, by their place in the checkpoint."""
-    import tensorflow as tf
-
-    from raydist.training.checkpointing import variables
-
     with ctx.strategy.scope():
         model = embedding_model(tf.keras)
     x, y = rated(960)
@@ -169,10 +168,6 @@ def weights(ctx: Any, *, epochs: int) -> dict[str, Any]:
 
 def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
     """A custom loop by ctx.train_steps, and one by the bare coordinator."""
-    import tensorflow as tf
-
-    from raydist.training.parameter_server import train_input
-
     with ctx.strategy.scope():
         weight = tf.Variable([0.0, 0.0], name="weight")
         calls = tf.Variable(0, dtype=tf.int64, name="calls")
@@ -232,10 +227,6 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
 
 def mistakes(ctx: Any) -> dict[str, Any]:
     """Makes each mistake that a user can; returns what it is answered with."""
-    import tensorflow as tf
-    from tensorflow.python.distribute.coordinator import values
-
-    keras = tf.keras
     with ctx.strategy.scope():
         model = embedding_model(keras)
         uncompiled = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
@@ -282,7 +273,6 @@ def mistakes(ctx: Any) -> dict[str, Any]:
 
 def failing_step(ctx: Any) -> dict[str, Any]:
     """A step that raises in the worker; returns what the chief got."""
-    import tensorflow as tf
 
     def step(batch: Any) -> dict[str, Any]:
         return {"loss": tf.debugging.check_numerics(batch / 0.0, "the user's own check")}
@@ -296,7 +286,6 @@ def failing_step(ctx: Any) -> dict[str, Any]:
 def refused_where_sharded(ctx: Any) -> dict[str, Any]:
     """Trains a model of Keras 3 where there is a partitioner, and asks for updates of several batches."""
     import keras
-    import tensorflow as tf
 
     given = {"epochs": 1, "steps_per_epoch": 1}
     with ctx.strategy.scope():
@@ -309,9 +298,6 @@ def refused_where_sharded(ctx: Any) -> dict[str, Any]:
 
 def batch_hooks(ctx: Any) -> dict[str, Any]:
     """Trains as callbacks want it at each batch: by plain Keras in the chief, and on a worker."""
-    import tensorflow as tf
-
-    keras = tf.keras
     x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
     y = x @ np.array([[1.0], [-2.0]], "float32")
 
@@ -378,9 +364,6 @@ def batch_hooks(ctx: Any) -> dict[str, Any]:
 
 def ends_of_data(ctx: Any) -> dict[str, Any]:
     """Trains on data in each form without steps_per_epoch; returns steps and weights, and plain Keras's."""
-    import tensorflow as tf
-
-    keras = tf.keras
     x = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
     y = x @ np.array([[1.0], [-2.0]], "float32")
 
@@ -420,10 +403,6 @@ def ends_of_data(ctx: Any) -> dict[str, Any]:
 
 def shards_of_one_name(ctx: Any) -> dict[str, Any]:
     """Two towers with layers of one name; returns the shapes of the whole variables."""
-    import tensorflow as tf
-
-    from raydist.training.checkpointing import variables
-
     layers = tf.keras.layers
     with ctx.strategy.scope():
         towers = [
@@ -437,8 +416,6 @@ def shards_of_one_name(ctx: Any) -> dict[str, Any]:
 
 def returned_losses(ctx: Any) -> dict[str, Any]:
     """Trains without moving a model whose own steps return `loss`, and evaluates it."""
-    import tensorflow as tf
-
     from tests.programs.returned_losses import LossAlone, Ratings
 
     rng = np.random.default_rng(7)
@@ -474,11 +451,6 @@ def returned_losses(ctx: Any) -> dict[str, Any]:
 
 def keras_calls(ctx: Any) -> dict[str, Any]:
     """Makes Keras's own calls on 333 examples; returns what each gives, or is answered with."""
-    import tensorflow as tf
-
-    from raydist.errors import MistakeError
-
-    keras = tf.keras
     keras.utils.set_random_seed(5)
     with ctx.strategy.scope():
         model = embedding_model(keras)
@@ -582,11 +554,7 @@ def come_and_go(ctx: Any, *, phases: list[tuple[int, str]], begun: str) -> dict[
       phases: Workers to wait for, and the kind of the data.
       begun: What the files' names begin with that tell of each phase which closure has been done first.
     """
-    import tensorflow as tf
-
     import raydist.data
-    from raydist.training import tf_private
-    from raydist.training.parameter_server import closure_sizes, train_input
 
     def eight_each(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return tf.data.Dataset.range(8)
@@ -635,20 +603,6 @@ def come_and_go(ctx: Any, *, phases: list[tuple[int, str]], begun: str) -> dict[
 
 def worker_slots(ctx: Any) -> dict[str, Any]:
     """What a coordinator's slots do about a lost SYN, updates that fail and a time without workers."""
-    import socket
-    import threading
-    from queue import SimpleQueue
-    from types import SimpleNamespace
-    from unittest import mock
-
-    import tensorflow as tf
-    from tensorflow.python.distribute.coordinator import cluster_coordinator
-    from tensorflow.python.eager import context
-
-    from raydist.outcome.status import WorkerAddresses
-    from raydist.training import tf_private
-    from raydist.training.parameter_server.train_input import IteratorFeed
-
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = {slot: f"127.0.0.1:{one.getsockname()[1]}" for slot, one in enumerate(sockets)}
     server_def = tf.train.ServerDef()

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import tensorflow as tf
 
 from raydist import data
 from raydist.errors import RaydistError
 from tests.support.image_files import png
+from tests.support.numbered_source import NumberedSource
 
 
 def _plain(value: Any) -> Any:
@@ -48,10 +51,6 @@ def checked(ctx: Any, *, folder: str) -> dict[str, Any]:
 
 def parts() -> dict[str, Any]:
     """Returns what differs between the global batches and those of several input pipelines, put together."""
-    import tensorflow as tf
-
-    from tests.support.numbered_source import NumberedSource
-
     wrong = []
     sources = {"groups": NumberedSource([5, 9, 1, 7, 8, 6]), "arrays": data.from_arrays(np.arange(36))}
     for name, source in sources.items():
@@ -117,7 +116,6 @@ def _data_threads() -> int:
 
 def tensors(folder: str) -> dict[str, Any]:
     """Returns the batches of each kind of source."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     x = {"unicode": np.array(["ä", "bb"]), "bytes": np.array([b"x", b"yy"]), "truth": np.array([True, False])}
@@ -150,8 +148,6 @@ def tensors(folder: str) -> dict[str, Any]:
 
 def records_and_images(folder: str) -> dict[str, Any]:
     """Returns what TFRecord and image files become, and the errors of bad ones."""
-    import tensorflow as tf
-
     path = f"{folder}/records"
     with tf.io.TFRecordWriter(path) as writer:
         for number in range(6):
@@ -208,8 +204,6 @@ def records_and_images(folder: str) -> dict[str, Any]:
 
 def resized_stripes(folder: str) -> dict[str, bool]:
     """Returns whether images of one and of another size are resized as Keras and TensorFlow do it."""
-    import tensorflow as tf
-
     stripes = np.arange(30 * 20 * 3).reshape(30, 20, 3) * 37 % 256
     images = {"a/0.png": stripes.astype(np.uint8), "b/0.png": stripes[:12, :8].astype(np.uint8)}
     for name, pixels in images.items():
@@ -232,8 +226,6 @@ def resized_stripes(folder: str) -> dict[str, bool]:
 
 def uneven_records(folder: str) -> dict[str, Any]:
     """Returns what is told of records that do not become tensors of one shape."""
-    import tensorflow as tf
-
     uneven = Path(folder) / "uneven"
     uneven.mkdir()
     for name, counts in {"a": [3, 3, 3], "b": [3, 4]}.items():
@@ -268,7 +260,6 @@ def uneven_records(folder: str) -> dict[str, Any]:
 
 def bad_parquet(folder: str) -> dict[str, Any]:
     """Returns what is told of bad Parquet files that are found to be bad only when they are read."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     options: dict[str, Any] = {"global_batch_size": 4, "epochs": 1, "window_mb": 1e-4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import numpy as np
 
 from tests.support.in_tasks import Crashed, crash, flat
 from tests.support.inside import notes_of, progress_of, run_of
-from tests.support.train_functions import bare_step, dense_model, examples
+from tests.support.late import LateModule
+from tests.support.train_functions import bare_step, examples, made
+
+tf = LateModule("tensorflow")
 
 FILES = 3
 
@@ -25,15 +29,11 @@ def write_records(folder: Path, count: int) -> None:
 
 
 def _lines(folder: str) -> Any:
-    import tensorflow as tf
-
     files = tf.data.Dataset.from_tensor_slices(sorted(str(path) for path in Path(folder).glob("*.txt")))
     return files.interleave(tf.data.TextLineDataset, cycle_length=2, num_parallel_calls=2)
 
 
 def _parse(line: Any) -> Any:
-    import tensorflow as tf
-
     values = tf.strings.to_number(tf.strings.split(line, ","))
     return tf.ensure_shape(values[:6], [6]), tf.cast(values[6], tf.int64)
 
@@ -102,8 +102,6 @@ def resumed(
     ctx: Any, *, folder: str, steps_per_epoch: int | None = None, stop_after: int | None = None
 ) -> dict[str, Any]:
     """Trains 3 epochs of 4 steps; `stop_after` raises after that many steps, as a crash would."""
-    import tensorflow as tf
-
     model, crashes = _model(ctx), crash(tf.keras, "on_train_batch_begin", stop_after)
     try:
         data = PIPELINES["shuffled"](_lines(folder))
@@ -114,11 +112,7 @@ def resumed(
     return {"weights": flat(model), "restored_step": progress_of(ctx).status().restored_step}
 
 
-def _model(ctx: Any) -> Any:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        return dense_model(tf.keras, "sgd", metrics=("accuracy",))
+_model = functools.partial(made, optimizer="sgd", metrics=("accuracy",))
 
 
 def _validation(folder: str) -> Any:
@@ -137,8 +131,6 @@ def _loop(ctx: Any, data: Any) -> np.ndarray:
 
 def passes_from_each_batch(ctx: Any) -> dict[str, Any]:
     """Returns where a loop begins with other data than by reading all, and how many batches each drops."""
-    import tensorflow as tf
-
     from raydist.training import tf_private
     from raydist.training.input import shuffle_seeds
 

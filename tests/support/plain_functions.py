@@ -6,17 +6,19 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from raydist.outcome.status import FailureKind, TaskFailure
+from raydist.training.stepping.packing import StepPacker
 from tests.support.in_tasks import Crashed, crash, flat, refusal
 from tests.support.inside import forget_notes, notes_of, progress_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples, made
+
+keras = tf.keras
 
 
 def fits_in_a_row(ctx: Any) -> dict[str, Any]:
     """Two plain fits, with a fit inside of the second, then train_steps and ctx.fit."""
-    import tensorflow as tf
-
-    keras = tf.keras
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     status = progress_of(ctx).status
     steps, losses = [], []
@@ -37,16 +39,7 @@ def fits_in_a_row(ctx: Any) -> dict[str, Any]:
     steps.append(status().step)
     before = flat(model)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
-            loss = tf.nn.compute_average_loss(entropy, global_batch_size=16)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    ctx.train_steps(step_fn, data, num_steps=5)
+    ctx.train_steps(bare_step(model, global_batch_size=16), data, num_steps=5)
     steps.append(status().step)
     after = flat(model)
     ctx.fit(model, data, epochs=1)
@@ -64,12 +57,9 @@ def fits_in_a_row(ctx: Any) -> dict[str, Any]:
 
 def after_a_fit_with_callbacks(ctx: Any) -> dict[str, Any]:
     """A plain fit after one with ctx.callbacks()."""
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     status, steps = progress_of(ctx).status, []
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     model.fit(data, epochs=2, verbose=0, callbacks=ctx.callbacks())
     steps.append(status().step)
     model.fit(data, epochs=1, verbose=0)
@@ -79,10 +69,6 @@ def after_a_fit_with_callbacks(ctx: Any) -> dict[str, Any]:
 
 def packed(ctx: Any) -> dict[str, Any]:
     """Returns the largest number of steps that a call of a plain fit has had."""
-    import tensorflow as tf
-
-    from raydist.training.stepping.packing import StepPacker
-
     counts = []
     next_count = StepPacker.next_count
 
@@ -92,18 +78,14 @@ def packed(ctx: Any) -> dict[str, Any]:
 
     StepPacker.next_count = counting  # type: ignore[method-assign]
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16, drop_remainder=True).repeat()
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     before = progress_of(ctx).status().step
     model.fit(data, steps_per_epoch=400, verbose=0)
     return {"largest": max(counts), "steps": progress_of(ctx).status().step - before}
 
 
 def on_parameter_server(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+    model = made(ctx, "sgd", metrics=("accuracy",))
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16).repeat()
     model.fit(data, epochs=2, steps_per_epoch=10, verbose=0)
     status = progress_of(ctx).status()
@@ -112,23 +94,15 @@ def on_parameter_server(ctx: Any) -> dict[str, Any]:
 
 def fails_before_its_first_step(ctx: Any) -> dict[str, Any]:
     """Returns the type of what a fit raises whose data the model cannot take."""
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     error = refusal(model.fit, np.zeros((8, 5)), np.zeros(8), batch_size=4, verbose=0)
     return {"raised": error.partition(":")[0]}
 
 
 def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
     """A callback ends a fit; returns what is awaited then, and the step that a failure would name."""
-    import tensorflow as tf
-
-    from raydist.outcome.status import FailureKind, TaskFailure
-
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     before = progress_of(ctx).status().step
     with suppress(Crashed):
         model.fit(data, epochs=3, verbose=0, callbacks=[crash(tf.keras, "on_epoch_end", 0)])
@@ -141,8 +115,6 @@ def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
 
 def fit_of_the_users_own(ctx: Any) -> dict[str, Any]:
     """Models in and outside of the strategy's scope, with callbacks that restore and without."""
-    import tensorflow as tf
-
     keras, status = tf.keras, progress_of(ctx).status
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
 
@@ -161,8 +133,6 @@ def fit_of_the_users_own(ctx: Any) -> dict[str, Any]:
 
 
 def evaluates_only(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     model = dense_model(tf.keras, "adam")
     model.evaluate(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
     return {}
@@ -170,9 +140,6 @@ def evaluates_only(ctx: Any) -> dict[str, Any]:
 
 def layers_of_the_users_own(ctx: Any) -> dict[str, Any]:
     """A plain fit of layers that draw random numbers, and that keep moving statistics."""
-    import tensorflow as tf
-
-    keras = tf.keras
 
     class Noise(keras.layers.Layer):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -201,8 +168,6 @@ def layers_of_the_users_own(ctx: Any) -> dict[str, Any]:
 
 def shuffled_on(ctx: Any) -> dict[str, Any]:
     """Returns what is noted of two fits, on data of their own and on the same endless data."""
-    import tensorflow as tf
-
     told = {}
     for way in ("their own", "the same"):
         forget_notes(ctx)
@@ -210,8 +175,7 @@ def shuffled_on(ctx: Any) -> dict[str, Any]:
         shared = rows.shuffle(32, seed=1).repeat().batch(8)
         for _ in range(2):
             data = shared if way == "the same" else rows.shuffle(32, seed=1).repeat().batch(8)
-            with ctx.strategy.scope():
-                model = dense_model(tf.keras, "sgd")
+            model = made(ctx, "sgd")
             model.fit(data, steps_per_epoch=4, epochs=1, verbose=0)
         told[way] = [note for note in notes_of(ctx) if "make a dataset for each training" in note]
     return told

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.support.in_tasks import flat
+
 
 class Trainer:
     """One model, trained by Keras alone (`ctx` is None), by `model.fit` in a scope, or by `ctx.fit`."""
@@ -124,5 +126,5 @@ def train_all(ctx: Any) -> dict[str, Any]:
         for who, context, by_context in (("plain", None, False), ("fit", ctx, False), ("ctx.fit", ctx, True)):
             trainer = Trainer(context, by_context=by_context, steps_per_execution=steps_per_execution)
             train(trainer)
-            found[f"{name} by {who}"] = np.concatenate([np.ravel(one) for one in trainer.model.get_weights()])
+            found[f"{name} by {who}"] = flat(trainer.model)
     return found

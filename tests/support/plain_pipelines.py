@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
+
+from raydist.data.pipeline import Part
+from raydist.training import tf_private
+from raydist.training.input import walk
+from raydist.training.replicas.batch_slices import Slice
+from tests.support.inside import notes_of
 
 BATCH = 5
 ROWS = 23  # a last batch of 3, which 2 workers share unevenly and 5 replicas do not all have a row of
@@ -21,6 +28,9 @@ class Pair(NamedTuple):
     y: Any
 
 
+Make = Callable[[Any, Callable[..., Any]], Any]
+
+
 class Construction(NamedTuple):
     """A pipeline.
 
@@ -31,14 +41,12 @@ class Construction(NamedTuple):
       obstacle: What the note has to say; None for no note.
     """
 
-    make: Callable[[Any, Callable[..., Any]], Any]
+    make: Make
     is_early: bool = True
     obstacle: str | None = None
 
 
 def _constructions() -> dict[str, Construction]:
-    import tensorflow as tf
-
     def late(make: Any, obstacle: str | None) -> Construction:
         return Construction(make, is_early=False, obstacle=obstacle)
 
@@ -91,87 +99,106 @@ def _constructions() -> dict[str, Construction]:
 
     image = lambda x, y: (tf.reshape(tf.concat([x] * 3, 0), [2, 2, 3]), y)  # noqa: E731
 
+    early: dict[str, Make] = {
+        "map": lambda d, log: d.map(log).batch(BATCH),
+        "two maps": lambda d, log: d.map(log).map(double).batch(BATCH),
+        "parallel map": lambda d, log: d.map(log, num_parallel_calls=3).batch(BATCH),
+        "autotuned": lambda d, log: (
+            d.map(log, num_parallel_calls=tf.data.AUTOTUNE)
+            .batch(BATCH, num_parallel_calls=2)
+            .prefetch(tf.data.AUTOTUNE)
+        ),
+        "out of order by options": lambda d, log: (
+            d.map(log, num_parallel_calls=3).batch(BATCH).with_options(_out_of_order(tf))
+        ),
+        "drop_remainder": lambda d, log: d.map(log).batch(BATCH, drop_remainder=True),
+        "even": lambda d, log: d.map(log).batch(12, drop_remainder=True),
+        "batches smaller than the replicas": lambda d, log: d.map(log).batch(2),
+        "one of them": lambda d, log: d.map(log).batch(1, drop_remainder=True),
+        "one batch": lambda d, log: d.map(log).batch(100),
+        "no rows": lambda d, log: d.take(0).map(log).batch(BATCH),
+        "repeat": lambda d, log: d.map(log).batch(BATCH).repeat(2),
+        "repeat before batch": lambda d, log: d.map(log).repeat(2).batch(BATCH),
+        "repeat before map": lambda d, log: d.repeat(2).map(log).batch(BATCH),
+        "shuffle": lambda d, log: d.shuffle(9, seed=3).map(log).batch(BATCH),
+        "shuffle, repeat": lambda d, log: d.shuffle(9, seed=3).repeat(2).map(log).batch(BATCH),
+        "shuffle, repeat after batch": lambda d, log: d.shuffle(9, seed=3).map(log).batch(BATCH).repeat(2),
+        "take and skip": lambda d, log: d.map(log).skip(2).take(17).batch(BATCH),
+        "take and skip batches": lambda d, log: d.map(log).batch(BATCH).skip(1).take(3),
+        "last batches": lambda d, log: d.map(log).batch(BATCH).skip(3),
+        "prefetch": lambda d, log: d.map(log).prefetch(2).batch(BATCH).prefetch(1),
+        "cardinality": lambda d, log: (
+            d.map(log).apply(tf.data.experimental.assert_cardinality(ROWS)).batch(BATCH)
+        ),
+        "cache before map": lambda d, log: d.cache().map(log).batch(BATCH),
+        "zip": lambda d, log: (
+            tf.data.Dataset.zip(d, tf.data.Dataset.range(100))
+            .map(lambda pair, number: log(pair[0], pair[1] + number))
+            .batch(BATCH)
+        ),
+        "dict": lambda d, log: (
+            d.map(lambda x, y: {"x": x, "y": y})
+            .map(lambda one: dict(zip(("x", "y"), log(one["x"], one["y"]), strict=True)))
+            .batch(BATCH)
+        ),
+        "interleave": lambda d, log: (
+            tf.data.Dataset.range(3)
+            .interleave(lambda shard: d.shard(3, shard), cycle_length=2, num_parallel_calls=2)
+            .map(log)
+            .batch(BATCH)
+        ),
+        "filter": lambda d, log: d.filter(lambda x, y: y % 3 > 0).map(log).batch(BATCH),
+        "flat_map": lambda d, log: (
+            d.flat_map(lambda x, y: tf.data.Dataset.from_tensors((x, y)).repeat(2)).map(log).batch(BATCH)
+        ),
+        "unbatch": lambda d, log: d.batch(4).unbatch().map(log).batch(BATCH),
+        "enumerate": lambda d, log: (
+            d.enumerate().map(lambda number, one: log(one[0], one[1] + number)).batch(BATCH)
+        ),
+        "lookup after batch": lambda d, log: d.map(log).batch(BATCH).map(lambda x, y: (x, table.lookup(y))),
+        "table and variable": lambda d, log: (
+            d.map(log).map(lambda x, y: (weight * x, table.lookup(y))).batch(BATCH)
+        ),
+        "branches and loops": lambda d, log: d.map(log).map(branched).batch(BATCH),
+        "ragged": lambda d, log: d.map(log).map(ragged).batch(BATCH),
+        "sparse": lambda d, log: d.map(log).map(sparse(4)).batch(BATCH),
+        "padded to one length": lambda d, log: d.map(
+            lambda x, y: (log(x, y)[0][: y % 4 + 1], y)
+        ).padded_batch(BATCH, padded_shapes=([4], []), padding_values=(-1.0, None)),
+        "map after batch": lambda d, log: d.map(log).batch(BATCH).map(double),
+        "map after batch of one size": lambda d, log: (
+            d.map(log).batch(BATCH, drop_remainder=True).map(double)
+        ),
+        "only a map after batch": lambda d, log: d.batch(BATCH).map(double),
+        "parsed after batch": lambda d, log: (
+            d.map(serialized).batch(BATCH, drop_remainder=True).map(parsed).map(double)
+        ),
+        "row by row": lambda d, log: (
+            d.map(log)
+            .batch(BATCH)
+            .map(
+                lambda x, y: (
+                    {
+                        "mean": (x - tf.reduce_mean(x, axis=1, keepdims=True)) / [1.0, 2.0, 3.0, 4.0],
+                        "part": tf.concat([x[:, 1:3], tf.expand_dims(x[:, 0], -1)], axis=1),
+                        "flat": tf.reshape(tf.stack([x, x], axis=1), [-1, 8]),
+                        "product": tf.squeeze(x @ tf.ones([4, 1]), axis=1),
+                        "soft": tf.nn.softmax(x),
+                    },
+                    tf.one_hot(tf.gather(tf.range(60), tf.cast(y, tf.int32)) % 5, 5),
+                )
+            )
+        ),
+        "resized": lambda d, log: (
+            d.map(log).map(image).batch(BATCH).map(lambda x, y: (tf.image.resize(x, [3, 3]) / 255.0, y))
+        ),
+    }
     return {
-        "map": Construction(lambda d, log: d.map(log).batch(BATCH)),
-        "two maps": Construction(lambda d, log: d.map(log).map(double).batch(BATCH)),
-        "parallel map": Construction(lambda d, log: d.map(log, num_parallel_calls=3).batch(BATCH)),
-        "autotuned": Construction(
-            lambda d, log: (
-                d.map(log, num_parallel_calls=tf.data.AUTOTUNE)
-                .batch(BATCH, num_parallel_calls=2)
-                .prefetch(tf.data.AUTOTUNE)
-            )
-        ),
-        "out of order by options": Construction(
-            lambda d, log: d.map(log, num_parallel_calls=3).batch(BATCH).with_options(_out_of_order(tf))
-        ),
-        "drop_remainder": Construction(lambda d, log: d.map(log).batch(BATCH, drop_remainder=True)),
-        "even": Construction(lambda d, log: d.map(log).batch(12, drop_remainder=True)),
-        "batches smaller than the replicas": Construction(lambda d, log: d.map(log).batch(2)),
-        "one of them": Construction(lambda d, log: d.map(log).batch(1, drop_remainder=True)),
-        "one batch": Construction(lambda d, log: d.map(log).batch(100)),
-        "no rows": Construction(lambda d, log: d.take(0).map(log).batch(BATCH)),
-        "repeat": Construction(lambda d, log: d.map(log).batch(BATCH).repeat(2)),
-        "repeat before batch": Construction(lambda d, log: d.map(log).repeat(2).batch(BATCH)),
-        "repeat before map": Construction(lambda d, log: d.repeat(2).map(log).batch(BATCH)),
-        "shuffle": Construction(lambda d, log: d.shuffle(9, seed=3).map(log).batch(BATCH)),
-        "shuffle, repeat": Construction(lambda d, log: d.shuffle(9, seed=3).repeat(2).map(log).batch(BATCH)),
-        "shuffle, repeat after batch": Construction(
-            lambda d, log: d.shuffle(9, seed=3).map(log).batch(BATCH).repeat(2)
-        ),
-        "take and skip": Construction(lambda d, log: d.map(log).skip(2).take(17).batch(BATCH)),
-        "take and skip batches": Construction(lambda d, log: d.map(log).batch(BATCH).skip(1).take(3)),
-        "last batches": Construction(lambda d, log: d.map(log).batch(BATCH).skip(3)),
-        "prefetch": Construction(lambda d, log: d.map(log).prefetch(2).batch(BATCH).prefetch(1)),
-        "cardinality": Construction(
-            lambda d, log: d.map(log).apply(tf.data.experimental.assert_cardinality(ROWS)).batch(BATCH)
-        ),
-        "cache before map": Construction(lambda d, log: d.cache().map(log).batch(BATCH)),
-        "zip": Construction(
-            lambda d, log: (
-                tf.data.Dataset.zip(d, tf.data.Dataset.range(100))
-                .map(lambda pair, number: log(pair[0], pair[1] + number))
-                .batch(BATCH)
-            )
-        ),
-        "dict": Construction(
-            lambda d, log: (
-                d.map(lambda x, y: {"x": x, "y": y})
-                .map(lambda one: dict(zip(("x", "y"), log(one["x"], one["y"]), strict=True)))
-                .batch(BATCH)
-            )
-        ),
-        "interleave": Construction(
-            lambda d, log: (
-                tf.data.Dataset.range(3)
-                .interleave(lambda shard: d.shard(3, shard), cycle_length=2, num_parallel_calls=2)
-                .map(log)
-                .batch(BATCH)
-            )
-        ),
-        "filter": Construction(lambda d, log: d.filter(lambda x, y: y % 3 > 0).map(log).batch(BATCH)),
-        "flat_map": Construction(
-            lambda d, log: (
-                d.flat_map(lambda x, y: tf.data.Dataset.from_tensors((x, y)).repeat(2)).map(log).batch(BATCH)
-            )
-        ),
-        "unbatch": Construction(lambda d, log: d.batch(4).unbatch().map(log).batch(BATCH)),
-        "enumerate": Construction(
-            lambda d, log: d.enumerate().map(lambda number, one: log(one[0], one[1] + number)).batch(BATCH)
-        ),
-        "lookup after batch": Construction(
-            lambda d, log: d.map(log).batch(BATCH).map(lambda x, y: (x, table.lookup(y)))
-        ),
-        "table and variable": Construction(
-            lambda d, log: d.map(log).map(lambda x, y: (weight * x, table.lookup(y))).batch(BATCH)
-        ),
-        "branches and loops": Construction(lambda d, log: d.map(log).map(branched).batch(BATCH)),
-        "ragged": Construction(lambda d, log: d.map(log).map(ragged).batch(BATCH)),
+        **{name: Construction(make) for name, make in early.items()},
         "ragged source": Construction(
             lambda d, log: d.map(ragged).shuffle(4, seed=1).map(lambda x, y: (x * 2.0, y)).batch(BATCH),
             obstacle=".shuffle",
         ),
-        "sparse": Construction(lambda d, log: d.map(log).map(sparse(4)).batch(BATCH)),
         "of various lengths": Construction(
             lambda d, log: (
                 d.map(lambda x, y: (x[: y % 4 + 1], y))
@@ -185,44 +212,6 @@ def _constructions() -> dict[str, Construction]:
             lambda d, log: d.map(Pair).cache().map(lambda pair: Pair(*log(*pair))).batch(BATCH),
             obstacle=".cache",
         ),
-        "padded to one length": Construction(
-            lambda d, log: d.map(lambda x, y: (log(x, y)[0][: y % 4 + 1], y)).padded_batch(
-                BATCH, padded_shapes=([4], []), padding_values=(-1.0, None)
-            )
-        ),
-        # After the batch.
-        "map after batch": Construction(lambda d, log: d.map(log).batch(BATCH).map(double)),
-        "map after batch of one size": Construction(
-            lambda d, log: d.map(log).batch(BATCH, drop_remainder=True).map(double)
-        ),
-        "only a map after batch": Construction(lambda d, log: d.batch(BATCH).map(double)),
-        "parsed after batch": Construction(
-            lambda d, log: d.map(serialized).batch(BATCH, drop_remainder=True).map(parsed).map(double)
-        ),
-        "row by row": Construction(
-            lambda d, log: (
-                d.map(log)
-                .batch(BATCH)
-                .map(
-                    lambda x, y: (
-                        {
-                            "mean": (x - tf.reduce_mean(x, axis=1, keepdims=True)) / [1.0, 2.0, 3.0, 4.0],
-                            "part": tf.concat([x[:, 1:3], tf.expand_dims(x[:, 0], -1)], axis=1),
-                            "flat": tf.reshape(tf.stack([x, x], axis=1), [-1, 8]),
-                            "product": tf.squeeze(x @ tf.ones([4, 1]), axis=1),
-                            "soft": tf.nn.softmax(x),
-                        },
-                        tf.one_hot(tf.gather(tf.range(60), tf.cast(y, tf.int32)) % 5, 5),
-                    )
-                )
-            )
-        ),
-        "resized": Construction(
-            lambda d, log: (
-                d.map(log).map(image).batch(BATCH).map(lambda x, y: (tf.image.resize(x, [3, 3]) / 255.0, y))
-            )
-        ),
-        # What is not the same for some rows of a batch, or not at another place.
         "mean of the batch": late(
             lambda d, log: d.map(log).batch(BATCH).map(lambda x, y: (x - tf.reduce_mean(x), y)),
             "after .batch",
@@ -293,7 +282,6 @@ def _constructions() -> dict[str, Construction]:
             "runs Python",
         ),
         "shuffle without a map": late(lambda d, log: d.shuffle(9, seed=3).batch(BATCH), None),
-        # As early as it goes: behind the map that draws.
         "a map behind random numbers": Construction(
             lambda d, log: d.map(lambda x, y: (x + tf.random.uniform([], seed=5), y)).map(log).batch(BATCH),
             obstacle="(RandomUniform;",
@@ -325,9 +313,6 @@ def compare(
     Args:
       shares: Of the workers; empty for equal ones.
     """
-    import tensorflow as tf
-
-    from raydist.data.pipeline import Part
     from raydist.training.input import cut
 
     source = _source(tf)
@@ -379,10 +364,6 @@ def walked(ctx: Any) -> dict[str, Any]:
 
     Each as it should be and as it was found.
     """
-    import tensorflow as tf
-
-    from raydist.training.input import walk
-
     source = _source(tf)
     found = {}
     for name, construction in _constructions().items():
@@ -395,10 +376,6 @@ def walked(ctx: Any) -> dict[str, Any]:
 
 def recognized(ctx: Any) -> dict[str, Any]:
     """Returns what raydist takes the datasets of tf.data's public methods for, and which operations."""
-    import tensorflow as tf
-
-    from raydist.training import tf_private
-
     source = tf.data.Dataset.range(8)
     made = {
         "map": source.map(lambda x: x + 1),
@@ -463,8 +440,6 @@ def _source(tf: Any) -> Any:
 
 def _lost_shapes(batch: Any, element: Any) -> str:
     """Returns what a worker does not know of the shapes of rows, which those of the global batch have."""
-    import tensorflow as tf
-
     own = tf.nest.flatten(getattr(element, "batch", element))
     return "; ".join(
         f"{theirs.shape} became {ours.shape}"
@@ -499,7 +474,6 @@ def _differences(
 
 def _is_share(element: Any, batch: Any, replica: int, num_replicas: int, shares: Sequence[int]) -> bool:
     from raydist.data.order.steps import cut
-    from raydist.training.replicas.batch_slices import Slice
 
     rows = _rows(batch)
     sizes = [len(one) for one in np.array_split(np.arange(len(rows)), num_replicas)]
@@ -515,8 +489,6 @@ def _is_share(element: Any, batch: Any, replica: int, num_replicas: int, shares:
 
 def _rows(batch: Any) -> list[Any]:
     """Returns the rows of a batch as Python numbers, without the digits that depend on a batch's size."""
-    import tensorflow as tf
-
     columns = []
     for component in tf.nest.flatten(batch):
         if isinstance(component, tf.SparseTensor):
@@ -528,10 +500,7 @@ def _rows(batch: Any) -> list[Any]:
 
 def parallel_draws(ctx: Any) -> dict[str, Any]:
     """Distributes pipelines that mix a batch by random numbers, in parallel calls and one after the other."""
-    import tensorflow as tf
-
     from raydist.training.input import cut
-    from tests.support.inside import notes_of
 
     def mixed(x: Any) -> Any:
         return tf.random.uniform([]) * x + tf.random.shuffle(x)

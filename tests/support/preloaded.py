@@ -82,7 +82,6 @@ class Server:
 
     def start(self, request: dict[str, Any], *, environ: Mapping[str, str], output: Path) -> ForkedProcess:
         """Starts `task_main.main(request)` in a process that appends what it prints to `output`."""
-        assert self._process.stdin is not None
         asked = {"request": request, "environ": dict(environ), "output": str(output)}
         self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         self._process.stdin.flush()
@@ -113,7 +112,6 @@ class Server:
 
     def end(self) -> None:
         with self._process:
-            assert self._process.stdin is not None
             self._process.stdin.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import numpy as np
 from raydist.spec.tasks import TaskId
 from raydist.storage.profile_mail import ProfileRequest, write_request
 from raydist.storage.run_storage import RunStorage, open_run
+from tests.support.in_tasks import flat
+from tests.support.late import LateModule
 from tests.support.train_functions import dense_model, examples
+
+tf = LateModule("tensorflow")
 
 
 def events_of(storage: RunStorage, task: TaskId) -> dict[str, list[dict[str, Any]]]:
@@ -48,8 +53,6 @@ def check_profile(storage: RunStorage, task: str, *, steps: int, first_step: int
 
 def fit(ctx: Any, *, keras: str, profiled_steps: int) -> dict[str, Any]:
     """Trains for 24 steps, and has some of them profiled in each task that trains, unless it is 0."""
-    import tensorflow as tf
-
     library = tf.keras
     assert ("tf_keras" in library.Model.__module__) == (keras == "legacy")
     with ctx.strategy.scope():
@@ -68,15 +71,13 @@ def fit(ctx: Any, *, keras: str, profiled_steps: int) -> dict[str, Any]:
                 self.wait()
 
         def wait(self) -> None:
-            import time
-
             time.sleep(2.5)  # for two ticks of the thread that looks for requests
 
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices(examples(96)).batch(8).repeat()
 
     ctx.fit(model, data, epochs=2, steps_per_epoch=12, callbacks=[Asks()], verbose=0)
-    return {"weights": np.concatenate([np.ravel(weight) for weight in model.get_weights()])}
+    return {"weights": flat(model)}
 
 
 def fit_normalised(ctx: Any, *, board: str = "") -> dict[str, Any]:
@@ -85,8 +86,6 @@ def fit_normalised(ctx: Any, *, board: str = "") -> dict[str, Any]:
     Args:
       board: Where Keras's TensorBoard callback writes, if it is used.
     """
-    import tensorflow as tf
-
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(7)
     with ctx.strategy.scope():
@@ -113,8 +112,6 @@ def fit_normalised(ctx: Any, *, board: str = "") -> dict[str, Any]:
 
 
 def fit_compiled(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = tf.keras.Sequential([tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)])
         model.compile("sgd", "mse", jit_compile=True)

@@ -1,7 +1,4 @@
-"""Programs whose steps read weights that they have just changed, in all the ways that steps do.
-
-Import TensorFlow inside only.
-"""
+"""Programs whose steps read weights that they have just changed, in all the ways that steps do."""
 
 from __future__ import annotations
 
@@ -11,6 +8,9 @@ from typing import Any
 import numpy as np
 
 import raydist.data
+from tests.support.late import LateModule
+
+tf = LateModule("tensorflow")
 
 NAMES = (
     "dense used_twice gan clipped loop nested penalty recurrent mixed spectral forward own_gradient"
@@ -20,8 +20,6 @@ STEPS, BATCH_SIZE = 40, 8
 
 def train(ctx: Any, *, names: Sequence[str]) -> dict[str, Any]:
     """Trains programs by `ctx.fit`; returns the weights of each, in the order of its variables."""
-    import tensorflow as tf
-
     from raydist.training.parameter_server import closure_sizes
 
     # So that closures unroll their steps whatever time those take.
@@ -40,13 +38,7 @@ def train(ctx: Any, *, names: Sequence[str]) -> dict[str, Any]:
         # A closure is told which of these batches are its own.
         batches = raydist.data.from_arrays((x, y)).batches(global_batch_size=BATCH_SIZE, shuffle=False)
         plain = data if ctx.coordinator is not None else data().repeat()
-        ctx.fit(
-            model,
-            batches if name == "used_twice" else plain,
-            epochs=1,
-            steps_per_epoch=STEPS,
-            verbose=0,
-        )
+        ctx.fit(model, batches if name == "used_twice" else plain, epochs=1, steps_per_epoch=STEPS, verbose=0)
         weights = [
             variable.numpy().reshape(-1) for variable in model.variables if "seed" not in variable.name
         ]
@@ -59,8 +51,6 @@ def messages(ctx: Any, *, unroll: int = 1) -> dict[str, Any]:
 
     A tensor crosses once for each task that uses it, as TensorFlow cuts graphs (graph_partition.cc).
     """
-    import tensorflow as tf
-
     from raydist.training import tf_private
     from raydist.training.parameter_server import closure_sizes, closures
 
@@ -188,8 +178,6 @@ def _own_step(step: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def _update(optimizer: Any, loss: Callable[[], Any], variables: Any) -> Any:
-    import tensorflow as tf
-
     with tf.GradientTape() as tape:
         value = loss()
     optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
@@ -197,8 +185,6 @@ def _update(optimizer: Any, loss: Callable[[], Any], variables: Any) -> Any:
 
 
 def _gan_step(self: Any, x: Any, y: Any) -> Any:
-    import tensorflow as tf
-
     def distance() -> Any:
         return tf.reduce_mean((self.first(x) - y) ** 2) - 0.1 * tf.reduce_mean(self.first(x * self.second(x)))
 
@@ -210,8 +196,6 @@ def _gan_step(self: Any, x: Any, y: Any) -> Any:
 
 
 def _clipped_step(self: Any, x: Any, y: Any) -> Any:
-    import tensorflow as tf
-
     def loss() -> Any:
         return tf.reduce_mean((self.first(x) - y) ** 2)
 
@@ -222,8 +206,6 @@ def _clipped_step(self: Any, x: Any, y: Any) -> Any:
 
 
 def _loop_step(self: Any, x: Any, y: Any) -> Any:
-    import tensorflow as tf
-
     variables = self.first.trainable_variables
 
     def again(index: Any, *sums: Any) -> Any:
@@ -240,8 +222,6 @@ def _loop_step(self: Any, x: Any, y: Any) -> Any:
 
 
 def _nested_step(self: Any, x: Any, y: Any) -> Any:
-    import tensorflow as tf
-
     if not hasattr(self, "traced"):
         self.traced = tf.function(lambda x, y: tf.reduce_mean((self.first(x) + self.second(x) - y) ** 2))
     _update(self.optimizer, lambda: self.traced(x, y), self.first.trainable_variables)
@@ -249,8 +229,6 @@ def _nested_step(self: Any, x: Any, y: Any) -> Any:
 
 
 def _penalty_step(self: Any, x: Any, y: Any) -> Any:
-    import tensorflow as tf
-
     def loss() -> Any:
         with tf.GradientTape() as inner:
             inner.watch(x)
@@ -273,8 +251,6 @@ def _spectral(keras: Any) -> Any:
 
 def _forward_step(self: Any, x: Any, y: Any) -> Any:
     """Updates by derivatives in forward mode too."""
-    import tensorflow as tf
-
     first = self.first.trainable_variables[0]
     first = first if isinstance(first, tf.Variable) else first.value  # of Keras 3
     with tf.autodiff.ForwardAccumulator(first, tf.ones_like(first)) as forward:
@@ -287,8 +263,6 @@ def _forward_step(self: Any, x: Any, y: Any) -> Any:
 
 
 def _own_gradient_step(self: Any, x: Any, y: Any) -> Any:
-    import tensorflow as tf
-
     kernel, bias = self.second.trainable_variables[:2]
 
     @tf.custom_gradient

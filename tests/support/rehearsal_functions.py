@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.training.checks.step_check import StepCheck
 from tests.support.inside import forget_notes, notes_of
 
 keras = tf.keras
@@ -17,8 +18,6 @@ SIZE = 5
 
 def errors(ctx: Any) -> dict[str, list[float]]:
     """Returns the errors of a step with a mean loss, by the kind of its inputs and the rows of a batch."""
-
-    from raydist.training.checks.step_check import StepCheck
 
     rng = np.random.default_rng(0)
     with ctx.strategy.scope():

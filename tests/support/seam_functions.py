@@ -1,4 +1,4 @@
-"""Where raydist stands in Keras's classes, for tests. Import TensorFlow inside only."""
+"""Where raydist stands in Keras's classes, for tests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+from tests.support.in_tasks import flat, own_step
 
 _X = np.random.default_rng(0).normal(size=(21, 3)).astype("float32")  # in batches that two share unevenly
 _Y = _X.sum(axis=1, keepdims=True)
@@ -141,8 +144,6 @@ def _mixed(keras: Any, strategy: Any) -> Any:
 
 
 def _own_fit(keras: Any, strategy: Any) -> Any:
-    import tensorflow as tf
-
     class OwnFit(keras.Sequential):
         def fit(self, x: Any, y: Any, *, batch_size: int, **kwargs: Any) -> Any:
             data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
@@ -177,7 +178,7 @@ _MAKERS = {
 
 
 def _weights(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(one) for one in model.get_weights()])
+    return flat(model)
 
 
 def _train(model: Any, **options: Any) -> np.ndarray:
@@ -264,17 +265,7 @@ def _attributes(keras: Any, strategy: Any) -> Iterator[str]:
 
 
 def _let_go(keras: Any, strategy: Any) -> Iterator[str]:
-    import tensorflow as tf
-
-    class OwnStep(keras.Sequential):
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
-
+    OwnStep = own_step(keras.Sequential)
     for kind in (keras.Sequential, OwnStep):
         model = _in_scope(strategy, lambda kind=kind: _dense(keras, kind))
         _train(model)

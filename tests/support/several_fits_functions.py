@@ -1,4 +1,4 @@
-"""Train functions that call `fit` several times. Import TensorFlow inside only."""
+"""Train functions that call `fit` several times."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.inside import notes_of
+
+keras = tf.keras
 
 
 def several_fits(ctx: Any, *, dies: Sequence[int] = (), rate: float = 0.2) -> dict[str, Any]:
@@ -17,9 +20,6 @@ def several_fits(ctx: Any, *, dies: Sequence[int] = (), rate: float = 0.2) -> di
       dies: By attempt the fit in whose second epoch it raises.
       rate: Of Dropout.
     """
-    import tensorflow as tf
-
-    keras = tf.keras
     rng = np.random.default_rng(0)
     x = rng.normal(size=(96, 5)).astype("float32")
     y = x.sum(axis=1, keepdims=True)

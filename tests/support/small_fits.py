@@ -7,6 +7,9 @@ import pstats
 import time
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 # The calls that most of a fit is spent in. Tracing contains some of the waiting: for the replicas' threads.
 PARTS = {
     "tracing": "func_graph_from_py_func",
@@ -27,9 +30,6 @@ def run(ctx: Any, *, num_fits: int, is_profiled: bool = False) -> dict[str, Any]
 
 def fit(ctx: Any) -> float:
     """Returns the seconds that two epochs of four batches take."""
-    import numpy as np
-    import tensorflow as tf
-
     layers = tf.keras.layers
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(64, 8)).astype("float32"), rng.normal(size=(64, 1)).astype("float32")

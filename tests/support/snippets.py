@@ -169,9 +169,7 @@ def prelude(ctx: Any, folder: Path) -> dict[str, Any]:
         **{"files": [str(folder / "a.tfrecord")], "decode": decode},
         "clean": lambda batch: batch,
         "ray": SimpleNamespace(
-            data=SimpleNamespace(
-                read_parquet=mock.create_autospec(ray.data.read_parquet, return_value=rows),
-            )
+            data=SimpleNamespace(read_parquet=mock.create_autospec(ray.data.read_parquet, return_value=rows))
         ),
     }
 

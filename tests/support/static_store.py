@@ -57,7 +57,6 @@ def static_store(folder: Path, *, delay_s: float = 0.0) -> Iterator[StaticStore]
     with subprocess.Popen(
         [sys.executable, __file__, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdin is not None
         store = StaticStore(f"http://127.0.0.1:{int(process.stdout.readline())}")
         store.set_delay(delay_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import subprocess
 import sys
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.inside import progress_of, run_of
-from tests.support.train_functions import dense_model, examples
+from raydist.training.cluster import collective_clock
+from tests.support.inside import progress_of, reports_of, run_of
+from tests.support.train_functions import examples, made
 
 SLOW_TASK = "worker/1"
 
@@ -62,15 +64,7 @@ def slowed(
     def mapped(x: Any, y: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(read, [x], tf.float32), x.shape), y
 
-    recorded: list[dict[str, float]] = []
-    reporter = run_of(ctx).reporter
-    record = reporter.report
-
-    def recording(metrics: dict[str, float], **place: Any) -> None:
-        recorded.append(dict(metrics))
-        record(metrics, **place)
-
-    reporter.report = recording
+    recorded, reporter = reports_of(ctx), run_of(ctx).reporter
     paces: list[dict[str, Any]] = []
     pace = reporter.progress.paced
 
@@ -80,8 +74,7 @@ def slowed(
 
     reporter.progress.paced = pacing
     dataset = tf.data.Dataset.from_tensor_slices(examples(160)).batch(8, drop_remainder=True).map(mapped)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     forward = model.call
 
     def slow_call(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -129,10 +122,6 @@ def trained_with_and_without_the_clock(ctx: Any, *, program: str) -> dict[str, A
     Returns the names of the variables and metrics that differ by a bit, how many there are, and the seconds
     that the clock has counted.
     """
-    import importlib
-
-    from raydist.training.cluster import collective_clock
-
     train = importlib.import_module(f"tests.programs.{program}").train
     before_s = collective_clock.waited_s()
     measured = train(ctx)
@@ -182,9 +171,7 @@ def slowed_worker(ctx: Any, *, pause_s: float, loop: bool, num_steps: int = 1200
         )
         return tf.data.experimental.from_variant(slowed, dataset.element_spec)
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
-        model.optimizer.build(model.trainable_variables)
+    model = made(ctx, "adam", is_built=True)
     if loop:
         ctx.train_steps(step_of(model), data, num_steps=num_steps)
     else:

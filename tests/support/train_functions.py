@@ -1,16 +1,25 @@
-"""Train functions that tests run in real TensorFlow tasks. Import TensorFlow inside only."""
+"""Train functions that tests run in real TensorFlow tasks."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import tempfile
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.support.in_tasks import Crashed, crash
+from raydist.spec.job import KerasFlavour
+from tests.support.in_tasks import Crashed, crash, descend, flat, refusal
 from tests.support.inside import notes_of, progress_of, run_of
+from tests.support.late import LateModule
+
+tf = LateModule("tensorflow")
 
 
 def in_turn(ctx: Any, *, calls: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -52,50 +61,39 @@ def dense_model(
     return model
 
 
+def made(ctx: Any, optimizer: str, *, is_built: bool = False, **options: Any) -> Any:
+    """Returns `dense_model` under the run's strategy, also with the optimizer's variables."""
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, optimizer, **options)
+        if is_built:
+            model.optimizer.build(model.trainable_variables)
+    return model
+
+
 def weights_of_every_way(ctx: Any, *, batch_size: int, count: int, epochs: int) -> dict[str, Any]:
     """Trains the same model in each way and returns the final weights by way, flattened."""
-    import tensorflow as tf
-
-    result = {}
-    for optimizer in ("sgd", "adam"):
-        for steps_per_execution in (1, 10):
-            result[f"fit-{optimizer}-{steps_per_execution}"] = _fit(
-                ctx, optimizer, steps_per_execution, batch_size=batch_size, count=count, epochs=epochs
-            )
-            result[f"train_steps-{optimizer}-{steps_per_execution}"] = _train_steps(
-                ctx, optimizer, steps_per_execution, batch_size=batch_size, count=count, epochs=epochs
-            )
-    del tf
-    return result
+    return {
+        f"{name}-{optimizer}-{steps}": way(ctx, optimizer, steps, batch_size, count, epochs)
+        for name, way in (("fit", _fit), ("train_steps", _train_steps))
+        for optimizer in ("sgd", "adam")
+        for steps in (1, 10)
+    }
 
 
 def _dataset(batch_size: int, count: int) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(examples(count)).shuffle(count, seed=3).batch(batch_size)
 
 
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-
-
-def _fit(ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int) -> np.ndarray:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, optimizer, steps_per_execution=steps, metrics=("accuracy",))
+def _fit(ctx: Any, optimizer: str, steps: int, batch_size: int, count: int, epochs: int) -> np.ndarray:
+    model = made(ctx, optimizer, steps_per_execution=steps, metrics=("accuracy",))
     model.fit(_dataset(batch_size, count), epochs=epochs, verbose=0)
-    return _flat(model)
+    return flat(model)
 
 
 def _train_steps(
-    ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int
+    ctx: Any, optimizer: str, steps: int, batch_size: int, count: int, epochs: int
 ) -> np.ndarray:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, optimizer)
-        model.optimizer.build(model.trainable_variables)
+    model = made(ctx, optimizer, is_built=True)
 
     def step_fn(batch: Any) -> dict[str, Any]:
         x, y = batch
@@ -109,7 +107,7 @@ def _train_steps(
 
     dataset = _dataset(batch_size, count - count % batch_size)
     ctx.train_steps(step_fn, dataset, num_steps=epochs * (count // batch_size), steps_per_call=steps)
-    return _flat(model)
+    return flat(model)
 
 
 def raises_where_metrics_cannot_be_stored(ctx: Any) -> None:
@@ -140,8 +138,6 @@ def batchnorm_model(keras: Any, *, steps_per_execution: int = 1) -> Any:
 
 def users_own_fit(ctx: Any, *, count: int = 33, batch_size: int = 32) -> dict[str, Any]:
     """Plain fit, evaluate and predict on uneven data, with BatchNormalization, several steps per call."""
-    import tensorflow as tf
-
     result: dict[str, Any] = {}
     x, y = examples(count)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
@@ -157,9 +153,8 @@ def users_own_fit(ctx: Any, *, count: int = 33, batch_size: int = 32) -> dict[st
         result[f"statistics-{steps}"] = np.concatenate(
             [weight.ravel() for weight in model.layers[1].get_weights()[2:]]
         )
-        result[f"weights-{steps}"] = _flat(model)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+        result[f"weights-{steps}"] = flat(model)
+    model = made(ctx, "sgd", metrics=("accuracy",))
     history = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
     result["loss-of-arrays"] = np.array(history.history["loss"])
     result["predict-of-arrays"] = model.predict(x, batch_size=10, verbose=0)
@@ -168,8 +163,6 @@ def users_own_fit(ctx: Any, *, count: int = 33, batch_size: int = 32) -> dict[st
 
 def batch_logs(ctx: Any) -> dict[str, Any]:
     """Returns the losses that on_train_batch_end saw, and that of the epoch."""
-    import tensorflow as tf
-
     seen: list[float] = []
 
     class Watch(tf.keras.callbacks.Callback):
@@ -177,16 +170,13 @@ def batch_logs(ctx: Any) -> dict[str, Any]:
             seen.append(float(logs["loss"]))
 
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(32)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     history = model.fit(data, verbose=0, callbacks=[Watch()])
     return {"batches": seen, "epoch": history.history["loss"][0]}
 
 
 def logs_of_eager_steps(ctx: Any) -> dict[str, Any]:
     """Returns the precision after each batch; the second of two workers finds nothing positive."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class OwnStep(keras.Model):  # type: ignore[misc]
@@ -220,8 +210,6 @@ def logs_of_eager_steps(ctx: Any) -> dict[str, Any]:
 
 
 def clipped(ctx: Any, *, clip: str) -> dict[str, Any]:
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "sgd")
@@ -230,12 +218,10 @@ def clipped(ctx: Any, *, clip: str) -> dict[str, Any]:
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
     model.fit(data, epochs=3, verbose=0)
-    return {"weights": _flat(model)}
+    return {"weights": flat(model)}
 
 
 def refused(ctx: Any, *, option: str) -> dict[str, Any]:
-    import tensorflow as tf
-
     options = {
         "gradient_accumulation_steps": {"gradient_accumulation_steps": 2},
         "ema_overwrite_frequency": {"use_ema": True, "ema_overwrite_frequency": 2},
@@ -247,23 +233,13 @@ def refused(ctx: Any, *, option: str) -> dict[str, Any]:
             layers = [keras.layers.Reshape((6, 1)), keras.layers.GRU(2, stateful=True), keras.layers.Dense(3)]
             model = keras.Sequential([keras.Input(batch_shape=(2, 6)), *layers])
         model.compile(optimizer=keras.optimizers.SGD(0.1, **options.get(option, {})), loss="mse")
-    try:
-        model.fit(tf.data.Dataset.from_tensor_slices(examples(8)).batch(4), verbose=0)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    return {"error": refusal(model.fit, tf.data.Dataset.from_tensor_slices(examples(8)).batch(4), verbose=0)}
 
 
 def error_of_fit(ctx: Any, *, steps: int) -> dict[str, Any]:
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd", steps_per_execution=steps)
-    try:
-        model.fit(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    model = made(ctx, "sgd", steps_per_execution=steps)
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
+    return {"error": refusal(model.fit, data, verbose=0)}
 
 
 def changed_sources(ctx: Any, *, module: str) -> dict[str, Any]:
@@ -284,20 +260,18 @@ def patch_of_changed_source(ctx: Any) -> dict[str, Any]:
 
 def fit_through_context(ctx: Any, *, epochs: int, stop_after: int | None = None) -> dict[str, Any]:
     """ctx.fit on shuffled data; `stop_after` raises after that many steps, as a crash would."""
-    import tensorflow as tf
 
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices(examples(200)).shuffle(200, seed=5).batch(32)
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    model = made(ctx, "adam", metrics=("accuracy",))
     crashes = crash(tf.keras, "on_train_batch_begin", stop_after)
     try:
         history = ctx.fit(model, data, epochs=epochs, validation_data=data, callbacks=[crashes])
     except Crashed:
         return {"status": _status(ctx)}
     return {
-        "weights": _flat(model),
+        "weights": flat(model),
         "status": _status(ctx),
         "loss": np.array(history.history["loss"]),
         "accuracy": np.array(history.history["accuracy"]),
@@ -327,7 +301,6 @@ def bare_step(
     shown: Callable[[Any], object] = lambda loss: None,
 ) -> Callable[[Any], dict[str, Any]]:
     """Returns a step for `ctx.train_steps` as TensorFlow's guide of custom loops writes it."""
-    import tensorflow as tf
 
     def step_fn(batch: Any) -> dict[str, Any]:
         x, y = batch
@@ -345,39 +318,35 @@ def bare_step(
 
 def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> dict[str, Any]:
     """Two calls of train_steps, 8 and 12 steps; `stop_after` raises once that many steps are done."""
-    import tensorflow as tf
-
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
-        model.optimizer.build(model.trainable_variables)
+    model = made(ctx, "adam", is_built=True)
     ctx.restore(model=model, optimizer=model.optimizer)
 
     step_fn = bare_step(model, global_batch_size=32)
     data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
-    if stop_after is None:
-        ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
+    ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
+    _crash_after(ctx, stop_after)
+    try:
         ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
-    else:
-        ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
-        watched = progress_of(ctx).completed
+    except Crashed:
+        run_of(ctx).checkpoints.finish()
+        return {"status": _status(ctx)}
+    return {"weights": flat(model), "status": _status(ctx)}
 
-        def crash(step: int, **kwargs: Any) -> None:
-            watched(step, **kwargs)
-            if step >= stop_after:
-                raise RuntimeError("crashed")
 
-        progress_of(ctx).completed = crash
-        try:
-            ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
-        except RuntimeError:
-            run_of(ctx).checkpoints.finish()
-            return {"status": _status(ctx)}
-    return {"weights": _flat(model), "status": _status(ctx)}
+def _crash_after(ctx: Any, num_steps: int | None) -> None:
+    """Has a loop crash once so many steps are done; None: never."""
+    watched = progress_of(ctx).completed
+
+    def crash(step: int, **kwargs: Any) -> None:
+        watched(step, **kwargs)
+        if num_steps is not None and step >= num_steps:
+            raise Crashed
+
+    progress_of(ctx).completed = crash
 
 
 def unbuilt_optimizers(ctx: Any, *, num_steps: int) -> dict[str, Any]:
     """Trains a `tf.Module` and a model by an optimizer each, which their first step builds."""
-    import tensorflow as tf
 
     class Line(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -414,8 +383,6 @@ def unbuilt_optimizers(ctx: Any, *, num_steps: int) -> dict[str, Any]:
 
 def loops_that_save_too_little(ctx: Any) -> dict[str, Any]:
     """Loops after which nothing, the model, and all that the step changes was given to ctx.restore."""
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
         model.optimizer.build(model.trainable_variables)
@@ -447,17 +414,11 @@ def loops_that_save_too_little(ctx: Any) -> dict[str, Any]:
 
 
 def wait(ctx: Any) -> None:
-    import time
-
     print("training", flush=True)
     time.sleep(300)
 
 
 def raise_in_worker_1(ctx: Any) -> None:
-    import time
-
-    import tensorflow as tf
-
     if not ctx.is_chief:
         time.sleep(1)
         raise ValueError("only here")
@@ -472,20 +433,13 @@ def raise_in_worker_1(ctx: Any) -> None:
 
 
 def second_session(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     from raydist.training import tf_private
 
     tf.constant(1)
-    try:
-        tf_private.check_untouched()
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"error": ""}
+    return {"error": refusal(tf_private.check_untouched)}
 
 
 def session_with_other_keras(ctx: Any) -> dict[str, Any]:
-    from raydist.spec.job import KerasFlavour
     from raydist.training.session import check_keras
 
     try:
@@ -497,25 +451,20 @@ def session_with_other_keras(ctx: Any) -> dict[str, Any]:
 
 def callback_of_the_chief_alone(ctx: Any) -> dict[str, Any]:
     """Enough steps to be packed, with a callback that watches batches in one task only."""
-    import tensorflow as tf
-
     seen: list[int] = []
 
     class Watch(tf.keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seen.append(batch)
 
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     data = tf.data.Dataset.from_tensor_slices(examples(640)).batch(4, drop_remainder=True)
     model.fit(data, epochs=2, verbose=0, callbacks=[Watch()] if ctx.is_chief else [])
-    return {"seen": len(seen), "weights": _flat(model)}
+    return {"seen": len(seen), "weights": flat(model)}
 
 
 def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
     """Five examples in batches of four: fit and train_steps with losses that sum, and a masked mean."""
-    import tensorflow as tf
-
     keras = tf.keras
     data = tf.data.Dataset.from_tensor_slices(examples(5)).batch(4)
     with ctx.strategy.scope():
@@ -534,43 +483,37 @@ def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
     step_fn = bare_step(stepped, global_batch_size=4, shown=shown.update_state)
     metrics = ctx.train_steps(step_fn, data, num_steps=6, steps_per_call=2)
     return {
-        "fit": _flat(fitted),
+        "fit": flat(fitted),
         "accuracy": np.array(history["accuracy"]),
-        "masked": _flat(masked),
-        "train_steps": _flat(stepped),
+        "masked": flat(masked),
+        "train_steps": flat(stepped),
         "loss": np.array(metrics["loss"]),
         "shown": np.array(shown.result()),
     }
 
 
 def synchronized_batchnorm(ctx: Any) -> dict[str, Any]:
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         model = batchnorm_model(tf.keras)
     data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32, drop_remainder=True)
     model.fit(data, epochs=3, verbose=0)
-    return {"weights": _flat(model)}
+    return {"weights": flat(model)}
 
 
 def two_fits(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
     """Two phases on one model, with a crash in the second."""
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(examples(64)).shuffle(64, seed=1).batch(16)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "adam")
+    model = made(ctx, "adam")
     ctx.fit(model, data, epochs=2)
     try:
         history = ctx.fit(model, data, epochs=3, callbacks=[crash(tf.keras, "on_epoch_begin", crash_in)])
     except Crashed:
         return {"status": _status(ctx)}
-    return {"weights": _flat(model), "status": _status(ctx), "epochs": history.epoch}
+    return {"weights": flat(model), "status": _status(ctx), "epochs": history.epoch}
 
 
 def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
     """Trainings that shuffle on from where earlier ones have ended, with a crash in the fourth."""
-    import tensorflow as tf
 
     class StopsOrCrashes(tf.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -587,8 +530,7 @@ def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
     endless, whole, of_loop = shuffled(6).repeat().batch(16), shuffled(2).batch(16), shuffled(3).batch(16)
     parts, twice = shuffled(4), shuffled(5).repeat(2).batch(16)
     validation = {"validation_data": parts.take(16).batch(16)}
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
 
     def loop(num_steps: int) -> np.ndarray:
         with ctx.strategy.scope():
@@ -609,10 +551,10 @@ def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
         ctx.fit(model, parts.skip(16).batch(16), epochs=4, **validation, callbacks=[StopsOrCrashes()])
     except Crashed:
         return {"status": _status(ctx)}
-    weights = {"parts": _flat(model)}
+    weights = {"parts": flat(model)}
     for name, data, steps in ("repeated", repeated, 2), ("whole", whole, None), ("twice", twice, None):
         ctx.fit(model, data, epochs=2, steps_per_epoch=steps)
-        weights[name] = _flat(model)
+        weights[name] = flat(model)
     weights["loop"] = loop(4)
     for _ in range(2):  # TensorFlow reads ahead into the next pass
         ctx.fit(model, endless, epochs=2, steps_per_epoch=2)
@@ -622,8 +564,6 @@ def shared_shuffles(ctx: Any, *, crashes: bool = False) -> dict[str, Any]:
 def users_fit_with_callbacks(
     ctx: Any, *, epochs: int, crash_after: int | None = None, form: str = "dataset"
 ) -> dict[str, Any]:
-    import tensorflow as tf
-
     class Sequence(tf.keras.utils.Sequence):
         def __len__(self) -> int:
             return 4
@@ -644,14 +584,13 @@ def users_fit_with_callbacks(
             )
         except Crashed:
             return {"status": _status(ctx)}
-    status, weights = _status(ctx), _flat(model)
+    status, weights = _status(ctx), flat(model)
     epochs_of_next = model.fit(data, epochs=2, verbose=0).epoch
     return {"status": status, "weights": weights, "epochs of the next fit": epochs_of_next}
 
 
 def input_context(ctx: Any) -> dict[str, Any]:
     """train_steps and fit on a function that shards for itself."""
-    import tensorflow as tf
 
     def shards(context: Any) -> Any:
         data = tf.data.Dataset.from_tensor_slices(examples(32))
@@ -660,8 +599,7 @@ def input_context(ctx: Any) -> dict[str, Any]:
 
     seen = []
     ctx.train_steps(lambda batch: {"x": tf.reduce_sum(batch[0])}, shards, num_steps=9, steps_per_call=2)
-    with ctx.strategy.scope():
-        model = dense_model(tf.keras, "sgd")
+    model = made(ctx, "sgd")
     history = ctx.fit(model, shards, epochs=2, steps_per_epoch=4)
     seen.append(len(history.history["loss"]))
     return {"epochs": seen[0], "status": _status(ctx)}
@@ -669,11 +607,6 @@ def input_context(ctx: Any) -> dict[str, Any]:
 
 def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
     """Returns in which threads iterators of several kinds are freed, and what is left to be freed."""
-    import threading
-    import weakref
-
-    import tensorflow as tf
-
     from raydist.training import tf_private
 
     tf_private.FreedIterators.wait_for_all()
@@ -707,9 +640,6 @@ def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
 
 
 def internals(ctx: Any) -> dict[str, Any]:
-    import inspect
-
-    import tensorflow as tf
     from tensorflow.python.distribute.failure_handling import failure_handling
     from tensorflow.python.eager import context
 
@@ -725,7 +655,7 @@ def internals(ctx: Any) -> dict[str, Any]:
             hasattr(current, name)
             for name in ("_context_handle", "coordination_service", "report_error_to_cluster")
         ],
-        "version": tf.__version__,
+        "version": tf.version.VERSION,
         "needs_field": "cluster_register_with_barrier" in fields,
         "has_argument": "cluster_register_with_barrier" in arguments,
         "grace_periods": [complete(None, one).grace_period for one in configs],
@@ -773,8 +703,6 @@ def unknown_op_types(ctx: Any) -> dict[str, Any]:
 
 def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
     """Trains embeddings, whose gradients are sparse, on batches that look up different numbers of rows."""
-    import tensorflow as tf
-
     keras = tf.keras
     keras.utils.set_random_seed(7)
     ids = np.arange(970) % 50
@@ -784,7 +712,7 @@ def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
         model = keras.Sequential([keras.Input((), dtype="int32"), *layers])
         model.compile(keras.optimizers.SGD(0.1), "mse")
     ctx.fit(model, data, epochs=10)  # enough calls that steps are packed
-    weights = {"weights": np.concatenate([weight.ravel() for weight in model.get_weights()])}
+    weights = {"weights": flat(model)}
 
     def sentences() -> Any:
         for row in range(90):
@@ -801,22 +729,17 @@ def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
     ctx.fit(model, data, epochs=2)
 
     def step(batch: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.square(model(batch[0])[:, 0] - batch[1])) / 11
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        loss = descend(
+            model, optimizer, lambda: tf.reduce_sum(tf.square(model(batch[0])[:, 0] - batch[1])) / 11
+        )
         return {"loss": loss}
 
     ctx.train_steps(step, data.repeat(), num_steps=12, steps_per_call=4)
-    return {**weights, "padded": np.concatenate([weight.ravel() for weight in model.get_weights()])}
+    return {**weights, "padded": flat(model)}
 
 
 def warmed_up(ctx: Any) -> dict[str, Any]:
     """Trains 6 steps with a warm-up of 4 from 0.1 to 0.4; returns each step's learning rate."""
-    import tempfile
-
-    import tensorflow as tf
-
     rate = ctx.scale_learning_rate(0.1, base_batch_size=4, batch_size=16, warmup_steps=4)
     rates = []
 
@@ -841,7 +764,6 @@ def warmed_up(ctx: Any) -> dict[str, Any]:
 
 def own_mirrored_strategies(ctx: Any) -> dict[str, Any]:
     """Trains under `ctx.strategy`, and in between under MirroredStrategies of each task's own."""
-    import tensorflow as tf
 
     def total(strategy: Any) -> float:
         @tf.function
@@ -867,8 +789,6 @@ def own_loop_before_train_steps(
     ctx: Any, *, stop_after: int | None = None, saves_at: int | None = None
 ) -> dict[str, Any]:
     """A loop of its own counts 10 steps, and ctx.train_steps does 8 more; a crash leaves some of them."""
-    import tensorflow as tf
-
     with ctx.strategy.scope():
         total = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
     done = ctx.restore(total=total) or 0
@@ -888,25 +808,16 @@ def own_loop_before_train_steps(
     def data() -> Any:
         return tf.data.Dataset.range(64).batch(4, drop_remainder=True)
 
-    watched = progress_of(ctx).completed
-
-    def crash(step: int, **kwargs: Any) -> None:
-        watched(step, **kwargs)
-        if stop_after is not None and step >= stop_after:
-            raise RuntimeError("crashed")
-
-    progress_of(ctx).completed = crash
+    _crash_after(ctx, stop_after)
     try:
         ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=2)
-    except RuntimeError:
+    except Crashed:
         run_of(ctx).checkpoints.finish()
     return {"total": float(total.numpy()), "step": ctx.step}
 
 
 def changed_and_read(ctx: Any) -> dict[str, Any]:
     """What a traced function changes itself, in a loop, under a condition and in a function that it calls."""
-    import tensorflow as tf
-
     from raydist.training import tf_private
 
     names = ("itself", "loop", "condition", "called", "read", "gathered")

@@ -1,7 +1,6 @@
 """Programs whose results have the same bits for any number of workers, under virtual replicas.
 
 Each returns the bytes of what it has trained: weights, optimizers, statistics, metrics and history.
-Import TensorFlow inside only.
 """
 
 from __future__ import annotations
@@ -10,6 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+from tests.support.late import LateModule
+
+tf = LateModule("tensorflow")
 
 # The last of 10 batches has 14 examples, which neither 4 nor 6 replicas share evenly.
 COUNT, BATCH = 230, 24
@@ -22,8 +25,6 @@ def convnet(ctx: Any, *, count: int = COUNT, **options: Any) -> dict[str, Any]:
     Args:
       options: Of ctx.fit.
     """
-    import tensorflow as tf
-
     keras = tf.keras
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(count, 12, 12, 1)).astype("float32"), rng.integers(0, 3, count)
@@ -51,8 +52,6 @@ def accumulated(ctx: Any) -> dict[str, Any]:
 
 def mixed_float16(ctx: Any) -> dict[str, Any]:
     """The convnet in half precision, with a scaled loss."""
-    import tensorflow as tf
-
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         return convnet(ctx)
@@ -62,8 +61,6 @@ def mixed_float16(ctx: Any) -> dict[str, Any]:
 
 def wide(ctx: Any) -> dict[str, Any]:
     """Enough weights for several workers to exchange them in chunks."""
-    import tensorflow as tf
-
     keras = tf.keras
     rng = np.random.default_rng(0)
     with ctx.strategy.scope():
@@ -76,8 +73,6 @@ def wide(ctx: Any) -> dict[str, Any]:
 
 def returned(ctx: Any) -> dict[str, Any]:
     """Steps that return numbers of their own: of epochs, of batches, of evaluations and by hand."""
-    import tensorflow as tf
-
     keras = tf.keras
 
     class Returning(keras.Model):
@@ -130,8 +125,6 @@ def _flat(history: Any) -> Iterator[tuple[str, Any]]:
 
 def recommender(ctx: Any) -> dict[str, Any]:
     """Sparse gradients of embeddings, one of them with a regularizer, which makes its gradient dense."""
-    import tensorflow as tf
-
     keras = tf.keras
     layers = keras.layers
     rng = np.random.default_rng(0)
@@ -153,8 +146,6 @@ def steps_with_loss_object(ctx: Any) -> dict[str, Any]:
 
 def steps(ctx: Any, *, has_loss_object: bool = False) -> dict[str, Any]:
     """A loop of ctx.train_steps with a metric of its own, in calls of several steps."""
-    import tensorflow as tf
-
     keras = tf.keras
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(COUNT, 12, 12, 1)).astype("float32"), rng.integers(0, 3, COUNT)
@@ -183,8 +174,6 @@ def steps(ctx: Any, *, has_loss_object: bool = False) -> dict[str, Any]:
 
 def draws(ctx: Any) -> dict[str, Any]:
     """Returns what the replicas of this task draw, by what draws it and the replica, twice each."""
-    import tensorflow as tf
-
     keras = tf.keras
     ones = tf.ones((2, 8, 8, 1))
     with ctx.strategy.scope():
@@ -230,8 +219,6 @@ def _convnet(keras: Any) -> Any:
 
 def _normal(keras: Any) -> Any:
     """Returns a function that draws numbers of a shape by a state that is made in the strategy's scope."""
-    import tensorflow as tf
-
     if not hasattr(keras, "ops"):
         generator = tf.random.Generator.from_seed(7)
         return lambda shape: generator.normal(shape)
@@ -244,8 +231,6 @@ def _update(optimizer: Any, tape: Any, loss: Any, variables: Sequence[Any]) -> N
 
 
 def _batches(arrays: Any) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices(arrays).shuffle(COUNT, seed=1).batch(BATCH)
 
 

@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.storage.checkpoint_marker import ARRAYS_NAME
+from raydist.training.checkpointing import npz, variables
+from raydist.training.checks import layer_notes
+
 keras = tf.keras
 
 
@@ -67,9 +71,6 @@ def assigned(ctx: Any) -> dict[str, Any]:
     And what a checkpoint has of the queue for all replicas together.
     """
 
-    from raydist.storage.checkpoint_marker import ARRAYS_NAME
-    from raydist.training.checkpointing import npz, variables
-
     with ctx.strategy.scope():
         target, queue = tf.Variable([8.0]), tf.Variable([0.0], trainable=False)
 
@@ -87,7 +88,6 @@ def assigned(ctx: Any) -> dict[str, Any]:
     copies = np.stack([copy.numpy() for copy in queue.values])
     exchange = variables.Exchange(copies=lambda _: [copies])
     snapshot = variables.Snapshots().take({"queue": [queue]}, is_chief=True, exchange=exchange)
-    assert snapshot is not None
     whole = npz.NpzArrays(bytes(snapshot.files()[ARRAYS_NAME]))["queue/00000"]
     return {"target": np.array(_copies(target)), "queue": copies, "whole": whole}
 
@@ -95,8 +95,6 @@ def assigned(ctx: Any) -> dict[str, Any]:
 def late_seeds(ctx: Any) -> dict[str, Any]:
     """Returns the seeds of a layer that makes its dropout when it is built, and those after restores."""
     import keras
-
-    from raydist.training.checkpointing import variables
 
     class Late(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -114,12 +112,10 @@ def late_seeds(ctx: Any) -> dict[str, Any]:
     sums = [np.stack([copy.numpy() for copy in state.values])]
     exchange = variables.Exchange(copies=lambda _: sums)
     snapshot = variables.Snapshots().take(groups, is_chief=True, exchange=exchange)
-    assert snapshot is not None
     files = dict(snapshot.files())
     notes = {"same": variables.other_replicas(groups, files)}
     sums[0] = sums[0][:2]
     fewer = variables.Snapshots().take(groups, is_chief=True, exchange=exchange)
-    assert fewer is not None
     notes["fewer"] = variables.other_replicas(groups, fewer.files())
     for copy in state.values:
         copy.assign([0, 0])
@@ -138,8 +134,6 @@ def distributed(ctx: Any) -> dict[str, Any]:
 
 def noted(ctx: Any) -> dict[str, Any]:
     """Returns what is noted of steps whose results depend on the number of workers, by what they do."""
-
-    from raydist.training.checks import layer_notes
 
     outside = tf.Variable(0.0, name="outside")
     with ctx.strategy.scope():

@@ -1,4 +1,4 @@
-"""Computes with each type of TensorFlow's, in a task or in plain Keras. Imports TensorFlow inside."""
+"""Computes with each type of TensorFlow's, in a task or in plain Keras."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import traceback
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+keras = tf.keras
 
 ROWS, SIZE = 12, 5  # the replicas have parts of other sizes, and the last batch is smaller
 
@@ -33,8 +36,6 @@ def _as_json(value: Any) -> list[Any]:
 
 def _of_type(values: Any, dtype: str) -> Any:
     """Returns numbers as a tensor of a type."""
-    import tensorflow as tf
-
     values = tf.convert_to_tensor(values)
     if dtype == "string":
         letters = tf.strings.as_string(tf.cast(values, tf.int32))
@@ -45,8 +46,6 @@ def _of_type(values: Any, dtype: str) -> Any:
 
 
 def _as_floats(tensor: Any) -> Any:
-    import tensorflow as tf
-
     if tensor.dtype == tf.string:
         return tf.cast(tf.strings.length(tensor), tf.float32)
     if tensor.dtype.is_quantized:
@@ -59,16 +58,11 @@ def _numbers(rows: int = ROWS) -> np.ndarray:
 
 
 def _dataset(x: Any) -> Any:
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensor_slices((x, _numbers())).batch(SIZE)
 
 
 def _compiled(ctx: Any, outputs_of: Any, *, dtypes: Any = ("float32",), metrics: Any = lambda: []) -> Any:
     """Returns a compiled model of layers of the user's, with an input of each type."""
-    import tensorflow as tf
-
-    keras = tf.keras
     with ctx.strategy.scope():
         inputs = {one: keras.Input((1,), dtype=one, name=f"of_{one}") for one in dtypes}
         # A name of its own: tf_keras derives one from the class, and has it again in each cell.
@@ -79,10 +73,6 @@ def _compiled(ctx: Any, outputs_of: Any, *, dtypes: Any = ("float32",), metrics:
 
 
 def _of_input(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
-    import tensorflow as tf
-
-    keras = tf.keras
-
     class Floats(keras.layers.Layer):  # type: ignore[misc, name-defined]
         def call(self, inputs: Any) -> Any:
             return tf.ensure_shape(_as_floats(inputs), [None, 1])
@@ -108,10 +98,6 @@ def _of_input(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
 
 
 def _of_output(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
-    import tensorflow as tf
-
-    keras = tf.keras
-
     def output(inputs: Any, dtype: str) -> Any:
         if dtype == "ragged":
             lengths = tf.cast(inputs[:, 0], tf.int32)
@@ -138,16 +124,12 @@ def _of_output(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
 
 
 def _parts(output: Any) -> list[tuple[str, Any]]:
-    import tensorflow as tf
-
     if isinstance(output, tf.RaggedTensor):
         return [(" values", output.flat_values), (" lengths", output.row_lengths())]
     return [("", tf.sparse.to_dense(output) if isinstance(output, tf.SparseTensor) else output)]
 
 
 def _of_variable(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
-    import tensorflow as tf
-
     class Keeps(tf.keras.layers.Layer):  # type: ignore[misc, name-defined]
         def build(self, input_shape: Any) -> None:
             for one in dtypes:
@@ -172,8 +154,6 @@ def _of_variable(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
 
 
 def _of_metric(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
-    import tensorflow as tf
-
     class Counts(tf.keras.metrics.Metric):  # type: ignore[misc, name-defined]
         def __init__(self, dtype: str) -> None:
             super().__init__(name=f"of_{dtype}", dtype=dtype)
@@ -196,8 +176,6 @@ def _of_metric(ctx: Any, dtypes: list[str]) -> dict[str, Any]:
 
 
 def _is_new() -> bool:
-    import tensorflow as tf
-
     return not tf.keras.__name__.startswith("tf_keras")
 
 

@@ -1,4 +1,4 @@
-"""Runs sequences of calls on a model, in a task or in plain Keras. Imports TensorFlow inside."""
+"""Runs sequences of calls on a model, in a task or in plain Keras."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 SIZE = 16
 # Small steps: a masked mean of each half is not that of the whole, and weights would drift apart.
@@ -30,8 +31,6 @@ def run_sequences(ctx: Any, *, sequences: list[tuple[str, Sequence[str]]]) -> di
 
 class _Program:
     def __init__(self, ctx: Any, loss: str) -> None:
-        import tensorflow as tf
-
         self._ctx, self._loss, self._keras = ctx, loss, tf.keras
         rng = np.random.default_rng(5)
         self._x = rng.normal(size=(36, 3)).astype("float32")
@@ -110,7 +109,6 @@ class _Program:
 @functools.cache
 def _losses() -> dict[str, Any]:
     """Returns losses by name; all but the first are one number for a batch."""
-    import tensorflow as tf
 
     def mean(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(tf.square(y_true - y_pred))

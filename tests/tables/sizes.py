@@ -1,4 +1,4 @@
-"""Computes cells of the table of sizes and calls, in a task or in plain Keras. Imports TensorFlow inside."""
+"""Computes cells of the table of sizes and calls, in a task or in plain Keras."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from tests.support.in_tasks import descend, flat
 from tests.support.inside import forget_notes, notes_of
 from tests.tables.cells import IN_MEMORY, Cell
+
+keras = tf.keras
 
 WIDTH = 3
 STEPS = 3  # of data without an end
@@ -56,10 +60,6 @@ class _Models:
 
 
 def _model(kind: str) -> Any:
-    import tensorflow as tf
-
-    keras = tf.keras
-
     class OfComposites(keras.Model):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
@@ -87,8 +87,6 @@ def _model(kind: str) -> Any:
 
 def _arrays(kind: str, rows: int) -> tuple[Any, Any]:
     """Returns the inputs and the labels."""
-    import tensorflow as tf
-
     rng = np.random.default_rng(rows)
     left, right = rng.normal(size=(rows, WIDTH)).astype("float32"), np.arange(rows, dtype="float32")[:, None]
     y = rng.normal(size=(rows, 2)).astype("float32")
@@ -105,8 +103,6 @@ def _arrays(kind: str, rows: int) -> tuple[Any, Any]:
 
 def _data(cell: Cell, *, with_labels: bool, is_plain: bool) -> Any:
     """Returns what a call takes as its data: a structure of arrays, or batches."""
-    import tensorflow as tf
-
     x, y = _arrays(cell.kind, cell.rows)
     whole = (x, y) if with_labels else x
     if cell.kind in IN_MEMORY:
@@ -130,10 +126,6 @@ def _data(cell: Cell, *, with_labels: bool, is_plain: bool) -> Any:
 
 
 def _py_dataset(x: Any, y: Any, size: int) -> Any:
-    import tensorflow as tf
-
-    keras = tf.keras
-
     class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type: ignore[misc]
         def __len__(self) -> int:
             return -(-len(x) // size)
@@ -181,7 +173,7 @@ def _fit(ctx: Any, model: Any, cell: Cell, *, of_context: bool = False) -> dict[
         options["steps_per_epoch"] = options.pop("steps")
     fit = functools.partial(ctx.fit, model) if of_context else functools.partial(model.fit, verbose=0)
     history = fit(*given, **options).history
-    return {**history, "weights": _flat(model)}
+    return {**history, "weights": flat(model)}
 
 
 def _on_batch(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
@@ -191,7 +183,7 @@ def _on_batch(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
         return {"outputs": model.predict_on_batch(x)}
     model.reset_metrics()
     logs = getattr(model, cell.call)(x, y, return_dict=True)
-    return {**{name: float(one) for name, one in logs.items()}, "weights": _flat(model)}
+    return {**{name: float(one) for name, one in logs.items()}, "weights": flat(model)}
 
 
 def _predict_of_context(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
@@ -205,19 +197,14 @@ def _evaluate_of_context(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
 
 
 def _train_steps(ctx: Any, model: Any, cell: Cell) -> dict[str, Any]:
-    import tensorflow as tf
-
     def step(batch: Any) -> dict[str, Any]:
         x, y = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        loss = descend(model, model.optimizer, lambda: tf.reduce_mean(tf.square(model(x, training=True) - y)))
         return {"loss": loss}
 
     data = _data(cell, with_labels=True, is_plain=not hasattr(ctx, "_run"))
     logs = ctx.train_steps(step, data, num_steps=STEPS, steps_per_call=STEPS)
-    return {**logs, "weights": _flat(model)}
+    return {**logs, "weights": flat(model)}
 
 
 _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -230,7 +217,3 @@ _CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "ctx.fit": functools.partial(_fit, of_context=True),
     "ctx.train_steps": _train_steps,
 }
-
-
-def _flat(model: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])

@@ -37,10 +37,7 @@ def run(where: str, keras: str, cases: tuple[str, ...]) -> dict[str, list[TaskPr
 
 
 @pytest.mark.exhaustive(
-    "2 devices",
-    "legacy",
-    "others",
-    covered_by="[2 workers-3-quick], [one device-3-quick]",
+    "2 devices", "legacy", "others", covered_by="[2 workers-3-quick], [one device-3-quick]"
 )
 @pytest.mark.parametrize(
     ("where", "keras", "cases"),
@@ -102,8 +99,6 @@ def test_resumed_run_takes_up_each_batch_once(tmp_path: Path, where: str, keras:
         np.testing.assert_allclose(task.arrays["loss"], task.arrays["undisturbed loss"], atol=1e-5, rtol=0)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_train_step_whose_batches_cannot_make_one_update_is_refused(keras: str) -> None:
     [task] = run_function(f"{FUNCTIONS}:refused", Cluster(keras=keras))
     expected = {

@@ -81,7 +81,6 @@ def test_evaluators_values_decide_which_checkpoint_is_best_when_they_arrive(tmp_
     assert steps() == [30, 20, 10]  # --keep 1, but any of them may be the best
     for step, loss in ((10, 0.5), (20, 0.3)):
         seen = evaluator.next_to_evaluate(seen)
-        assert seen is not None
         assert seen.step == step
         evaluator.evaluated(seen, {"val_loss": loss})
     chief.save({}, step=40)
@@ -90,7 +89,6 @@ def test_evaluators_values_decide_which_checkpoint_is_best_when_they_arrive(tmp_
     [damaged] = (one for one in store.committed() if one.step == 30)
     (tmp_path / "test/checkpoints" / damaged.name / STATE_FILE).write_bytes(b"")
     seen = evaluator.next_to_evaluate(seen)
-    assert seen is not None
     assert seen.step == 40
     assert set(values.read()) == {"step-20-a0", "step-30-a0"}  # and not that of a checkpoint that is gone
     chief.settle_best(fit=0, is_alone=lambda: True)  # does not wait for step 40
@@ -100,7 +98,6 @@ def test_evaluators_values_decide_which_checkpoint_is_best_when_they_arrive(tmp_
     )
     assert steps() == [40, 20]
     files = chief.best_files(fit=0)
-    assert files is not None
     assert b'"step": 20' in files[STATE_FILE]
     evaluator.evaluated(seen, {"val_loss": 0.1})
     chief.settle_best(fit=0)

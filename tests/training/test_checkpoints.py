@@ -38,9 +38,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return run
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_training_goes_on_while_a_checkpoint_is_stored(keras: str) -> None:
     [task] = run_function(
         f"{FUNCTIONS}:upload_waits_for_training",

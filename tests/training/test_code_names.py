@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raydist.training.user_code.code_names import (
-    has_sum_beside,
-    names_called,
-    takes_whole_batch,
-)
+from raydist.training.user_code.code_names import has_sum_beside, names_called, takes_whole_batch
 
 
 class KerasLayer:

@@ -121,8 +121,6 @@ def test_one_worker_reads_alone_what_all_have_trained(keras: str, is_virtual: bo
             np.testing.assert_allclose(chief.values["alone"][name][-1], values, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_metric_that_changes_outside_of_calls_is_read_anew(keras: str) -> None:
     for task_process in run(keras, is_virtual=False)["changed_after"]:
         shown = {"own function": 4.0, "of one worker": 5.0, "reset": 0.0, "restored": 6.0}

@@ -30,8 +30,6 @@ def trained(keras: str, where: str, **options: str | int) -> list[TaskProcess]:
     return run_function(f"{FUNCTIONS}:every_way", cluster, job_options=options)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_options_are_attributes_of_every_collective_that_is_traced(keras: str) -> None:
     for task in trained(keras, "2 workers", **RING):
         for way in ("fit", "train_steps", "bare"):
@@ -71,12 +69,7 @@ def compressed(kind: str, keras: str, where: str) -> Mapping[str, list[TaskProce
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 @pytest.mark.parametrize(
     ("keras", "where"),
-    [
-        ("3", "2 workers"),
-        ("legacy", "2 devices"),
-        ("legacy", "2 workers"),
-        ("3", "2 devices"),
-    ],
+    [("3", "2 workers"), ("legacy", "2 devices"), ("legacy", "2 workers"), ("3", "2 devices")],
 )
 def test_compressed_gradients_are_off_by_the_bound_that_is_stated_at_most(
     kind: str, keras: str, where: str

@@ -112,9 +112,7 @@ def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> N
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_optimizers_that_the_first_step_builds_are_restored(keras: str, tmp_path: Path) -> None:
     target, where = f"{FUNCTIONS}:unbuilt_optimizers", Cluster(**TWO_DEVICES, keras=keras)
     [expected] = run_function(target, where, storage=tmp_path / "a", num_steps=8)
@@ -178,9 +176,7 @@ def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_trainings_that_share_a_shuffle_go_on_with_it_after_a_resume(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:shared_shuffles", Cluster(**TWO_DEVICES, keras=keras)
     [expected] = run_function(target, where, storage=tmp_path / "a")
@@ -201,9 +197,7 @@ def users_fit(keras: str) -> np.ndarray:
     return task.arrays["weights"]
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
     [first] = run_function(target, where, storage=tmp_path, epochs=2)
@@ -216,10 +210,8 @@ def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: s
     assert more.values["epochs of the next fit"] == [0, 1]
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["dataset", "sequence"])
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_callbacks_resume_the_users_own_fit_inside_an_epoch(tmp_path: Path, form: str, keras: str) -> None:
     target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
     given = {"storage": tmp_path, "form": form, "epochs": 5, "job_options": {"checkpoint_every": "3"}}
@@ -304,9 +296,7 @@ def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_pat
     assert "the last metrics are lost: cannot write" in str(caught.value)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_learning_rate_warms_up_and_travels_with_the_model(keras: str) -> None:
     if keras == "3":
         tasks = on_two_workers()["warmed_up"]

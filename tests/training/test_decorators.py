@@ -13,8 +13,6 @@ pytestmark = pytest.mark.slow
 FUNCTIONS = "tests.support.decorator_functions"
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_a_decorated_loss_of_an_eager_replica_is_not_what_it_was_outside(keras: str) -> None:
     cluster = Cluster(strategy="mirrored", devices=2, keras=keras)
     [task] = run_function(f"{FUNCTIONS}:eager_replicas", cluster)
@@ -29,8 +27,6 @@ def run_net(keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, Cluster(keras=keras))
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_a_step_that_runs_a_graph_from_before_the_training_ends_with_an_error(keras: str) -> None:
     [task] = run_net(keras)["kept_graph"]
     raised = task.values["raised"]
@@ -38,9 +34,6 @@ def test_a_step_that_runs_a_graph_from_before_the_training_ends_with_an_error(ke
     assert "changed neither weights nor the optimizer's variables" in raised
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_steps_that_may_change_nothing_end_with_no_error(keras: str) -> None:
     [task] = run_net(keras)["steps_that_change_nothing_at_first"]
-    assert len(task.values) == 5
-    assert {name: raised for name, raised in task.values.items() if raised is not None} == {}
+    assert [*task.values.values()] == [""] * 5

@@ -35,12 +35,7 @@ def run(keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn(calls, cluster, job_options={"checkpoint_every": "3", "export": False})
 
 
-KERASES = ["3", "legacy"]
-
-
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("how", WAYS)
 def test_workers_with_other_values_end_with_the_variables_name(how: str, keras: str) -> None:
     for task in run(keras)[how]:
@@ -48,18 +43,14 @@ def test_workers_with_other_values_end_with_the_variables_name(how: str, keras: 
         assert re.match(rf"{WAYS[how]} (\w+/)?last/kernel\S*, \S*last/bias\S* of worker/1 differ", error)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", KERASES)
 def test_equal_workers_train_and_generators_of_other_seeds_are_noted(keras: str) -> None:
     for task in run(keras)["equal"]:
         [note] = [one for one in task.values["notes"] if "worker/1" in one]
         assert note.startswith("StateVar")
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("kind", VARIABLES)
 def test_step_that_assigns_what_each_worker_has_is_refused_before_it_runs(kind: str, keras: str) -> None:
     for task in run(keras)[kind]:
@@ -78,9 +69,7 @@ def weights_by_hand(cluster: Cluster) -> list[TaskProcess]:
     return run_function(f"{FUNCTIONS}:weights_by_hand", cluster)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("cluster", [TWO_WORKERS, TWO_DEVICES], ids=["2 workers", "2 devices"])
 @pytest.mark.parametrize("way", ["loop", "beside", "fit"])
 def test_weights_that_a_step_assigns_are_those_of_one_device_or_told(

@@ -78,23 +78,17 @@ def test_weights_equal_those_of_one_device(name: str, keras: str) -> None:
             np.testing.assert_allclose(task.arrays[way], weights, atol=1e-5, rtol=0, err_msg=way)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_batch_with_fewer_examples_than_replicas_counts_each_once(keras: str) -> None:
     expected, two = on_one_device(keras, "few examples"), on_two_devices(keras, "few examples")
     for way in ("fit", "accuracy", "masked", "train_steps", "loss"):
         np.testing.assert_allclose(two.arrays[way], expected[way], atol=1e-5, err_msg=way)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_synchronized_batchnorm_equals_one_device(keras: str) -> None:
     expected, two = on_one_device(keras, "batch norm"), on_two_devices(keras, "batch norm")
     np.testing.assert_allclose(two.arrays["weights"], expected["weights"], atol=1e-5)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_sparse_gradients_of_uneven_batches_equal_one_device(keras: str) -> None:
     expected = on_one_device(keras, "sparse")
     for task in on_two_workers(keras)["sparse"]:
@@ -102,8 +96,6 @@ def test_sparse_gradients_of_uneven_batches_equal_one_device(keras: str) -> None
             np.testing.assert_allclose(task.arrays[name], weights, atol=1e-5, rtol=0, err_msg=name)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_workers_of_unequal_shares_equal_one_device(keras: str) -> None:
     calls = [call for call in CALLS if call != "every way"]
     for call, tasks in run("unequal workers", keras, *calls).items():

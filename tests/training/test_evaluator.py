@@ -16,11 +16,7 @@ FUNCTIONS = "tests.support.given_functions"
 
 @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keras", "devices"),
-    [("3", 2), ("legacy", None)],
-    ids=["3", "legacy"],
-)
+@pytest.mark.parametrize(("keras", "devices"), [("3", 2), ("legacy", None)], ids=["3", "legacy"])
 def test_evaluator_evaluates_every_checkpoint_and_decides_which_is_best(
     keras: str, devices: int | None, tmp_path: Path
 ) -> None:

@@ -170,9 +170,7 @@ def test_model_that_cannot_be_traced_is_noted_with_the_cause(tmp_path: Path) -> 
     assert note.startswith("the model is not exported: NotImplementedError: no lookups; its checkpoints")
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_model_of_lists_whose_length_only_it_knows_is_exported_whole(keras: str, tmp_path: Path) -> None:
     [task] = exported(tmp_path, Cluster(keras=keras), target="tests.support.export_functions:of_lists")
     assert [note for note in task.values["notes"] if "export" in note] == []
@@ -205,8 +203,6 @@ THREE = {"user": ["int32", None, 1], "item": ["int64", None, 1], "price": ["floa
 ONE = {"price": ["float32", None, 2]}
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_export_keeps_names_types_and_structure_of_the_model(keras: str, tmp_path: Path) -> None:
     converted = ["keras", "saved_model", *(["litert"] if keras == "3" else [])]
     kinds = {

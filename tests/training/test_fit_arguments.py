@@ -206,9 +206,7 @@ class TestAsOnOneDevice:
                 assert values["model.predict"].startswith(sentence)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize(
     ("on_workers", "alone"),
     [("divided", "divided"), ("in any order", "in order"), ("predicted", "predicted")],
@@ -222,9 +220,7 @@ def test_workers_of_2_devices_find_what_one_device_finds(on_workers: str, alone:
         assert not any("each worker maps all examples" in note for note in task.values.get("notes", ()))
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("way", ["function", "batches"])
 def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> None:
     """The function is weighted by raydist, the dataset of one device by Keras's documentation."""

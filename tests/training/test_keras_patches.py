@@ -54,52 +54,45 @@ def on_one_device(keras: str, call: str = "own fit") -> TaskProcess:
     ("name", "keras"),
     [
         ("2 workers", "3"),
-        ("2 workers", "legacy"),
         ("mirrored", "3"),
-        ("central storage", "3"),
-        # The same again in another way.
-        pytest.param("mirrored", "legacy", marks=pytest.mark.slow),
-        pytest.param("central storage", "legacy", marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive(covered_by="the same on 2 devices"))
+            for case in [
+                ("2 workers", "legacy"),
+                ("mirrored", "legacy"),
+                ("central storage", "3"),
+                ("central storage", "legacy"),
+            ]
+        ),
     ],
 )
+@pytest.mark.slow
 class TestUsersOwnFit:
-    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_an_empty_local_batch_leaves_no_nan(self, name: str, keras: str) -> None:
         for task in users_own_fit(keras, name):
             assert [key for key, array in task.arrays.items() if not np.isfinite(array).all()] == []
 
-    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_all_workers_hold_the_same_weights_and_statistics(self, name: str, keras: str) -> None:
         first, *others = users_own_fit(keras, name)
         for task in others:
             for key, array in first.arrays.items():
                 np.testing.assert_array_equal(task.arrays[key], array, err_msg=key)
 
-    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_several_steps_per_execution_change_nothing(self, name: str, keras: str) -> None:
         arrays = users_own_fit(keras, name)[0].arrays
         for key in ("loss", "accuracy", "val_loss", "weights", "statistics", "predict"):
             np.testing.assert_allclose(arrays[f"{key}-4"], arrays[f"{key}-1"], atol=1e-6, err_msg=key)
 
-    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_callbacks_see_the_logs_of_all_replicas_after_each_batch(self, name: str, keras: str) -> None:
         one = on_one_device(keras, "batch logs")
         for task in run(name, keras)["batch logs"]:
             assert task.values["batches"] == pytest.approx(one.values["batches"], abs=1e-5)
             assert task.values["epoch"] == pytest.approx(one.values["epoch"], abs=1e-5)
 
-    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_predictions_keep_the_order_of_the_data(self, name: str, keras: str) -> None:
         predicted = users_own_fit(keras, name)[0].arrays["predict-of-arrays"]
         np.testing.assert_allclose(predicted, on_one_device(keras).arrays["predict-of-arrays"], atol=1e-5)
 
-    @pytest.mark.exhaustive("central storage", "legacy", covered_by="the same on 2 devices")
-    @pytest.mark.slow
     def test_arrays_shuffled_by_keras_are_the_same_on_every_worker(self, name: str, keras: str) -> None:
         if (name, keras) == ("central storage", "legacy"):
             pytest.skip(
@@ -109,17 +102,13 @@ class TestUsersOwnFit:
         np.testing.assert_allclose(loss, on_one_device(keras).arrays["loss-of-arrays"], atol=1e-5)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_workers_agree_on_what_eager_steps_show_where_a_metric_is_zero_in_one(keras: str) -> None:
     for task in run("2 workers", keras)["eager logs"]:
         assert task.values["precision"] == [1.0] * 4
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_callback_that_only_the_chief_has_sees_each_batch_and_blocks_nobody(keras: str) -> None:
     first, second = run("2 workers", keras)["callback of the chief"]
     assert (first.values["seen"], second.values["seen"]) == (320, 0)

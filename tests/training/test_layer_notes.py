@@ -13,8 +13,6 @@ pytestmark = pytest.mark.slow
 
 FUNCTION = "tests.support.loss_functions:layer_that_draws"
 KINDS = ("layer", "lambda", "subclassed", "none")
-
-
 CONSTANT = "tests.support.mistake_functions:constant"
 
 
@@ -25,8 +23,6 @@ def run(keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn(calls, Cluster(strategy="mirrored", devices=2, keras=keras))
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_that_draw_by_tensorflow_are_noted(kind: str, keras: str) -> None:
     [task] = run(keras)[kind]
@@ -34,9 +30,7 @@ def test_layers_that_draw_by_tensorflow_are_noted(kind: str, keras: str) -> None
     assert all("random numbers" in note for note in task.values["notes"])
 
 
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 class TestAConstantBatchSize:
-    @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_two_replicas_are_told_the_layer_and_how_many_rows_each_has(self, keras: str) -> None:
         [task] = run(keras)["batch_sizes"]
         del task.values["errors"]["ctx.fit"]  # as fit
@@ -49,7 +43,6 @@ class TestAConstantBatchSize:
                 "worker with one device"
             ), name
 
-    @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_a_layer_that_counts_on_the_rows_of_an_input_is_named(self, keras: str) -> None:
         [task] = run(keras)["inputs"]
         told = task.values["told"]
@@ -73,7 +66,6 @@ class TestAConstantBatchSize:
             refusal = f"UnsupportedError: layer {name} has a constant batch size of 16 rows, and each of 2 "
             assert error.startswith(refusal), name
 
-    @pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
     def test_one_device_trains_it(self, keras: str) -> None:
         [task] = run_function(f"{CONSTANT}_batch_sizes", Cluster(keras=keras))
         assert set(task.values["errors"].values()) == {""}

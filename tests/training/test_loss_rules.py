@@ -118,16 +118,19 @@ def run_models(request: pytest.FixtureRequest) -> Run:
     return lambda cluster, keras: _run_models(cluster, keras, models)
 
 
-CASES = [(cluster, keras) for cluster in ("2 devices", "2 workers") for keras in ("3", "legacy")]
+ALIKE = pytest.mark.exhaustive(covered_by="the same on 2 devices, with Keras 3")
+CASES = [
+    ("2 devices", "3"),
+    *(pytest.param("2 workers", keras, marks=ALIKE) for keras in ("3", "legacy")),
+    pytest.param("2 devices", "legacy", marks=ALIKE),
+]
 
 
 @pytest.mark.exhaustive(
-    "2 workers",
     "function, each",
-    "legacy",
     "step, average loss",
     "step, loss object and mean",
-    covered_by="the same on 2 devices; [function, sum], [step, divided by replicas], [step, mean]",
+    covered_by="[function, sum], [step, divided by replicas], [step, mean]",
 )
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("kind", [*SUMMED, *AVERAGED])
@@ -145,7 +148,6 @@ def test_weights_and_losses_equal_those_of_one_device(run: Run, kind: str, clust
             assert about_gradients(task) == []
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(
     run: Run, cluster: str, keras: str
@@ -159,7 +161,6 @@ def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(
         assert told is not is_right_in_keras, (kind, notes)
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_loss_that_compares_examples_is_told(run: Run, cluster: str, keras: str) -> None:
     [note] = about_gradients(run(cluster, keras)[COMPARING][0])
@@ -167,7 +168,6 @@ def test_loss_that_compares_examples_is_told(run: Run, cluster: str, keras: str)
     assert "compares the examples of a batch, each replica those of its own part alone" in note
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_loss_that_draws_is_told_and_averaged_like_any_other(run: Run, cluster: str, keras: str) -> None:
     [drawn] = [note for note in run(cluster, keras)[DRAWING][0].values["notes"] if "draws random" in note]
@@ -175,7 +175,6 @@ def test_loss_that_draws_is_told_and_averaged_like_any_other(run: Run, cluster: 
 
 
 @pytest.mark.exhaustive(
-    "2 workers",
     "Keras's layers",
     "a layer of the user's",
     "a layer that draws",
@@ -185,9 +184,8 @@ def test_loss_that_draws_is_told_and_averaged_like_any_other(run: Run, cluster: 
     "a pruned layer and Keras's loss",
     "a sum and a dropout",
     "an averaged layer and Keras's loss",
-    "legacy",
     "text under a mask",
-    covered_by="2 devices; a dropout, a layer that compares, a model of Keras's layers",
+    covered_by="a dropout, a layer that compares, a model of Keras's layers",
 )
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("model", MODELS)
@@ -204,14 +202,12 @@ def test_notes_name_their_cause_and_nothing_else(
     assert task.values["checked"] is (model not in UNCHECKED)
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_nothing_is_said_of_a_loop_without_updates(run: Run, cluster: str, keras: str) -> None:
     for task in run(cluster, keras)["loop_that_evaluates"]:
         assert task.values["notes"] == []
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_model_made_outside_of_the_strategy_trains_as_in_keras(run: Run, cluster: str, keras: str) -> None:
     [expected] = run("one device", keras)["model_made_outside"]
@@ -221,19 +217,16 @@ def test_model_made_outside_of_the_strategy_trains_as_in_keras(run: Run, cluster
         assert task.values["values"] == pytest.approx(expected.values["values"])
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_rule_is_found_anew_once_a_model_is_compiled_again(run: Run, cluster: str, keras: str) -> None:
     check_equal(run, "compiled_twice", cluster, keras, atol=1e-5)
 
 
-@pytest.mark.exhaustive("2 workers", covered_by="the same on 2 devices")
-@pytest.mark.parametrize("cluster", ["2 devices", "2 workers"])
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=ALIKE)])
 def test_losses_of_layers_are_scaled_in_a_bare_loop(run: Run, cluster: str) -> None:
     check_equal(run, "layer_losses_in_a_loop", cluster, "3", atol=1e-5)
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(
     run: Run, cluster: str, keras: str
@@ -244,7 +237,6 @@ def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(
         assert task.values == expected.values
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("step", THREE)
 def test_workers_take_one_rule_where_one_has_too_few_rows_to_look(
@@ -253,7 +245,6 @@ def test_workers_take_one_rule_where_one_has_too_few_rows_to_look(
     check_equal(run, f"{step} of 3", cluster, keras, atol=1e-5)
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_scaled_term_whose_weight_begins_at_zero_is_taken_as_scaled(
     run: Run, cluster: str, keras: str
@@ -261,22 +252,19 @@ def test_scaled_term_whose_weight_begins_at_zero_is_taken_as_scaled(
     check_equal(run, "term_that_begins_at_zero", cluster, keras, atol=1e-5)
 
 
-@pytest.mark.exhaustive("2 workers", covered_by="the same on 2 devices")
-@pytest.mark.parametrize("cluster", ["2 devices", "2 workers"])
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=ALIKE)])
 def test_gradients_that_overflow_in_the_first_step_are_told(run: Run, cluster: str) -> None:
     for task in check_equal(run, "first_step_overflows", cluster, "3", atol=2e-3):
         [note] = task.values["notes"]
         assert "its first gradients are zero or not finite" in note
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_check_leaves_the_models_own_counters_alone(run: Run, cluster: str, keras: str) -> None:
     for task in run(cluster, keras)["step_that_counts_its_calls"]:
         assert task.values["calls"] == 10
 
 
-@pytest.mark.exhaustive("2 workers", "legacy", covered_by="the same on 2 devices")
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("deed", NOTED)
 def test_what_each_replica_does_by_itself_is_told(run: Run, deed: str, cluster: str, keras: str) -> None:
@@ -328,8 +316,6 @@ def check_equal(run: Run, name: str, cluster: str, keras: str, *, atol: float) -
     return tasks
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_step_that_counts_replicas_alike_is_refused_where_their_shares_are_unequal(keras: str) -> None:
     cluster = dataclasses.replace(CLUSTERS["2 workers"], keras=keras, shares=(3, 1))
     mean, divides = "takes a mean over the replicas", "may divide its losses by the number of replicas"
@@ -345,8 +331,6 @@ def test_step_that_counts_replicas_alike_is_refused_where_their_shares_are_unequ
         }
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_without_the_check_gradients_are_summed(run: Run, keras: str) -> None:
     function = f"{FUNCTIONS}:loss_written_as"
     calls = {"step": (function, {"kind": "step, mean"})}

@@ -40,11 +40,6 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn(calls, replace(CLUSTERS[cluster], keras=keras), job_options={"export": False})
 
 
-KERASES = ["3", "legacy"]
-
-
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("cluster", ["2 devices", "2 workers"])
 @pytest.mark.parametrize("how", WAYS)
 def test_metric_that_is_no_sum_is_noted_and_all_others_equal_one_device(
@@ -65,16 +60,12 @@ def test_metric_that_is_no_sum_is_noted_and_all_others_equal_one_device(
             assert values[name] != pytest.approx(expected[name], rel=1e-3)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", KERASES)
 def test_metric_that_cannot_be_run_on_a_part_of_a_batch_is_noted(keras: str) -> None:
     [task] = run("2 devices", keras)["parts"]
     [note] = [one for one in notes_of(task) if "halves" in one]
     assert "could not be shown" in note
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_metric_whose_result_is_its_variable_counts_each_example(cluster: str, keras: str) -> None:
     task = run(cluster, keras)["counts"][0]

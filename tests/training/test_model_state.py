@@ -52,8 +52,6 @@ def assigned(cluster: Cluster) -> list[TaskProcess]:
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("num_local", [1, 2], ids=["two workers", "two devices"])
 def test_variable_that_a_step_assigns_is_that_of_one_device_or_told(num_local: int, keras: str) -> None:
     [one] = assigned(Cluster(keras=keras))

@@ -32,12 +32,14 @@ def run(cluster: Cluster) -> list[TaskProcess]:
 
 CLUSTERS = [
     TWO_DEVICES,
-    Cluster(strategy="mirrored", devices=2, keras="legacy"),
+    pytest.param(
+        Cluster(strategy="mirrored", devices=2, keras="legacy"),
+        marks=pytest.mark.exhaustive(covered_by="the same with Keras 3"),
+    ),
     Cluster(strategy="multi_worker_mirrored", workers=2),
 ]
 
 
-@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("way", OWN)
 def test_mean_loss_with_statistics_of_each_replica_trains_as_kerass_own(cluster: Cluster, way: str) -> None:
@@ -46,7 +48,6 @@ def test_mean_loss_with_statistics_of_each_replica_trains_as_kerass_own(cluster:
         np.testing.assert_allclose(arrays[f"plain, {way}"], arrays["plain, compiled"], atol=1e-5, rtol=0)
 
 
-@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("way", OWN)
 def test_mean_loss_with_statistics_of_the_batch_trains_as_one_device(cluster: Cluster, way: str) -> None:
@@ -56,7 +57,6 @@ def test_mean_loss_with_statistics_of_the_batch_trains_as_one_device(cluster: Cl
         np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-5, rtol=0)
 
 
-@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("way", OWN)
 @pytest.mark.parametrize("norm", NORMS)
@@ -71,7 +71,6 @@ def test_notes_tell_that_losses_are_averaged_and_what_is_normalised(
     assert len(notes) == 1 + (norm == "plain")
 
 
-@pytest.mark.exhaustive("keraslegacy", covered_by="the same with Keras 3")
 @pytest.mark.parametrize("cluster", CLUSTERS[:2], ids=str)
 def test_what_a_layer_reduces_is_not_taken_for_a_reduction_of_gradients(cluster: Cluster) -> None:
     [expected], [task] = (run_all(one)["reducing"] for one in (Cluster(keras=cluster.keras), cluster))

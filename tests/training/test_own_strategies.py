@@ -11,9 +11,7 @@ from tests.support.processes import Cluster, run_function
 TARGET = "tests.support.train_functions:own_mirrored_strategies"
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_mirrored_strategy_in_a_task_of_two_workers_uses_its_own_devices(keras: str) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, devices=2, keras=keras)
     for index, task in enumerate(run_function(TARGET, cluster)):

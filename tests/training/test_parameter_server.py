@@ -101,11 +101,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TaskPro
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ps", "options", "num_parts"),
-    [
-        (1, {"partitioner": "fixed_shards:3"}, 13),
-        (3, {"partitioner": "fixed_shards:3"}, 13),
-        (1, {}, 5),
-    ],
+    [(1, {"partitioner": "fixed_shards:3"}, 13), (3, {"partitioner": "fixed_shards:3"}, 13), (1, {}, 5)],
     ids=["other shards", "more ps", "whole"],
 )
 def test_a_resumed_run_may_have_another_number_of_ps(
@@ -134,9 +130,7 @@ def test_a_resumed_run_may_have_another_number_of_ps(
 
 
 @pytest.mark.slow
-def test_shards_of_layers_of_one_name_are_kept_apart(
-    sharded: tuple[dict[str, TaskProcess], Path],
-) -> None:
+def test_shards_of_layers_of_one_name_are_kept_apart(sharded: tuple[dict[str, TaskProcess], Path]) -> None:
     values = sharded[0]["one name"].values
     assert len(set(values["names"])) < 4  # which is why names alone would not do
     assert values["shapes"] == [[6, 3], [10, 2]]

@@ -63,9 +63,7 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
     np.testing.assert_allclose(losses[:4], found["fits_in_a_row"][0].arrays["losses"], rtol=1e-6)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_a_job_is_told_that_plain_fit_stores_no_checkpoints_and_goes_on_with_a_shuffle(keras: str) -> None:
     calls: dict[str, tuple[str, dict[str, object]]] = {
         name: (f"{FUNCTIONS}:{name}", {}) for name in ("fit_of_the_users_own", "shuffled_on")

@@ -107,11 +107,7 @@ TRAINED_OTHERWISE = {
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("workers", "keras", "trainings"),
-    [
-        (2, "3", TRAINED),
-        (3, "3", TRAINED_OTHERWISE),
-        (2, "legacy", TRAINED_OTHERWISE),
-    ],
+    [(2, "3", TRAINED), (3, "3", TRAINED_OTHERWISE), (2, "legacy", TRAINED_OTHERWISE)],
     ids=["2 workers", "3 workers", "2 workers, tf_keras"],
 )
 def test_training_equals_one_device(

@@ -95,7 +95,6 @@ def test_profile_has_the_steps_after_the_request(storage: RunStorage) -> None:
     assert task.answer(name) is None
     task.train(6, 7)
     answer = task.answer(name)
-    assert answer is not None
     assert answer.error is None
     assert (answer.first_step, answer.last_step, answer.calls, answer.seconds) == (4, 6, 3, 4.0)
     assert not answer.is_cut
@@ -116,7 +115,6 @@ def test_packed_steps_are_counted_as_they_are(folder: RunStorage) -> None:
     name = task.ask(steps=20)
     task.train(16, 32, 48, 64)
     answer = task.answer(name)
-    assert answer is not None
     assert (answer.first_step, answer.last_step, answer.calls) == (17, 48, 2)
 
 
@@ -127,15 +125,12 @@ def test_second_profile_at_once_is_refused_and_a_later_one_is_taken(folder: RunS
     task.train(1, 2)
     running = task.answer(task.ask())
     for refused in (waiting, running):
-        assert refused is not None
-        assert refused.error is not None
         assert refused.error.startswith("is being profiled already")
     task.train(3, 4)
     assert getattr(task.answer(first), "error", "") is None
     later = task.ask()
     task.train(5, 6, 7, 8)
     answer = task.answer(later)
-    assert answer is not None
     assert (answer.error, answer.first_step) == (None, 6)
 
 
@@ -166,7 +161,6 @@ def test_profile_that_takes_too_long_makes_way_for_the_next_one(folder: RunStora
     later = task.ask(steps=1)
     task.train(7, 8)
     answer = task.answer(later)
-    assert answer is not None
     assert (answer.error, answer.first_step, len(task.files())) == (None, 8, 1)
 
 
@@ -180,8 +174,6 @@ def test_profiler_that_is_busy_costs_a_note_and_no_step(folder: RunStorage, tmp_
         tf.profiler.experimental.stop(save=False)
     answer = task.answer(name)
     sentence = "could not be profiled: TensorFlow's profiler failed with AlreadyExistsError: Another profiler"
-    assert answer is not None
-    assert answer.error is not None
     assert answer.error.startswith(sentence)
     assert [note.startswith(f"worker/0 {sentence}") for note in task.notes] == [True]
     assert task.files() == []
@@ -205,35 +197,23 @@ def test_training_that_ends_keeps_what_was_profiled(folder: RunStorage) -> None:
     task.train(1, 2, 3)
     task.profiler.close(has_failed=False)
     answer = task.answer(name)
-    assert answer is not None
     assert (answer.first_step, answer.last_step, answer.is_cut) == (2, 3, True)
     assert steps_of(folder, TASK)[:2] == [2, 3]
     assert not is_profiling()
 
 
-@pytest.mark.parametrize(("steps", "error"), [((), "ended before"), ((1,), "took no step")])
-def test_training_that_ends_before_a_step_says_so(
-    folder: RunStorage, steps: tuple[int, ...], error: str
+@pytest.mark.parametrize(
+    ("steps", "has_failed", "error"),
+    [((), False, "ended before"), ((1,), False, "took no step"), ((1, 2), True, "failed before")],
+)
+def test_training_that_ends_before_a_step_or_fails_says_so_and_leaves_no_profile(
+    folder: RunStorage, steps: tuple[int, ...], has_failed: bool, error: str
 ) -> None:
     task = Task(folder)
     name = task.ask()
     task.train(*steps)
-    task.profiler.close(has_failed=False)
-    answer = task.answer(name)
-    assert answer is not None
-    assert (answer.error or "").startswith(error)
-    assert task.files() == []
-    assert not is_profiling()
-
-
-def test_training_that_fails_leaves_no_profile(folder: RunStorage) -> None:
-    task = Task(folder)
-    name = task.ask()
-    task.train(1, 2)
-    task.profiler.close(has_failed=True)
-    answer = task.answer(name)
-    assert answer is not None
-    assert (answer.error or "").startswith("failed before")
+    task.profiler.close(has_failed=has_failed)
+    assert (task.answer(name).error or "").startswith(error)
     assert task.files() == []
     assert not is_profiling()
 
@@ -272,7 +252,6 @@ def test_profiled_training_ends_with_the_same_weights(tmp_path: Path, cluster: C
         storage, task_id = open_run(str(run.parent), run=run.name), TaskId.parse(task.name)
         [name] = {name.partition(".")[0] for name in storage.list_names(storage.task_profile_mail(task_id))}
         answer = profile_mail.read_answer(storage, task_id, name)
-        assert answer is not None
         assert answer.error is None
         assert answer.last_step - answer.first_step + 1 >= 5
         marks = steps_of(storage, task_id)

@@ -27,8 +27,6 @@ def run(strategy: str, keras: str, names: tuple[str, ...]) -> dict[str, TaskProc
     return {name: chief for name, [chief] in found.items()}
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 @pytest.mark.parametrize("name", NAMES)
 def test_one_worker_trains_what_one_device_trains(
     request: pytest.FixtureRequest, name: str, keras: str
@@ -40,8 +38,6 @@ def test_one_worker_trains_what_one_device_trains(
     np.testing.assert_allclose(served, alone, rtol=0, atol=2e-5)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_messages_do_not_grow_with_the_layers_and_steps_of_a_turn_ask_once_for_rate_and_number(
     request: pytest.FixtureRequest, keras: str
 ) -> None:

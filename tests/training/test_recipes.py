@@ -70,8 +70,7 @@ def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster
 @pytest.mark.exhaustive("parquet", covered_by="[arrays-3]")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "keras"),
-    [("arrays", "3"), ("parquet", "legacy"), ("parquet", "3"), ("lists", "legacy")],
+    ("kind", "keras"), [("arrays", "3"), ("parquet", "legacy"), ("parquet", "3"), ("lists", "legacy")]
 )
 def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str, keras: str) -> None:
     column = pa.array([[x] * (1 + x % 3) for x in range(100)] if kind == "lists" else range(100))

@@ -29,10 +29,7 @@ class Broken:
 
 def test_value_is_told_without_secrets() -> None:
     value = {"by": "hush-hush", "password": "x", "args": ["--token", "x"], "loss": 0.5}
-    assert returned(value) == (
-        {"by": "***", "password": "***", "args": ["--token", "***"], "loss": 0.5},
-        (),
-    )
+    assert returned(value) == ({"by": "***", "password": "***", "args": ["--token", "***"], "loss": 0.5}, ())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shutil
@@ -41,39 +40,19 @@ def ended(folder: Path, source: str, cluster: Cluster, *args: object, **options:
     return [task.values for task in run_script(write_script(folder, source), cluster, *args, **options)]
 
 
-@functools.cache
-def on_one_device(name: str) -> list[float]:
-    """The losses of the guides' training on one device, by Keras alone or by a loop."""
-    [task] = run_function(f"tests.support.script_functions:{name}", Cluster())
-    return task.arrays["losses"].tolist()  # type: ignore[no-any-return]
-
-
-@pytest.mark.exhaustive("None", "loop_losses", covered_by="[multi_worker_keras.py]")
-@pytest.mark.parametrize(
-    ("script", "reference"),
-    [
-        ("multi_worker_keras.py", "keras_losses"),
-        ("multi_worker_custom_loop.py", None),
-        ("custom_training.py", "loop_losses"),
-    ],
-)
-def test_guides_script_with_keras_3_on_two_workers_gives_the_losses_of_one_device(
-    script: str, reference: str | None, tmp_path: Path
-) -> None:
+def test_guides_script_with_keras_3_on_two_workers_gives_the_losses_of_one_device(tmp_path: Path) -> None:
     storage, out = tmp_path / "storage", tmp_path / "out"
     out.mkdir()
-    args = (out, tmp_path / "shared") if script == "multi_worker_custom_loop.py" else (out,)
-    tasks = run_script(FOLDER / script, TWO_WORKERS, *args, storage=storage)
+    tasks = run_script(FOLDER / "multi_worker_keras.py", TWO_WORKERS, out, storage=storage)
+    [alone] = run_function("tests.support.script_functions:keras_losses", Cluster())
     found = results(out)
     assert [task.values["state"] for task in tasks] == ["FINISHED"] * 2
     np.testing.assert_allclose(found["worker-0"]["loss"], found["worker-1"]["loss"], rtol=1e-5)
-    if reference is not None:
-        np.testing.assert_allclose(found["worker-0"]["loss"], on_one_device(reference), atol=1e-5)
-    if script == "multi_worker_keras.py":
-        # What a script gets without a line for raydist.
-        assert [task.values["step"] for task in tasks] == [42, 42]
-        np.testing.assert_allclose(global_losses(storage), found["worker-0"]["loss"], rtol=1e-6)
-        assert not any("attempt" in note or "strategy" in note for note in tasks[0].values["notes"])
+    np.testing.assert_allclose(found["worker-0"]["loss"], alone.arrays["losses"], atol=1e-5)
+    # What a script gets without a line for raydist.
+    assert [task.values["step"] for task in tasks] == [42, 42]
+    np.testing.assert_allclose(global_losses(storage), found["worker-0"]["loss"], rtol=1e-6)
+    assert not any("attempt" in note or "strategy" in note for note in tasks[0].values["notes"])
 
 
 @dataclass(frozen=True, kw_only=True)

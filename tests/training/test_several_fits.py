@@ -81,8 +81,6 @@ def test_script_with_several_fits_sees_what_the_undisturbed_one_sees(tmp_path: P
     assert json.loads(line) == undisturbed(ONE)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_kill_in_each_fit_and_resume_on_other_numbers_of_workers(keras: str, tmp_path: Path) -> None:
     clusters = [
         Cluster(strategy=one.strategy, workers=one.workers, devices=one.devices, keras=keras)

@@ -22,7 +22,6 @@ EQUAL = (
 )
 # By program the value that cannot be put together from the replicas'.
 NOTED = {"own step": ("root", "largest"), "returned": ("sum_of_errors",)}
-KERASES = ["3", "legacy"]
 NAMES = (*EQUAL, *NOTED, "normed", "normed, mean in a layer", "worked out", "metric from outside")
 
 
@@ -45,8 +44,6 @@ def shown(name: str, keras: str) -> Shown:
     ]
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", EQUAL)
 def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str, shown: Shown) -> None:
     if (name, keras) == ("sum in a layer", "legacy"):
@@ -60,8 +57,6 @@ def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str, shown: 
         assert not any("depends on how a batch is divided" in note for note in notes)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", NOTED)
 def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, shown: Shown) -> None:
     expected, found = shown
@@ -82,8 +77,6 @@ def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
         assert "normalise each replica's part" in note
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", ["worked out"])
 def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those_of_one_device(
     shown: Shown,
@@ -100,8 +93,6 @@ def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those
             assert values[key] != pytest.approx(expected[key], rel=1e-5)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", KERASES)
 def test_parameter_servers_show_results_of_metrics_by_other_names(keras: str) -> None:
     clusters = (Cluster(strategy="parameter_server", workers=1, ps=1, keras=keras), Cluster(keras=keras))
     [servers], [one] = (run_function("tests.support.shown_functions:on_servers", each) for each in clusters)
@@ -112,8 +103,6 @@ def test_parameter_servers_show_results_of_metrics_by_other_names(keras: str) ->
     assert len([note for note in servers.values["notes"] if "works out perplexity from" in note]) == 2
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", KERASES)
 @pytest.mark.parametrize("name", ["metric from outside"])
 def test_metric_that_was_made_outside_of_the_scope_is_refused(keras: str, shown: Shown) -> None:
     expected, found = shown

@@ -12,8 +12,6 @@ pytestmark = pytest.mark.slow
 FUNCTIONS = "tests.support.generator_functions"
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_a_program_that_shuffles_before_each_fit_has_plain_keras_s_numbers_in_each_worker(keras: str) -> None:
     calls = {kind: (f"{FUNCTIONS}:shuffles_between_fits", {"kind": kind}) for kind in ("arrays", "dataset")}
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)

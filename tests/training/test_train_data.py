@@ -13,7 +13,6 @@ from tests.support.awkward_data import write_files
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FIT = "tests.support.awkward_data:fit_each"
-KERASES = ["3", "legacy"]
 NOT_AS_MANY = "UnsupportedError: the dataset has not as many batches on each worker: "
 
 
@@ -45,9 +44,7 @@ def on_two_workers(keras: str) -> list[TaskProcess]:
     return run_function(FIT, two_workers(keras), cases=[*REFUSED, *LIKE_ONE, *UNEVEN])
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", KERASES)
 def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> None:
     refused = {
         "endless": "has no end; give steps_per_epoch to fit, or steps to evaluate and predict",
@@ -64,9 +61,7 @@ def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> N
             assert message in result(task, case)["error"], case
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", KERASES)
 def test_data_without_a_known_end_train_like_those_with_one(keras: str) -> None:
     [alone] = run_function(FIT, Cluster(keras=keras), cases=LIKE_ONE)
     for task in on_two_workers(keras):
@@ -76,17 +71,13 @@ def test_data_without_a_known_end_train_like_those_with_one(keras: str) -> None:
             np.testing.assert_allclose(task.arrays[case], alone.arrays[case], atol=1e-5, err_msg=case)
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_epoch_has_as_many_steps_as_it_has_data_whatever_the_one_before_had(keras: str) -> None:
     [task] = run_function(FIT, Cluster(keras=keras), cases=["growing", "shrinking"])
     assert result(task, "growing") == {"error": "", "steps": [6, 8]}
     assert result(task, "shrinking") == {"error": "", "steps": [8, 6]}
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", KERASES)
 def test_epoch_lasts_until_the_last_worker_has_no_batch(keras: str) -> None:
     first, second = on_two_workers(keras)
     for case, num_steps in UNEVEN.items():
@@ -154,9 +145,7 @@ def test_composite_tensors_without_rows_are_refused_on_two_replicas_and_train_on
     assert task.values["told"] == {"fit": 1.0, "ctx.fit": 1.0, "evaluate": 1.0, "predict": 0.0}
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
 @pytest.mark.slow
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_data_without_batches_and_a_name_that_the_context_lacks_are_told(keras: str) -> None:
     [task] = run_function(
         "tests.support.mistake_functions:slips", Cluster(strategy="mirrored", devices=2, keras=keras)

@@ -16,8 +16,6 @@ FUNCTIONS = "tests.support.generator_functions"
 REPEATED = ("map", "decorated map", "map of batches", "map of pairs", "image")
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_programs_without_a_seed_draw_anew_in_each_epoch_and_those_with_one_as_plain_keras(
     keras: str,
 ) -> None:

@@ -98,8 +98,6 @@ class TestAsOnOneDevice:
             assert not task.values["generated is compiled"]
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_jit_compile_compiles_on_one_device_however_the_data_come(keras: str) -> None:
     [task] = run("one device", keras)["jit"]
     assert task.values["known is compiled"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from raydist.errors import StorageError
 from raydist.training.checkpointing.uploads import Uploads
-
-WaitUntil = Callable[..., None]
+from tests.conftest import WaitUntil
 
 
 def fail() -> None:

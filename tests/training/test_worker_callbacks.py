@@ -24,10 +24,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FUNCTIONS = "tests.support.callback_functions"
 WAYS = ("ctx", "plain")
+AGAIN = pytest.mark.exhaustive(covered_by="[…-keras3_0], with data of another length")
 WORKERS = [
     Cluster(strategy="multi_worker_mirrored", workers=2),
-    Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
-    Cluster(strategy="multi_worker_mirrored", workers=2, devices=2),  # the same again in another way
+    pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=AGAIN),
+    pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, devices=2), marks=AGAIN),
 ]
 
 
@@ -88,8 +89,6 @@ def alone(cluster: Cluster) -> Found:
     return run(Cluster(keras=cluster.keras))
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_metrics_are_read_for_callbacks_that_look_at_the_logs_of_batches(keras: str) -> None:
     [task] = run_in_turn({"read": (f"{FUNCTIONS}:read_logs", {})}, Cluster(keras=keras))["read"]
     found = {name for name, is_read in task.values.items() if is_read}
@@ -98,7 +97,6 @@ def test_metrics_are_read_for_callbacks_that_look_at_the_logs_of_batches(keras: 
 
 @pytest.mark.parametrize("cluster", WORKERS, ids=str)
 class TestTwoWorkers:
-    @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
     @pytest.mark.parametrize("way", WAYS)
     def test_files_are_those_of_one_device(self, cluster: Cluster, way: str) -> None:
         found, expected = run(cluster), alone(cluster)
@@ -113,11 +111,9 @@ class TestTwoWorkers:
             if task.name != "worker/0":  # which may look before the other one has removed its own
                 assert task.values["scratch"] == []
 
-    @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
     def test_remote_monitor_is_told_once(self, cluster: Cluster) -> None:
         assert len(run(cluster).posts) == len(alone(cluster).posts) == len(WAYS) * EPOCHS
 
-    @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
     def test_rates_and_the_end_are_those_of_one_device(self, cluster: Cluster) -> None:
         [one] = alone(cluster).tasks["decides"]
         assert len(set(one.arrays["rates"])) > 2
@@ -127,7 +123,6 @@ class TestTwoWorkers:
             assert task.values["epochs"] == one.values["epochs"]
             np.testing.assert_allclose(task.arrays["weights"], one.arrays["weights"], atol=1e-5)
 
-    @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
     def test_backup_is_restored_in_all_workers(self, cluster: Cluster) -> None:
         for task in run(cluster).tasks["backed up"]:
             assert task.values["epochs"] == [2, 3]
@@ -137,7 +132,6 @@ class TestTwoWorkers:
                 "UnsupportedError: BackupAndRestore has other files to restore in worker/1"
             )
 
-    @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
     def test_backup_is_left_out_where_raydist_restores(self, cluster: Cluster) -> None:
         [one] = alone(cluster).tasks["beside"]
         for task in run(cluster).tasks["beside"]:
@@ -145,7 +139,6 @@ class TestTwoWorkers:
             assert any(note.startswith("BackupAndRestore is left out") for note in task.values["notes"])
             assert not task.values["wrote"]
 
-    @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
     def test_all_workers_end_where_one_ends(self, cluster: Cluster) -> None:
         first, *others = run(cluster).tasks["ends alone"]
         assert first.values["steps"] == {"batch": 6, "epoch": 8}
@@ -159,7 +152,6 @@ class TestTwoWorkers:
             "worker/1 alone ended the training after epoch 2" in note for note in first.values["notes"]
         )
 
-    @pytest.mark.exhaustive("keras3_1", "keraslegacy", covered_by="[…-keras3_0], with data of another length")
     def test_rates_that_differ_are_told_at_the_epochs_end(self, cluster: Cluster) -> None:
         for task in run(cluster).tasks["rates differ"]:
             assert task.values["told"].startswith(

@@ -32,8 +32,6 @@ def run(keras: str) -> dict[str, list[TaskProcess]]:
     return run_in_turn(CALLS, Cluster(**WORKERS, keras=keras))
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_workers_that_read_in_different_orders_are_noted(keras: str) -> None:
     tasks = run(keras)["noted"]
     chief, other = (task.values["fingerprints"] for task in tasks)
@@ -51,8 +49,6 @@ def test_workers_that_read_in_different_orders_are_noted(keras: str) -> None:
             assert sentence in note
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_workers_whose_python_makes_other_batches_are_noted(keras: str) -> None:
     of_keras = ("plain generator", "plain py dataset")
     names = {"generator": "train_data", "py dataset": "train_data", "evaluated": "data of ctx.evaluate"}
@@ -69,8 +65,6 @@ def test_workers_whose_python_makes_other_batches_are_noted(keras: str) -> None:
             assert "that the Python generator of a dataset makes in worker/1 are others than those" in note
 
 
-@pytest.mark.exhaustive("legacy", covered_by="the same with Keras 3")
-@pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_comparing_a_generator_neither_repeats_nor_hides_what_it_makes(keras: str) -> None:
     for task in run(keras)["compared_generators"]:
         assert task.values["begun"] == [1, 2]  # its second pass begins by itself

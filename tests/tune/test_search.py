@@ -150,7 +150,6 @@ def test_trial_waits_for_the_process_that_had_it_before(tmp_path: Path) -> None:
         [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with before:
-        assert before.stdout is not None
         holder = json.loads(before.stdout.readline())
         assert ClaimStore(run).add(Claim(number=0, id="a", holder=holder, at_s=time.time()))
         wait_until_free(run, timeout_s=0.1)  # what follows tells who has it

@@ -106,7 +106,6 @@ def test_iteration_is_the_epoch_from_the_first_one_on() -> None:
 def test_reports_of_a_trial_that_continues_are_counted_on() -> None:
     trial = TrialRun(FakeRun(report(12, None, loss=1.0), state("SUCCEEDED")), iteration=7)
     told = trial.next_report()
-    assert told is not None
     assert (told.iteration, told.step) == (8, 12)
 
 
@@ -127,7 +126,6 @@ def test_values_beside_epochs_come_with_the_next_one_or_at_the_end() -> None:
         None,
     ]
     last = trial.end()
-    assert last is not None
     assert (last.iteration, last.metrics.keys()) == (2, {"loss", "rate", "accuracy"})
 
 
@@ -135,7 +133,6 @@ def test_run_that_had_succeeded_before_is_told_by_its_result() -> None:
     trial = TrialRun(FakeRun({"event": "note", "message": "has succeeded already"}, metrics={"loss": 0.5}))
     assert trial.next_report() is None
     last = trial.end()
-    assert last is not None
     assert (last.step, last.metrics, last.checkpoint) == (9, {"loss": 0.5}, "s3://b/r/checkpoints/step-9-a0")
 
 
@@ -144,7 +141,6 @@ def test_run_that_continues_and_has_nothing_left_to_train_tells_what_it_had() ->
     trial = TrialRun(run, checkpoint="s3://b/r/checkpoints/step-9-a0", metrics={"loss": 0.5}, epoch=3)
     assert trial.next_report() is None
     last = trial.end()
-    assert last is not None
     assert (last.iteration, last.epoch, last.metrics) == (3, 3, {"loss": 0.5})
 
 
@@ -187,5 +183,4 @@ def test_report_is_waited_for_while_the_run_goes_on() -> None:
     thread.start()
     found = trial.next_report()
     thread.join()
-    assert found is not None
     assert found.epoch == 1

@@ -43,10 +43,7 @@ BENCHMARKS = (
     Benchmark("steps", "--rounds 1", quick="--rounds 1 --steps 40", minutes=0.8),
     Benchmark("parameter_server", "--rounds 2 --steps 3000", quick="--rounds 1 --steps 200", minutes=1.5),
     Benchmark(
-        "virtual_replicas",
-        "--rounds 1 --models dense",
-        quick="--rounds 1 --models dense",
-        minutes=0.5,
+        "virtual_replicas", "--rounds 1 --models dense", quick="--rounds 1 --models dense", minutes=0.5
     ),
     Benchmark("collective_clock", quick="--rounds 3 --steps 20", minutes=0.3),
     Benchmark("small_fits", "--rounds 2", quick="--rounds 1 --fits 2", minutes=0.6),
@@ -94,10 +91,7 @@ BENCHMARKS = (
     Benchmark("ray_datasets", "--rounds 2", quick="--rows 50000 --rounds 1", minutes=0.5),
     Benchmark("records", "--rounds 1", quick="--rounds 1 --records 2000 --pictures 100", minutes=0.8),
     Benchmark(
-        "plain_pipeline",
-        "--rounds 1 --side 320",
-        quick="--rounds 1 --records 100 --side 32",
-        minutes=0.8,
+        "plain_pipeline", "--rounds 1 --side 320", quick="--rounds 1 --records 100 --side 32", minutes=0.8
     ),
     Benchmark("predict", "--rows 300000 --rounds 1", quick="--rows 20000 --rounds 1", minutes=0.6),
     # These are left to `--long`.
@@ -116,11 +110,7 @@ BENCHMARKS = (
         is_long=True,
     ),
     Benchmark(
-        "large_embedding",
-        "--rounds 1",
-        quick="--rounds 1 --rows 20000 --steps 60",
-        minutes=3.2,
-        is_long=True,
+        "large_embedding", "--rounds 1", quick="--rounds 1 --rows 20000 --steps 60", minutes=3.2, is_long=True
     ),
     Benchmark("large_data", "--only parquet", quick="--only parquet --files 20", minutes=1.0, is_long=True),
     Benchmark("large_data", "--only tfrecord", quick="--only tfrecord", minutes=0.6, is_long=True),
@@ -135,11 +125,7 @@ BENCHMARKS = (
         is_long=True,
     ),
     Benchmark(
-        "plain_pipeline",
-        "--rounds 2",
-        quick="--rounds 1 --records 100 --side 64",
-        minutes=2.6,
-        is_long=True,
+        "plain_pipeline", "--rounds 2", quick="--rounds 1 --records 100 --side 64", minutes=2.6, is_long=True
     ),
     Benchmark("many_workers", quick="--workers 3 --rounds 1", minutes=2.2, is_long=True),
     Benchmark("task_memory", quick="--workers 2", minutes=1.6, is_long=True),

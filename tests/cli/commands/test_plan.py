@@ -48,7 +48,7 @@ def test_plan_prints_roles_and_a_tf_config_for_every_task_under_parameter_server
     ]
     lines = [line.split(" TF_CONFIG=") for line in out.splitlines() if " TF_CONFIG=" in line]
     assert [task for task, _ in lines] == [
-        *("chief/0", "worker/0", "worker/1", "worker/2", "ps/0", "ps/1", "evaluator/0"),
+        *("chief/0", "worker/0", "worker/1", "worker/2", "ps/0", "ps/1", "evaluator/0")
     ]
     for task, text in lines:
         tf_config = json.loads(text)
@@ -137,9 +137,7 @@ def test_plan_json_is_one_object_with_reasons_and_roles(raydist: Run, job_file: 
     assert printed["roles"] == [
         {"task_type": "worker", "num_tasks": 1, "cpus": 1.0, "gpus": 0, "tpus": 0.0, **none}
     ]
-    assert printed["hosts"] == [
-        {"host": "this machine", "roles": {"worker": {"fits": 1, "lacks": None}}},
-    ]
+    assert printed["hosts"] == [{"host": "this machine", "roles": {"worker": {"fits": 1, "lacks": None}}}]
     assert printed["devices"] == 2
     assert printed["tasks"] == [{"task": "worker/0", "tf_config": None}]
 
@@ -181,7 +179,7 @@ def test_shipped_config_says_when_to_use_it_and_loads(config: Path) -> None:
 
 def test_every_promised_config_is_shipped() -> None:
     assert {path.stem for path in CONFIGS} == {
-        *("local", "two-workers", "parameter-servers", "single-host-gpu", "tpu", "existing-ray"),
+        *("local", "two-workers", "parameter-servers", "single-host-gpu", "tpu", "existing-ray")
     }
 
 

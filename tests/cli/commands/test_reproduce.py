@@ -190,11 +190,7 @@ def test_copy_that_is_damaged_is_storage_error(
     ids=["older", "datasets", "pickled", "secret-args"],
 )
 def test_run_that_cannot_be_repeated_is_exit_2(
-    kept: RunStorage,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    facts: dict[str, Any],
-    sentence: str,
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str], facts: dict[str, Any], sentence: str
 ) -> None:
     whole = json.loads(kept.read_text(kept.record))
     store(kept, **{"spec": whole["spec"], "code": whole["code"], **facts})

@@ -43,7 +43,6 @@ def starting_driver() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def driver(starting_driver: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    assert starting_driver.stdout is not None
     assert starting_driver.stdout.readline() == "up\n"
     return starting_driver
 

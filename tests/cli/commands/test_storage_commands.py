@@ -101,10 +101,7 @@ def test_damaged_metrics_file_is_left_out_and_named(raydist: Run, tmp_path: Path
 
 def test_logs_show_the_last_attempt_of_every_task(raydist: Run) -> None:
     _, out, _ = raydist("logs", "digits-1")
-    assert out.splitlines() == [
-        "[worker/0] worker 0 attempt 1",
-        "[worker/1] worker 1 attempt 1",
-    ]
+    assert out.splitlines() == ["[worker/0] worker 0 attempt 1", "[worker/1] worker 1 attempt 1"]
 
 
 def test_logs_of_one_task_are_its_bare_text(raydist: Run) -> None:

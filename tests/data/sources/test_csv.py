@@ -23,6 +23,7 @@ from raydist.data.sources import csv as csv_source
 from raydist.data.sources.source import Source
 from raydist.errors import DataError
 from raydist.storage.filesystem import Storage
+from tests.data.sources.test_parquet import rows
 
 
 def write(folder: Path, text: str | bytes, name: str = "0.csv") -> Path:
@@ -30,12 +31,6 @@ def write(folder: Path, text: str | bytes, name: str = "0.csv") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
-
-
-def rows(source: Source) -> list[np.ndarray]:
-    """Returns all examples in the source's order."""
-    assert source.group_sizes is not None
-    return source.read([Piece(group, 0, int(size)) for group, size in enumerate(source.group_sizes)])
 
 
 def columns(source: Source) -> dict[str, list[Any]]:

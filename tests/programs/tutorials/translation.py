@@ -21,8 +21,7 @@ class Encoder(layers.Layer):
         super().__init__()
         self.embedding = layers.Embedding(vocabulary, UNITS, mask_zero=True)
         self.rnn = layers.Bidirectional(
-            layers.GRU(UNITS, return_sequences=True, recurrent_initializer="glorot_uniform"),
-            merge_mode="sum",
+            layers.GRU(UNITS, return_sequences=True, recurrent_initializer="glorot_uniform"), merge_mode="sum"
         )
 
     def call(self, x: Any) -> Any:

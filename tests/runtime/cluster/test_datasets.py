@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,10 @@ from raydist.runtime.cluster.datasets import (
     serialize,
 )
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan
+from tests.runtime.conftest import Drive, Start, make_plan
 
 # Ray 2.60 sets deprecated fields of its own context.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")]
-
-Start = Callable[..., Drive]
 
 BOTH = ("worker/0", "worker/1")
 READING = "tests.support.runners:ReadingRunner"

@@ -111,7 +111,6 @@ def test_slow_link_is_late_and_loses_frames_until_it_heals(pair: Pair) -> None:
     pair.network.heal(2)
     pair.network.slow(2, pair.second, delay_s=0.0, loss=0.05)
     receiver = pair.second.popen(sys.executable, "-c", _RECEIVE, stdout=subprocess.PIPE, text=True)
-    assert receiver.stdout is not None
     assert receiver.stdout.readline() == "ready\n"
     pair.first.run(sys.executable, "-c", _SEND, pair.addresses[1])
     out, _ = receiver.communicate(timeout=30)
@@ -149,7 +148,6 @@ def test_session_that_is_killed_takes_its_machines_along(wait_until: WaitUntil) 
     )
     root = Path(__file__).parents[3]
     session = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True)
-    assert session.stdout is not None
     init_pid = int(session.stdout.readline())
     assert os.path.exists(f"/proc/{init_pid}")
     session.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from raydist.planning.plan import Plan
 from raydist.planning.this_machine import usable_cores
 from raydist.runtime.cluster.runtime_env import check_runtime_env, pickle_by_value, runtime_env_of
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan
-
-Start = Callable[..., Drive]
+from tests.runtime.conftest import Drive, Start, make_plan
 
 NAMES = ["OWN", "TF_NUM_INTRAOP_THREADS", "KERAS_BACKEND", "PYTHONHASHSEED"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.logs import list_log_tasks, read_log
 from raydist.storage.run_storage import RunStorage
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan
-
-Start = Callable[..., Drive]
+from tests.runtime.conftest import Drive, Start, make_plan
 
 # Tells its processes and what it was given, and stays. It has a child in a session of its own.
 SERVE = """

@@ -22,9 +22,7 @@ from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import PortRange
 from raydist.spec.tasks import TaskId
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import COUNTING, Drive, make_plan, make_ps_plan, starting
-
-Start = Callable[..., Drive]
+from tests.runtime.conftest import COUNTING, Drive, Start, make_plan, make_ps_plan, starting
 
 BOTH = ("worker/0", "worker/1")
 
@@ -194,7 +192,6 @@ def test_worker_of_parameter_servers_ends_at_once_by_sigterm(start: Start, wait_
     os.kill(drive.statuses["worker/1"].pid, signal.SIGTERM)
     wait_until(lambda: drive.poll() or drive.state("worker/1") is TaskState.FAILED)
     failure = drive.statuses["worker/1"].failure
-    assert failure is not None
     assert failure.kind is FailureKind.LOST
 
 
@@ -280,7 +277,6 @@ def test_runner_that_cannot_be_imported_fails_the_start(start: Start, wait_until
     drive = start(make_plan(1), runner="tests.support.runners:BrokenImportRunner")
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
     failure = drive.statuses["worker/0"].failure
-    assert failure is not None
     assert (failure.kind, failure.error_type) == (FailureKind.START, "ImportError")
     assert "libcudart" in failure.message
     assert "libcudart" in drive.log("worker/0")

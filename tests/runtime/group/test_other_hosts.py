@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,11 @@ from raydist.spec.job import WorkerRange
 from raydist.spec.tasks import Resources, TaskId
 from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan, make_ps_plan
+from tests.runtime.conftest import Start, make_plan, make_ps_plan
 from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
 
 pytestmark = pytest.mark.slow
-
-Start = Callable[..., Drive]
 
 ONLY_THERE = 6.0  # CPUs, more than the driver's node has
 
@@ -78,7 +76,6 @@ class TestBesideALargeNode:
         os.kill(drive.statuses["worker/0"].pid, signal.SIGKILL)
         wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
         failure = drive.statuses["worker/0"].failure
-        assert failure is not None
         assert "was killed by SIGKILL, not by the kernel's OOM killer" in failure.message
         assert "worker/0 native " in str(failure.log_end).splitlines()[-1]
         drive.group.stop()
@@ -163,7 +160,6 @@ def test_worker_whose_node_is_gone_waits_for_room_and_then_comes_back(
         pid = drive.statuses["worker/0"].pid
     wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.FAILED)
     failure = drive.statuses["worker/0"].failure
-    assert failure is not None
     assert failure.kind is FailureKind.LOST
     drive.group.replace(worker)
     # Ray counts on the node for some seconds more, and then ends what was to run there.
@@ -260,7 +256,6 @@ def test_full_scratch_disk_is_named_and_final(start: Start, wait_until: WaitUnti
         wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
         drive.group.stop()
     failure = drive.statuses["worker/0"].failure
-    assert failure is not None
     assert (failure.kind, failure.traceback) == (FailureKind.STORAGE, None)
     host = gcs_address().rpartition(":")[0]
     assert failure.message.startswith(f"host {host} cannot unpack the job's code into {scratch}/raydist-")
@@ -335,6 +330,5 @@ def test_task_of_another_host_gets_its_signal_there(start: Start, wait_until: Wa
     assert signal_from_elsewhere(status.pid, status.host) == ""
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
     failure = drive.statuses["worker/0"].failure
-    assert failure is not None
     assert failure.kind is FailureKind.LOST
     drive.group.stop()

@@ -3,12 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ray.exceptions import (
-    ActorUnavailableError,
-    OutOfMemoryError,
-    RayActorError,
-    RuntimeEnvSetupError,
-)
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RuntimeEnvSetupError
 
 from raydist.errors import ClusterError
 from raydist.outcome.status import FailureKind

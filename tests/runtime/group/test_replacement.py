@@ -6,7 +6,6 @@ import dataclasses
 import os
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,7 @@ from raydist.runtime.host.scratch import scratch_root
 from raydist.spec.job import PortRange, WorkerRange
 from raydist.spec.tasks import TaskId
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_ps_plan
-
-Start = Callable[..., Drive]
+from tests.runtime.conftest import Drive, Start, make_ps_plan
 
 TRAINERS = ("chief/0", "worker/0", "worker/1", "ps/0")
 WORKER_1 = TaskId.parse("worker/1")
@@ -117,14 +114,12 @@ def test_replacement_that_dies_on_its_way_is_lost_and_replaced(
     folder = tmp_path / "incarnations"
     folder.mkdir()
     drive = start(
-        make_ps_plan(incarnations=str(folder)),
-        runner="tests.support.runners:SecondIncarnationDiesRunner",
+        make_ps_plan(incarnations=str(folder)), runner="tests.support.runners:SecondIncarnationDiesRunner"
     )
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
     lose_and_replace(drive, "worker/1", wait_until)
     wait_until(lambda: is_lost(drive, "worker/1", incarnation=1))
     failure = drive.statuses["worker/1"].failure
-    assert failure is not None
     assert failure.kind is FailureKind.LOST
     drive.group.replace(WORKER_1)
     wait_until(lambda: is_back(drive, "worker/1", incarnation=2))

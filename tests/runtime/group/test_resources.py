@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,10 +19,8 @@ from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.tasks import Resources, TaskId, TaskType
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan
+from tests.runtime.conftest import Drive, Start, make_plan
 from tests.support.ray_heads import ray_node
-
-Start = Callable[..., Drive]
 
 MIB = 1 << 20
 LABELS_SINCE = (2, 47)

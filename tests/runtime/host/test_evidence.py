@@ -47,18 +47,15 @@ def test_changed_and_new_files_make_it_dirty_and_run_folders_do_not(repository: 
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text("x")
     state = state_of(repository)
-    assert state is not None
     assert not state.is_dirty
     (repository / "jobs/new.py").write_text("")
     state = state_of(repository)
-    assert state is not None
     assert state.is_dirty
 
 
 def test_detached_head_has_no_branch(repository: Path) -> None:
     git(repository, "checkout", "-q", "--detach")
     state = state_of(repository)
-    assert state is not None
     assert state.branch is None
 
 

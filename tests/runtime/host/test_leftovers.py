@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,28 +16,9 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.logs import read_log
 from raydist.storage.run_storage import RunStorage
 from tests.conftest import WaitUntil
+from tests.runtime.host.conftest import start_owner
 
-_HOLD = """
-import sys, time
-from raydist.runtime.host.scratch import Scratch, spool_path
-scratch = Scratch.create(sys.argv[1])
-spool_path(scratch.path).write_text("printed before the end\\n")
-print("up", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture(autouse=True)
-def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-def start_owner(name: str) -> subprocess.Popen[str]:
-    owner = subprocess.Popen([sys.executable, "-c", _HOLD, name], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "up\n"
-    return owner
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +39,6 @@ def test_scratch_folder_tells_whose_log_it_holds(
     if attempt is None:
         assert target is None
     else:
-        assert target is not None
         assert (target.attempt, str(target.task), target.incarnation) == (attempt, task, incarnation)
         assert (target.storage_uri, target.run) == ("/runs", "run")
 
@@ -68,8 +47,8 @@ def test_scratch_folder_tells_whose_log_it_holds(
 def test_process_that_outlived_its_controller_is_ended_and_its_log_kept(tmp_path: Path) -> None:
     owner, other = new_owner(), new_owner()
     with (
-        start_owner(f"run-1-worker-0-{owner}-0") as theirs,
-        start_owner(f"run-1-worker-0-{other}-0") as strange,
+        start_owner(f"run-1-worker-0-{owner}-0")[0] as theirs,
+        start_owner(f"run-1-worker-0-{other}-0")[0] as strange,
     ):
         assert owner_pid(scratch_root() / f"run-1-worker-0-{owner}-0") == theirs.pid
         clear_here(owner, storage_uri=str(tmp_path / "runs"), run="run")
@@ -90,7 +69,6 @@ def test_folder_that_tells_no_process_is_known_as_such(tmp_path: Path) -> None:
 def test_folder_of_an_extra_role_is_known_by_its_name() -> None:
     owner = new_owner()
     target = log_target_of(Path(f"run-3-my-features-2-{owner}-0"), owner, storage_uri="/s", run="run")
-    assert target is not None
     assert (target.task, target.attempt) == (ExtraTask(role="my-features", index=2), 3)
 
 

@@ -177,7 +177,6 @@ def test_process_that_the_kernel_kills_for_memory_is_told_so(scratch: Path, smal
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     path, before = process.stdout.readline().split()
     process.communicate("\n", timeout=60)
     assert process.returncode == -signal.SIGKILL

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,28 +15,9 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.logs import read_log
 from raydist.storage.run_storage import open_run
 from tests.conftest import WaitUntil
+from tests.runtime.host.conftest import start_owner
 
-_HOLD = """
-import sys, time
-from raydist.runtime.host.scratch import Scratch, spool_path
-scratch = Scratch.create(sys.argv[1])
-spool_path(scratch.path).write_text("printed before the end\\n")
-print(scratch.path, flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture(autouse=True)
-def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-def start_owner(name: str) -> tuple[subprocess.Popen[str], Path]:
-    owner = subprocess.Popen([sys.executable, "-c", _HOLD, name], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    with owner.stdout:
-        return owner, Path(owner.stdout.readline().strip())
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
 
 
 def end(owner: subprocess.Popen[str]) -> None:

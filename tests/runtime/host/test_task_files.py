@@ -164,7 +164,6 @@ class TestWorkingFolder:
             assert files.store_rest() == sentence
             assert read(storage, storage.working_files) == written
         assert read(storage, storage.earlier_files) == {"log.csv": "1", "logs/events.0": "x"}
-        assert sentence is not None
         assert sentence.endswith(
             "; output/earlier_attempts holds what only earlier attempts wrote: log.csv, logs/ (1 file, 1 B)"
         )
@@ -197,7 +196,6 @@ class TestWorkingFolder:
         write(folder / "code", {"log.csv": "epoch", **{f"images/{index}": "four" for index in range(4)}})
         sentence = files.keep_working_files()
         assert read(storage, storage.working_files) == {"log.csv": "epoch"}
-        assert sentence is not None
         assert sentence.startswith(
             "the run keeps 1 file (5 B) that the job wrote into its working folder: log"
         )
@@ -210,7 +208,6 @@ class TestWorkingFolder:
         write(folder / "code", {"log.csv": "epoch"})
         write(tmp_path, {"runs/run/output": "a file in the way"})
         sentence = files.keep_working_files()
-        assert sentence is not None
         assert sentence.startswith("what the job has written into its working folder is not kept: cannot")
 
 
@@ -228,13 +225,8 @@ def test_files_of_a_dead_process_are_stored_as_far_as_they_were_not(
     write(folder / "code", {"model.keras": "model"})
 
     left = TaskFiles.left_in(folder, target(storage_uri))
-    assert left is not None
     left.store_rest()
-    assert read(storage) == {
-        "log.csv": "not written again",
-        "new": "2",
-        "working_dir/model.keras": "model",
-    }
+    assert read(storage) == {"log.csv": "not written again", "new": "2", "working_dir/model.keras": "model"}
 
 
 @pytest.mark.parametrize("state", [None, b"{half"], ids=["none", "damaged"])

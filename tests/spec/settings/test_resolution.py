@@ -65,11 +65,7 @@ def test_no_layer_gives_built_in_defaults_and_a_name_from_job_and_time() -> None
 
 
 def test_higher_layer_wins_and_is_named_as_the_source() -> None:
-    result = resolved(
-        define(workers=2, seed=1, ps=1),
-        config={"seed": 2, "ps": 2},
-        overrides={"ps": "3"},
-    )
+    result = resolved(define(workers=2, seed=1, ps=1), config={"seed": 2, "ps": 2}, overrides={"ps": "3"})
     assert (result.job.workers, result.job.seed, result.job.ps) == (WorkerRange(minimum=2, maximum=2), 2, 3)
     names = ("workers", "seed", "ps", "keras")
     origins = [result.origins[name] for name in names]
@@ -128,11 +124,7 @@ def test_ill_param_text_is_refused(text: str, message: str) -> None:
         ("epochs", 1.0, "params.epochs is 1.0; write a whole number, as its default is 3"),
         ("data", 3, "params.data is 3; write text (in quotes), as its default is 'auto'"),
         ("layers", "1", "params.layers is '1'; write a list, as its default is [1, 2]"),
-        (
-            "lrs",
-            1,
-            "params.lrs: the job has no such param; did you mean lr?",
-        ),
+        ("lrs", 1, "params.lrs: the job has no such param; did you mean lr?"),
     ],
 )
 def test_ill_typed_param_of_a_config_is_refused_and_names_it(key: str, value: Any, message: str) -> None:
@@ -159,9 +151,7 @@ BARE = JobDefinition(name="bare", entry_point=EntryPoint(file="bare.py", functio
 
 def test_job_that_declares_no_params_takes_any() -> None:
     merged = resolved(
-        BARE,
-        config={"params": {"a": 1, "b": [1]}},
-        overrides={"params": {"b": {"c": None}, "n": 20}},
+        BARE, config={"params": {"a": 1, "b": [1]}}, overrides={"params": {"b": {"c": None}, "n": 20}}
     ).job.params
     assert merged == {"a": 1, "b": {"c": None}, "n": 20}
 
