@@ -13,6 +13,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.replicas import batch_slices
+from raydist.training.replicas.all_reduce import values_of
 from raydist.training.replicas.gradients import added, comes_from_half, overflowed_halves
 from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, weighted_gradient
 
@@ -99,7 +100,7 @@ class Accumulated:
         activations of all of them in memory.
         """
         sums = [one for total in self._sums for one in (total if isinstance(total, list) else [total])]
-        ahead = [one.values if isinstance(one, tf.IndexedSlices) else one for one in sums if one is not None]
+        ahead = [values_of(one) for one in sums if one is not None]
         with tf.control_dependencies(ahead):
             return tf.nest.map_structure(tf.identity, element, expand_composites=True)
 
@@ -161,7 +162,7 @@ def overflowed(sums: Sequence[Any]) -> list[Any]:
 
 def _before_division(gradient: Any) -> Any:
     """Returns a gradient in a graph as it was before a loss scale was taken out of it."""
-    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    tensor = values_of(gradient)
     is_product = tf.is_tensor(tensor) and hasattr(tensor, "graph") and tensor.op.type in ("Mul", "RealDiv")
     return tensor.op.inputs[0] if is_product else tensor
 

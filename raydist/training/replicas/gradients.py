@@ -312,7 +312,7 @@ def _is_of_examples(slice_of_shape: Any) -> bool:
 
 def comes_from_half(gradient: Any) -> bool:
     """Whether a gradient in a graph was computed in float16, and cast for its float32 variable."""
-    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    tensor = all_reduce.values_of(gradient)
     if not tf.is_tensor(tensor) or not hasattr(tensor, "graph"):  # an eager one does not know
         return False
     if tensor.op.type == "Cast":
@@ -335,8 +335,9 @@ def overflowed_as_half(gradient: Any, scale: Any) -> Any:
     One device sums in float16 over the batch. The replicas' parts are cast before they are added, so that
     they would take a step that one device skips.
     """
-    if isinstance(gradient, tf.IndexedSlices):
-        values = overflowed_as_half(gradient.values, scale)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    is_over = tf.abs(gradient) * scale > tf.float16.max
-    return tf.where(is_over, tf.sign(gradient) * float("inf"), gradient)
+
+    def overflowed(values: tf.Tensor) -> tf.Tensor:
+        is_over = tf.abs(values) * scale > tf.float16.max
+        return tf.where(is_over, tf.sign(values) * float("inf"), values)
+
+    return all_reduce.with_values(gradient, overflowed)
