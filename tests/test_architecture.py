@@ -56,6 +56,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "training.cluster": {
         *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private"),
+        "training.reporting",
     },
     "training.user_code": {"training.op_types", "training.tf_private"},
     "training.replicas": {
@@ -63,11 +64,11 @@ ROOMS: dict[str, set[str]] = {
         "training.user_code",
     },
     "training.checks": {
-        *("errors", "training.op_types", "training.tf_private", "training.reporting", "training.cluster"),
-        *("training.user_code", "training.replicas"),
+        *("errors", "spec", "training.op_types", "training.tf_private", "training.reporting"),
+        *("training.cluster", "training.user_code", "training.replicas"),
     },
     "training.input": {
-        *("errors", "data", "data.sources", "training.op_types", "training.tf_private"),
+        *("errors", "spec", "data", "data.sources", "training.op_types", "training.tf_private"),
         *("training.reporting", "training.cluster", "training.user_code", "training.replicas"),
     },
     "training.stepping": {
@@ -94,9 +95,9 @@ ROOMS: dict[str, set[str]] = {
         "training.keras_patches.tf_keras",
     },
     "training.trainers": {
-        *("errors", "outcome", "planning", "storage", "data", "training.tf_private", "training.reporting"),
-        *("training.cluster", "training.user_code", "training.replicas", "training.checks"),
-        *("training.input", "training.stepping", "training.checkpointing"),
+        *("errors", "spec", "outcome", "planning", "storage", "data", "training.tf_private"),
+        *("training.reporting", "training.cluster", "training.user_code", "training.replicas"),
+        *("training.checks", "training.input", "training.stepping", "training.checkpointing"),
         *("training.keras_patches.keras3", "training.keras_patches"),
     },
     "training.parameter_server": {

@@ -24,6 +24,7 @@ import tensorflow as tf
 from raydist.planning.assignment import TaskAssignment
 from raydist.training import tf_private
 from raydist.training.cluster import collective_calls, collectives, shared_files
+from raydist.training.reporting import reporter
 
 ONE_FILE = "workers of one host write one file at the same time, and read it half-written"
 
@@ -47,24 +48,18 @@ class _Job:
 
 
 @contextlib.contextmanager
-def as_default(
-    strategy: tf.distribute.Strategy, assignment: TaskAssignment, *, note: Callable[[str], None]
-) -> Iterator[None]:
-    """Has what the block makes made in a strategy's scope.
-
-    Args:
-      note: Adds a sentence to the run's notes.
-    """
+def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> Iterator[None]:
+    """Has what the block makes made in a strategy's scope."""
     writes = {"should_checkpoint": True, "should_save_summary": True}  # libraries ask for both
 
     def tell_late(name: str) -> None:
-        note(
+        reporter.note(
             f"{name} has no effect in {assignment.job.entry_point}, because TensorFlow has its devices and "
             "threads before a job that builds no strategy begins (raydist guide scripts)"
         )
 
     with (
-        alike(assignment, note=note),
+        alike(assignment),
         tf_private.settled_devices(tell_late),
         tf_private.changed(_Job, strategy=strategy),
         tf_private.changed(type(strategy.extended), **writes),
@@ -74,13 +69,10 @@ def as_default(
 
 
 @contextlib.contextmanager
-def alike(assignment: TaskAssignment, *, note: Callable[[str], None]) -> Iterator[None]:
+def alike(assignment: TaskAssignment) -> Iterator[None]:
     """Has all workers run the block alike, which builds no strategy, with the same random numbers.
 
     Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
-
-    Args:
-      note: Adds a sentence to the run's notes.
     """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
     folder = None if assignment.job.working_dir is None else Path.cwd().resolve()
@@ -90,7 +82,7 @@ def alike(assignment: TaskAssignment, *, note: Callable[[str], None]) -> Iterato
         tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts, seeds=seeds),
         tf_private.changed(np.random.bit_generator, randbits=seeds.getrandbits),
         shared_files.written_as_by_one(
-            _is_shared, is_chief=assignment.is_chief, is_beside_chief=is_beside_chief, note=note
+            _is_shared, is_chief=assignment.is_chief, is_beside_chief=is_beside_chief
         ),
     ):
         yield

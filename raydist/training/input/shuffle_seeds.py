@@ -184,8 +184,7 @@ class EndedTrainings:
     Data that no later training shuffles on are not read.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(self) -> None:
         self._ended: list[tuple[list[tf.data.Dataset], Callable[[], None] | None]] = []
 
     def add(self, dataset: Any, take_seeds: Callable[[], None] | None, *, is_done: bool) -> None:
@@ -208,4 +207,4 @@ class EndedTrainings:
             elif take_seeds is not None:
                 take_seeds()
             else:
-                self._note(DEPENDS_ON_TIMING)
+                reporter.note(DEPENDS_ON_TIMING)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.text import listed
 from raydist.storage.run_storage import RunStorage
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
@@ -120,7 +121,6 @@ class Trainer(Protocol):
         """Runs the steps; returns the scalars of the last ones."""
 
 
-_MOST_NAMED = 3
 # How the names of raydist's own variables begin, such as those of its clocks.
 _OWN = "raydist_"
 
@@ -173,7 +173,7 @@ class TaskRun:
         self.num_fits = 0
         self.num_loops = 0
         self.fit_lengths: dict[int, FitLength] = {}
-        self.ended = EndedTrainings(reporter.note)
+        self.ended = EndedTrainings()
         self.steps_repeated = 0
         self._fingerprint: int | None = None  # what SavedState.data is to be
         self.registered: Mapping[str, Any] = {}
@@ -277,10 +277,9 @@ class TaskRun:
         saved = [one for name, given in self.registered.items() for one in variables_of(name, given)]
         names = [one.name.partition(":")[0] for one in changed if not tf_private.is_among(one, saved)]
         if names:
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             note(
                 "train_steps changes variables that ctx.restore was not given "
-                f"({', '.join(names[:_MOST_NAMED])}{more}): checkpoints do not have them, and a new attempt "
+                f"({listed(names, most=3)}): checkpoints do not have them, and a new attempt "
                 f"starts them over; {remedy}"
             )
 
@@ -303,5 +302,4 @@ class TaskRun:
                 element_spec=element_spec,
                 checkpoints=self.checkpoints,
                 is_chief=self.assignment.is_chief,
-                reporter=self.reporter,
             )

@@ -305,10 +305,9 @@ def _check_alike(strategy: tf.distribute.Strategy, request: LoopRequest) -> None
     rows = collectives.gather_over_workers(strategy, list(asked.values()))
     for name, values in zip(asked, zip(*rows, strict=True), strict=True):
         if len(set(values)) > 1:
-            listed = ", ".join(f"worker/{index} {value}" for index, value in enumerate(values))
             raise UnsupportedError(
-                f"{name} of train_steps differs between the workers: {listed}; each step needs all of them, "
-                "so give all the same"
+                f"{name} of train_steps differs between the workers: {collectives.by_worker(values)}; each "
+                "step needs all of them, so give all the same"
             )
 
 
