@@ -23,7 +23,6 @@ from raydist.training.checks import (
     step_notes,
     step_rules,
 )
-from raydist.training.checks.rehearsal import Watched
 from raydist.training.replicas import batch_slices, step_logs
 from raydist.training.replicas.model_states import LossRule, state_of
 from raydist.training.reporting import reporter
@@ -154,9 +153,10 @@ def check_step(
         name=model.name if is_training else f"the test step of {model.name}",
         strategy=strategy,
         model=model,
-        shown=shown,
+        **({} if shown is None else {"numbers_in": shown.own_scalars}),
         compares=not is_decided and (not is_training or code_names.has_own_losses(model)),
-        watched=Watched(layers=[model, *layers] if layers else [], metrics=metrics),
+        layers=[model, *layers] if layers else [],
+        metrics=metrics,
     )
 
 
