@@ -25,7 +25,11 @@ from raydist.training.user_code import bytecode, code_names
 logger = logging.getLogger(__name__)
 
 # Each takes a state of Python, and returns what brings it back.
-_takers: list[Callable[[], Callable[[], None]]] = []
+_takers: list[Callable[[], Callable[[], None]]] = [
+    lambda: functools.partial(random.setstate, random.getstate()),
+    lambda: functools.partial(np.random.set_state, np.random.get_state()),
+    lambda: functools.partial(tf_private.set_eager_seeds, tf_private.eager_seeds()),
+]
 _CONTAINERS = tf_private.CONTAINERS
 _NUMBERS = (int, float, complex, str)
 # More is a program's data, which no step changes.
@@ -62,21 +66,6 @@ def undone(*roots: Any) -> Iterator[None]:
             for restore in generators:
                 restore()
         found.restore()
-
-
-def _take_python() -> Callable[[], None]:
-    return functools.partial(random.setstate, random.getstate())
-
-
-def _take_numpy() -> Callable[[], None]:
-    return functools.partial(np.random.set_state, np.random.get_state())
-
-
-def _take_eager() -> Callable[[], None]:
-    return functools.partial(tf_private.set_eager_seeds, tf_private.eager_seeds())
-
-
-_takers += [_take_python, _take_numpy, _take_eager]
 
 
 class _Objects:
