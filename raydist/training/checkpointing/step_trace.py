@@ -47,7 +47,6 @@ def trace_step(
     A restore needs both. What the step raises is left to the first step, which shows it where it runs.
 
     Args:
-      step: Called with one replica's batch.
       element_spec: The structure of one replica's batch: types, or values.
       build: Builds an optimizer for the variables that it will update.
     """
@@ -107,9 +106,6 @@ def check_trains(model: Any, graph: Any) -> None:
 
     Nothing that happens while the step runs matters here: a learning rate of 0, a condition, or gradients
     that are not finite.
-
-    Args:
-      graph: Of the steps that have run.
     """
     found = traced(model)
     written = {id(one) for one in tf_private.changed_variables(graph)}

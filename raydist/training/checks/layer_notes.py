@@ -160,7 +160,6 @@ def notes_on(
 
     Args:
       is_traced: Whether `with_own_state` are looked at in a step. If not, they may hold anything.
-      is_grouped: Whether several batches make an update.
     """
     if is_grouped:
         yield from _notes_on_groups(list(model._flatten_layers(include_self=False)))
@@ -193,10 +192,6 @@ def note_on_length(model: Any, params: Mapping[str, Any], *, initial_epoch: int)
     """Returns a sentence for a `fit` of Keras 3 that counts steps otherwise than plain Keras 3; else None.
 
     Keras 3 counts the step that finds the data ended, in `optimizer.iterations`, where a step is a graph.
-
-    Args:
-      params: Those of Keras's callbacks.
-      initial_epoch: The epoch that the `fit` begins with.
     """
     is_keras_3 = any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
     if not is_keras_3 or model.steps_per_execution != 1 or model.run_eagerly:

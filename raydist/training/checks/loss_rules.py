@@ -87,9 +87,6 @@ def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool
     """Whether the model brings losses, or layers, of its own that were not looked at yet.
 
     Layers count that have a state, or that may compare examples.
-
-    Args:
-      is_group: Whether several batches make an update.
     """
     if not _CheckSettings.checks or is_decided(model):
         return False
@@ -139,10 +136,8 @@ def check_step(
 
     Args:
       step: The model's `train_step` or `test_step` as its Keras traces it, for one replica's batch.
-      element: The first element of the distributed data.
       shown: What of metrics the step shows in its logs; None for Keras's own.
       is_decided: Whether only the metrics are still to be looked at.
-      metrics: Whose updates are kept.
     """
     strategy = model.distribute_strategy
     step, batch = batch_slices.on_own_rows(strategy, step, element)
@@ -163,12 +158,7 @@ def check_step(
 def decide_training(
     model: Any, check: step_check.StepCheck | None, element: Any, *, num_batches: int = 1
 ) -> None:
-    """Finds the model's rule, and reports that and what else its step does. A collective.
-
-    Args:
-      check: Of its training step, by the first element.
-      num_batches: Batches of an update.
-    """
+    """Finds the model's rule, and reports that and what else its step does. A collective."""
     strategy, source = model.distribute_strategy, next(code_names.own_sources(model), None)
     if check is not None or source is not None:  # otherwise it stays undecided
         state_of(model).rule = _rule_without_check(model)

@@ -42,7 +42,6 @@ class Outcome(NamedTuple):
       before_clipping: The same as tapes gave them, before the step clipped them, for example.
       given: What `Mean`s are given without a weight. `weighted`: with one. `returned`: what the step returns.
         A float64 vector each.
-      statistics: By which layers normalise the batch.
     """
 
     gradients: list[list[Any]]

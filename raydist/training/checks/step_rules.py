@@ -39,11 +39,6 @@ def checked(
     """Returns what a check of a step finds, as far as it gets; None if the step fails.
 
     A single row is doubled: this tells sums from means, but says nothing about gradients.
-
-    Args:
-      name: Of the step, for the log.
-      compares: Whether the gradients are wanted.
-      options: Of `StepCheck`.
     """
     check: step_check.StepCheck | None = None
     try:
@@ -176,11 +171,7 @@ def of_workers(
 def refuse_equal_parts(
     source: Any, found: StepFindings, strategy: tf.distribute.Strategy, *, finding: LossFinding | None = None
 ) -> None:
-    """Raises UnsupportedError for a step that is right only if all replicas have as many rows.
-
-    Args:
-      finding: What is known of its losses.
-    """
+    """Raises UnsupportedError for a step that is right only if all replicas have as many rows."""
     if not worker_shares.of(strategy):
         return
     if found.averages_replicas:

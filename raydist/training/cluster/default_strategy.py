@@ -35,7 +35,6 @@ class _Job:
     Attributes:
       strategy: The run's; None where the job has built another one, or there is no such job.
       folder: The working folder of this task, a copy of its own; None where the job has none.
-      index: Which of the workers this is.
       hosts: The host of each worker that runs the same.
       seeds: Where generators of NumPy without a seed get one.
     """
@@ -168,8 +167,6 @@ def write_once(name: str, path: Any, write: Callable[[Any], Any]) -> Any:
 
     Args:
       name: The call that all workers make, such as `model.save`.
-      path: What is written, a file or a folder.
-      write: Writes to the path that it is given.
     """
     strategy = _Job.strategy
     if not _is_shared(path):

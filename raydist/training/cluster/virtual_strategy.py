@@ -44,7 +44,6 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
         Args:
           num_replicas: At least the number of workers, and of this one's devices.
           devices: Of this worker, which is then the only one; None reads TF_CONFIG.
-          options: Of the collectives between workers.
           shares: Of the replicas that each worker computes; empty for equal ones.
         """
         options = options or tf.distribute.experimental.CommunicationOptions()

@@ -81,11 +81,7 @@ class Dependence(enum.Enum):
 
 
 def is_row_wise(function: tf_private.DataFunction, element_spec: Any) -> bool:
-    """Whether a function gives the same rows for a part of a batch as for the whole of it.
-
-    Args:
-      element_spec: Of the function's batches.
-    """
+    """Whether a function gives the same rows for a part of a batch as for the whole of it."""
     specs = tf.nest.flatten((element_spec, function.spec))
     if not all(isinstance(one, tf.TensorSpec) and one.shape.rank for one in specs):
         return False

@@ -38,7 +38,6 @@ def from_position(
     in them.
 
     Args:
-      base: The PyDataset class of the model's Keras.
       seed: Of the order of the batches; None for the order of their numbers.
       num_steps: Steps of an epoch where they are not the batches of a pass; batches then run on from epoch
         to epoch.

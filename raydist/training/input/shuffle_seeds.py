@@ -93,10 +93,8 @@ def seeds_of_fit(
     They do if one iterator over endless data goes through passes of a shuffle: TensorFlow reads ahead.
 
     Args:
-      epochs: Epochs that it had begun.
       steps_per_epoch: None where the data's end ended each of them.
       steps: Steps of all epochs together; None for whole epochs.
-      group_size: Batches of each step.
     """
     size = int(dataset.cardinality())
     steps = epochs * (steps_per_epoch or 0) if steps is None else steps

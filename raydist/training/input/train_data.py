@@ -125,7 +125,6 @@ def read(
       auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
         a resumed run then reads its data from the start, and uneven batches are weighted as TensorFlow does.
         A policy that the dataset's own options name goes before it; Ray Data's `to_tf` names `off`.
-      name: What the data are called in the call.
 
     Raises:
       UnsupportedError: It is none of these.

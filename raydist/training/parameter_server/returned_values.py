@@ -41,9 +41,6 @@ class ReturnedScalars:
         """Traces one step for its names, and for the variables that an optimizer makes in it.
 
         Returns the trace.
-
-        Args:
-          element_spec: The structure of one replica's batch.
         """
         with tf_private.traced_for_workers(self._strategy):
             return tf.function(self.run, autograph=False).get_concrete_function(element_spec).graph

@@ -25,7 +25,6 @@ class BatchGroups:
     A group never reaches from one epoch into the next: the last one of an epoch may have fewer batches.
 
     Attributes:
-      size: Batches of a group.
       batches_per_epoch: Where one iterator goes through all epochs, so that the data do not show an
         epoch's end; else None.
     """

@@ -60,12 +60,7 @@ def relative_error(kind: tf.DType, num_replicas: int) -> float:
 
 
 def sum_over_replicas(gradients: Sequence[Any], context: Any) -> list[Any]:
-    """Returns the sums of gradients over replicas, the same on each: a collective.
-
-    Args:
-      gradients: Tensors and `tf.IndexedSlices`.
-      context: The replica context.
-    """
+    """Returns the sums of gradients over replicas, the same on each: a collective."""
     kind = _ReduceSettings.compression
     if kind is None:
         return _reduced(gradients, context)

@@ -39,7 +39,6 @@ class Statistics:
     however losses are written. If each part has the whole batch's statistics as constants, they do.
 
     Attributes:
-      layers: The layers that computed them.
       of_batch: The tensors of the graph in whose place those of another batch can be put.
     """
 
@@ -66,7 +65,6 @@ class Probe:
 
     Attributes:
       strategy: The model's, in whose scope variables are made that the step makes in its first call.
-      updates: What the optimizers were given, in order.
       means: The `Mean` metrics that were given a scalar without a weight, with that scalar, in order.
       weighted_means: Those that were given one with a weight.
       of_metrics: What tf_keras's metrics were given, which are not updated.

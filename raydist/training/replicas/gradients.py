@@ -45,12 +45,7 @@ def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
 
 
 def joined_over_replicas(gradients: Sequence[Any], context: Any) -> list[Any]:
-    """Returns the sums of gradients over replicas, with the rows that one device has: a collective.
-
-    Args:
-      gradients: Tensors and `tf.IndexedSlices`.
-      context: The replica context.
-    """
+    """Returns the sums of gradients over replicas, with the rows that one device has: a collective."""
     parts = [_parts(one) if isinstance(one, tf.IndexedSlices) else [(_Rows.SAME, one)] for one in gradients]
     flat = [part for of_gradient in parts for part in of_gradient]
     # Rows that stand at the same place on each replica can be summed as they are, without their indices.

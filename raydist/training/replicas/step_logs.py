@@ -233,9 +233,7 @@ def of_update(outputs: Sequence[Any], shares: Sequence[Any], shown: Results) -> 
     Metrics have their last values.
 
     Args:
-      outputs: Of each batch.
       shares: The part that each batch has of all examples of the update.
-      shown: What the step shows of metrics.
     """
     if not isinstance(outputs[-1], Mapping):
         return outputs[-1]
@@ -303,11 +301,7 @@ def _values_of_replicas(model: Any, name: str, shown: float) -> np.ndarray:
 
 
 def check_names(strategy: tf.distribute.Strategy, names: Sequence[str], *, step: str) -> None:
-    """Raises UnsupportedError if a step returns other names on another worker. A collective.
-
-    Args:
-      step: The name of the function.
-    """
+    """Raises UnsupportedError if a step returns other names on another worker. A collective."""
     if is_alone(strategy):
         return
     text = ", ".join(names).encode()[:_MOST_BYTES]
@@ -369,11 +363,7 @@ def _by_shown_name(metrics: Mapping[str, Any], shown: Mapping[str, str]) -> dict
 def joined(
     returned: Mapping[str, float], metrics: Mapping[str, Any], shown: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Returns the logs of steps that returned means of their own, and updated some of the metrics.
-
-    Args:
-      shown: `Results.metrics` of the step.
-    """
+    """Returns the logs of steps that returned means of their own, and updated some of the metrics."""
     if not returned:
         return dict(metrics)
     results = {name: value for name, value in metrics.items() if name in returned and _is_updated(value)}

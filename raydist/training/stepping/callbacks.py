@@ -68,7 +68,6 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
 
     Args:
       callbacks: In the order in which they run.
-      base: The Callback class of the model's Keras.
 
     Raises:
       UnsupportedError: One of them can only write in every worker.

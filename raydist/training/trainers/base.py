@@ -138,10 +138,6 @@ class TaskRun:
     """One task of a run, while its train function runs: where it is, what it saves and when.
 
     Attributes:
-      assignment: What the task is to do.
-      reporter: Where steps and values go.
-      schedule: When a checkpoint is due.
-      commands: What the controller asks of this task.
       restored: The checkpoint that the train function restored by itself.
       num_fits: Calls of `fit` so far. `num_loops`: calls of `train_steps`.
       fit_lengths: How long each `fit` was, by number, those before a resume included.
@@ -198,9 +194,6 @@ class TaskRun:
 
     def trains_on(self, data: Any, *, resumed: SavedState | None) -> None:
         """Takes note of what is trained on from here, which checkpoints will name.
-
-        Args:
-          resumed: The checkpoint that this training continues from.
 
         Raises:
           UnsupportedError: It was trained on other batches of raydist.data.
@@ -288,11 +281,7 @@ class TaskRun:
         return self.schedule.steps_left(step) if self.registered else 1 << 30
 
     def export(self, model: Any, *, fit: int, element_spec: Any) -> None:
-        """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end.
-
-        Args:
-          element_spec: The structure of a batch.
-        """
+        """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end."""
         self.checkpoints.settle_best(fit=fit, is_alone=self.commands.finish.is_set)
         if self._export_to is not None:
             export(

@@ -37,7 +37,6 @@ class Loop:
       skip: Steps of it, and so of its data, that were done before this process took it up.
       done: Steps that the run has behind it now. `before`: before the last call.
       last_step: Those that it has at the loop's end.
-      metrics: The scalars of the last call.
     """
 
     def __init__(self, run: TaskRun, *, index: int, first_step: int, done: int, last_step: int) -> None:

@@ -34,11 +34,9 @@ class _TrainData:
     """The training data of one `fit`, from its position on.
 
     Attributes:
-      dataset: What Keras's `fit` is given.
       element_spec: The structure of one replica's batch; None where the model's own `fit` changes it.
       exported_spec: That of batches that an exported model takes, if it is another one.
       steps_per_epoch: None where the data's end ends an epoch.
-      options: Further arguments of Keras's `fit`.
     """
 
     dataset: Any

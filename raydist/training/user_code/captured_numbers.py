@@ -43,11 +43,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class CapturedNumber:
-    """A number that a function has from outside.
-
-    Attributes:
-      name: As the user knows it.
-    """
+    """A number that a function has from outside."""
 
     name: str
     value: Any

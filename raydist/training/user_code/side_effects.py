@@ -54,9 +54,6 @@ def undone(*roots: Any) -> Iterator[None]:
     objects it undoes numbers and strings, tensors of graphs, and containers to which only such things were
     added. Flags and layers stay as they are set: what a step makes in its first call is still there. If a
     layer was built in the block, neither it nor the generators that have drawn its weights are set back.
-
-    Args:
-      roots: Models and functions of the user's.
     """
     generators, found = [take() for take in _takers], _Objects(roots)
     try:

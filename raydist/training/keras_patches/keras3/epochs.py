@@ -66,11 +66,7 @@ def _first_with_last(first: int, last: int) -> _FirstStep:
     because="which steps go into which call is decided there",
 )
 class ReplicaEpochs(TFEpochIterator):
-    """Iterates over the calls of each epoch; as Keras's own does for models outside of every strategy.
-
-    Attributes:
-      element_spec: The structure of one replica's batch.
-    """
+    """Iterates over the calls of each epoch; as Keras's own does for models outside of every strategy."""
 
     element_spec: Any
     data_adapter: Any  # from here on Keras's

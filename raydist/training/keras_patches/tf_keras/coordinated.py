@@ -53,11 +53,7 @@ def without_coordinator(model: Any) -> AbstractContextManager[None]:
 
 
 def whole_dataset(adapter: Any, given: Any) -> Any:
-    """Returns what the chief evaluates, all of it.
-
-    Args:
-      adapter: tf_keras's, of the data `given`.
-    """
+    """Returns what the chief evaluates, all of it."""
     cut.refuse_distributed(given)
     if isinstance(given, DatasetCreator):
         return given(tf.distribute.InputContext())
