@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 import wrapt
 
-from raydist import train_context
+from raydist import tf_private, train_context
 from raydist.data import shared
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
@@ -28,7 +28,6 @@ from raydist.storage import claims
 from raydist.storage.checkpoints import CheckpointStore, EvaluationStore
 from raydist.storage.kept_state import HandedState
 from raydist.storage.run_storage import open_run
-from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState

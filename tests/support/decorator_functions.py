@@ -513,7 +513,7 @@ def _looped(ctx: Any, decorate: Callable[[Callable[..., Any]], Any]) -> np.ndarr
 
 def traces_that_are_kept(ctx: Any) -> dict[str, Any]:
     """Returns how often a function has traces of its own, and what it was called with."""
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     seen: list[list[Any]] = []
 

@@ -797,7 +797,7 @@ def parts_without_effects(ctx: Any) -> dict[str, Any]:
     """Returns which operations with effects a trace needs, and what a generator's numbers are in it."""
     import tensorflow as tf
 
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     variable = tf.Variable(1.0)
     generator = tf.random.Generator.from_seed(1)
@@ -834,7 +834,7 @@ def additive_losses(ctx: Any) -> dict[str, Any]:
     """Returns of losses whether their gradients are sums over the examples of each batch."""
     import tensorflow as tf
 
-    from raydist.training import tf_private
+    from raydist import tf_private
     from raydist.training.user_code import linearity
 
     weight = tf.Variable([[1.0], [2.0]])

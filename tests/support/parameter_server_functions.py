@@ -585,7 +585,7 @@ def come_and_go(ctx: Any, *, phases: list[tuple[int, str]], begun: str) -> dict[
     import tensorflow as tf
 
     import raydist.data
-    from raydist.training import tf_private
+    from raydist import tf_private
     from raydist.training.parameter_server import closure_sizes, train_input
 
     def eight_each(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -645,8 +645,8 @@ def worker_slots(ctx: Any) -> dict[str, Any]:
     from tensorflow.python.distribute.coordinator import cluster_coordinator
     from tensorflow.python.eager import context
 
+    from raydist import tf_private
     from raydist.outcome.status import WorkerAddresses
-    from raydist.training import tf_private
     from raydist.training.parameter_server.train_input import IteratorFeed
 
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]

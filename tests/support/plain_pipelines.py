@@ -397,7 +397,7 @@ def recognized(ctx: Any) -> dict[str, Any]:
     """Returns what raydist takes the datasets of tf.data's public methods for, and which operations."""
     import tensorflow as tf
 
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     source = tf.data.Dataset.range(8)
     made = {

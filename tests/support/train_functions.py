@@ -474,7 +474,7 @@ def raise_in_worker_1(ctx: Any) -> None:
 def second_session(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
 
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     tf.constant(1)
     try:
@@ -674,7 +674,7 @@ def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
 
     import tensorflow as tf
 
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     tf_private.FreedIterators.wait_for_all()
     data = tf.data.Dataset.range(4).map(lambda x: x, num_parallel_calls=2)
@@ -736,10 +736,10 @@ def internals(ctx: Any) -> dict[str, Any]:
 
 
 def unknown_op_types(ctx: Any) -> dict[str, Any]:
-    """Returns the names in raydist.training.op_types that TensorFlow has no operation of."""
+    """Returns the names in raydist.op_types that TensorFlow has no operation of."""
     from tensorflow.python.framework import op_def_registry
 
-    from raydist.training import op_types
+    from raydist import op_types
 
     tables = {name: value for name, value in vars(op_types).items() if name.strip("_").isupper()}
     names = {name: {value} if isinstance(value, str) else set(value) for name, value in tables.items()}
@@ -884,7 +884,7 @@ def changed_and_read(ctx: Any) -> dict[str, Any]:
     """What a traced function changes itself, in a loop, under a condition and in a function that it calls."""
     import tensorflow as tf
 
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     names = ("itself", "loop", "condition", "called", "read", "gathered")
     variables = {name: tf.Variable([1.0, 2.0], name=name) for name in names}

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.model_states import state_of

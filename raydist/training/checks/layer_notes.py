@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
 from raydist.spec.text import listed
-from raydist.training import tf_private
 from raydist.training.checks import dependence
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import compilation

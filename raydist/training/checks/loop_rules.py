@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks import (
     findings,
     layer_notes,

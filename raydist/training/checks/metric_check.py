@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks import loss_rules, step_check
 from raydist.training.checks.rehearsal import MetricCall
 from raydist.training.cluster.collectives import findings_of_workers

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks.findings import MOST_RETURNED, NOT_COMPUTED, TOLERANCE, Division, StepFindings
 from raydist.training.checks.rehearsal import Outcome, Rehearsal
 from raydist.training.cluster import worker_shares

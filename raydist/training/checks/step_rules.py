@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.checks import dependence, findings, step_check, step_notes
 from raydist.training.checks.findings import NOT_COMPUTED, Division, LossFinding, LossVerdict, StepFindings
 from raydist.training.cluster import worker_shares

@@ -16,8 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.outcome.status import CallState, Collective
-from raydist.training import tf_private
 from raydist.training.cluster import collectives, kept_totals
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster.collectives import is_alone
 
 # By device the seconds waited, and when the last collective ended; empty where nothing is measured. Of the

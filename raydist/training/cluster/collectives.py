@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.spec.text import listed
-from raydist.training import tf_private
 from raydist.training.cluster import kept_totals, replica_tree
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.planning.assignment import TaskAssignment
-from raydist.training import tf_private
 from raydist.training.cluster import collective_calls, collectives, shared_files
 from raydist.training.reporting import reporter
 

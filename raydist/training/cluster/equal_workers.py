@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from isal import isal_zlib
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster import collectives, virtual_strategy
 from raydist.training.cluster.collectives import by_worker, inconsistent_workers, worker_names
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 
 # Attributes of a variable: its total, with the number of changes before it; and whether functions of the
 # user's change it, which run without anybody's notice.

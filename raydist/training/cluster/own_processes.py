@@ -15,8 +15,8 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, ClassVar
 
+from raydist import tf_private
 from raydist.planning.assignment import TaskAssignment
-from raydist.training import tf_private
 from raydist.training.cluster import default_strategy
 from raydist.training.reporting import reporter
 

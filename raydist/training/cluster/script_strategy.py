@@ -10,11 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import TaskType
-from raydist.training import tf_private
 from raydist.training.cluster.default_strategy import as_default, is_default
 from raydist.training.cluster.strategy import (
     build_coordinator,

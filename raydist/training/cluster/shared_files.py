@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.reporting import reporter
 
 # How long a worker waits until the chief has changed a file or folder that the worker changes, too.

@@ -17,12 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import TaskType
-from raydist.training import tf_private
 from raydist.training.cluster import collectives
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy, is_virtual
 

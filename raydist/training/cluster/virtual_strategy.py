@@ -19,8 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster import replica_tree
 from raydist.training.cluster.tree_sums import TreeSums
 

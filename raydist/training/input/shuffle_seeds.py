@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.input import map_functions
 from raydist.training.reporting import reporter
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import StepReads
 from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
 from raydist.training.parameter_server.train_input import Feed

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks import metric_check
 from raydist.training.replicas import step_logs
 from raydist.training.reporting.logs import numbers

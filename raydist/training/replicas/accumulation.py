@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.replicas import batch_slices
 from raydist.training.replicas.all_reduce import values_of
 from raydist.training.replicas.gradients import added, comes_from_half, overflowed_halves

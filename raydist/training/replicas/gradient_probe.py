@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import op_types, tf_private
+from raydist import op_types, tf_private
 from raydist.training.replicas.all_reduce import values_of
 from raydist.training.user_code import linearity
 

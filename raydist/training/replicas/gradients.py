@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import op_types, tf_private
+from raydist import op_types, tf_private
 from raydist.training.replicas import all_reduce
 from raydist.training.replicas.replica_share import weighted_gradient
 from raydist.training.reporting import reporter

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster import default_strategy
 from raydist.training.replicas import gradient_probe
 from raydist.training.replicas.all_reduce import with_values

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.text import listed
 from raydist.storage.run_storage import RunStorage
-from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule

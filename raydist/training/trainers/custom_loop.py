@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
-from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.checks import layer_notes, loop_rules
 from raydist.training.checks.loop_rules import LoopRule

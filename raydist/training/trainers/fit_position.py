@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.checkpointing import callback_state
 from raydist.training.checkpointing.saved_state import FitLength, SavedState, rate_of
 from raydist.training.input import shuffle_seeds

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.spec.text import listed
-from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace, variables
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.keras_patches.keras3 import adapter

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from raydist.training import op_types, tf_private
+from raydist import op_types, tf_private
 
 # Begins the name of an operation whose output stands for a value of the whole batch on each replica.
 OF_WHOLE_BATCH = "raydist_of_whole_batch"

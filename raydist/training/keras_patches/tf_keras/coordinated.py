@@ -15,8 +15,8 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut
 from raydist.training.keras_patches.replacement import replaces

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tf_keras.src.engine import data_adapter
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut, drawn_batches, py_datasets, shuffle_seeds, sources

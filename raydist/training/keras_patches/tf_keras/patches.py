@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import training
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.tf_keras import (
     coordinated,

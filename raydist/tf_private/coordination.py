@@ -14,7 +14,7 @@ from tensorflow.python.framework import ops
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import ClusterSpec, TaskId
-from raydist.training.tf_private.attributes import around, changed
+from raydist.tf_private.attributes import around, changed
 
 HEARTBEAT_TIMEOUT_S = 20
 # More keys than one strategy uses; TensorFlow's own tests of several strategies take as many.

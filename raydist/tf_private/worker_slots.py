@@ -31,7 +31,7 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context
 from tensorflow.python.framework import errors
 
-from raydist.training.tf_private.attributes import around, changed
+from raydist.tf_private.attributes import around, changed
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.ops import collective_ops, control_flow_v2_func_graphs
 
 from raydist.errors import UnsupportedError
-from raydist.training.tf_private.attributes import around, own_attributes
-from raydist.training.tf_private.graphs import operations_in
+from raydist.tf_private.attributes import around, own_attributes
+from raydist.tf_private.graphs import operations_in
 
 # Of what is gathered in a loop: powers of two, up to 2 ** 30 elements.
 _NUM_SIZES = 31
