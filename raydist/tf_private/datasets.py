@@ -81,7 +81,6 @@ def input_of(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Returns the inputs of any dataset."""
     return list(dataset._inputs())
 
 
@@ -93,7 +92,6 @@ def nodes_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
 
 
 def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
-    """Returns the functions that any dataset calls."""
     return [DataFunction(one) for one in dataset._functions()]
 
 
@@ -109,7 +107,6 @@ class PythonGenerator:
         return self._state._generator
 
     def begin(self) -> Iterator[Any]:
-        """Begins a pass."""
         return iter(self.function(*(one.numpy() for one in self._args)))
 
     def replace(self, function: Callable[..., Any]) -> None:

@@ -92,7 +92,6 @@ def _in_order(graph: Any) -> list[Any]:
 
 
 def has_traced(model: Any) -> bool:
-    """Whether `trace_step` has succeeded."""
     return state_of(model).traced is not None
 
 

@@ -134,7 +134,6 @@ class StepFindings:
     may_divide_part: float = 0.0
 
     def joined(self, mean_of: Callable[[list[float]], Sequence[float]]) -> StepFindings:
-        """Returns the mean over the workers."""
         own = {one.name: np.asarray(getattr(self, one.name), float) for one in dataclasses.fields(self)}
         means = np.asarray(mean_of(np.concatenate([*map(np.ravel, own.values())]).tolist()))
         parts = np.split(means, np.cumsum([one.size for one in own.values()])[:-1])

@@ -42,7 +42,6 @@ def enable_check(is_enabled: bool) -> None:
 
 
 def rule_of(model: Any) -> LossRule:
-    """Returns the rule that a model trains by."""
     return state_of(model).rule or _rule_without_check(model)
 
 

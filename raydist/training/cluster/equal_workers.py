@@ -162,7 +162,6 @@ def _is_own(variable: Any) -> bool:
 
 
 def describe(differing: Mapping[str, Sequence[int]]) -> str:
-    """Returns which variables of which workers differ."""
     names, indices = list(differing), sorted({index for of_one in differing.values() for index in of_one})
     more = f" and {len(names) - _MOST_NAMED} more variables" if len(names) > _MOST_NAMED else ""
     verb = "differs" if len(names) == 1 else "differ"

@@ -51,7 +51,6 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
 
     @property
     def own_replicas(self) -> range:
-        """The replicas that this worker computes."""
         return self.extended.own_replicas
 
     @property

@@ -77,7 +77,6 @@ class LocalMetrics:
         return tuple(slot.zeros() for slot in self._slots)
 
     def tally(self) -> Tally:
-        """Returns an empty sum."""
         return Tally([np.zeros(slot.variable.shape, _wide(slot.variable.dtype)) for slot in self._slots])
 
     def updated(

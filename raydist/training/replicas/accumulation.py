@@ -37,7 +37,6 @@ class BatchGroups:
             raise UnsupportedError(f"ctx.fit got accumulate={self.size!r}; give a whole number from 1 on")
 
     def num_steps(self, num_batches: int) -> int:
-        """Returns the steps that `num_batches` batches make."""
         return -(-num_batches // self.size)
 
     def next_call(self, step: int, left: int, *, num_batches: int | None) -> tuple[int, int]:

@@ -143,7 +143,6 @@ def read_input_clock() -> Reading | None:
 
 
 def next_element(iterator: Any) -> Any:
-    """Returns `next(iterator)`, measured."""
     return next(iterator) if _clock is None else _clock.next(iterator)
 
 

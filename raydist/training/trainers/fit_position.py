@@ -103,7 +103,6 @@ class FitPosition:
 
     @property
     def length(self) -> FitLength:
-        """How long this `fit` is so far."""
         begun = self.epoch - self.initial_epoch + (self.step_in_epoch > 0)
         if self._steps_before is None:
             return FitLength(begun, None)

@@ -116,7 +116,6 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
         return groups
 
     def _train_data(self, request: FitRequest, position: FitPosition, groups: BatchGroups) -> _TrainData:
-        """Returns the data from the position on."""
         if fit_data.check_py_dataset(request.train_data, request.model, name="train_data"):
             if groups.size > 1:
                 raise UnsupportedError(

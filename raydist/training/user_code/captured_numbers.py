@@ -60,7 +60,6 @@ class CapturedNumber:
 
     @property
     def is_of_context(self) -> bool:
-        """Whether it is `num_workers` of the run's context."""
         return self._path[-1] == _Place("attribute", _OF_CONTEXT)
 
 

@@ -91,7 +91,6 @@ def _follow(operations: Sequence[tf.Operation], states: dict[int, _State]) -> Ca
 
 
 def _results(op: tf.Operation, given: Sequence[_State]) -> list[_State]:
-    """Returns the states of an operation's outputs."""
     if op.type in op_types.SHAPES or op.type in op_types.LIKE:
         # A shape says how many examples there are, and nothing of them.
         is_sized = any(one.is_sized for one in given)

@@ -79,7 +79,6 @@ class _Objects:
                 ahead += self._taken(one, owner, is_root=any(one is root for root in roots))
 
     def was_built(self) -> bool:
-        """Whether a layer was given weights since."""
         return any(_num_weights(layer) > num_weights for layer, _, num_weights in self._layers.values())
 
     def restore(self) -> None:

@@ -40,5 +40,4 @@ def patch(*, sync_batchnorm: bool) -> str | None:
 
 
 def replacements() -> tuple[replacement.Replacement, ...]:
-    """Returns all that `patch` replaces."""
     return replacement.marked_in(epochs, losses, optimizers, replica_threads, trainer, variables)

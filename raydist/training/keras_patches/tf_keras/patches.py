@@ -45,7 +45,6 @@ def patch(*, sync_batchnorm: bool) -> str | None:
 
 
 def replacements() -> tuple[replacement.Replacement, ...]:
-    """Returns all that `patch` replaces."""
     return replacement.marked_in(coordinated, data_handler, model_training, optimizers, random_layers)
 
 
