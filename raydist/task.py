@@ -264,7 +264,7 @@ def _wants_retry(error: BaseException) -> bool | None:
 def _has_saved(error: BaseException) -> bool:
     if not isinstance(error, SystemExit):
         return False
-    from raydist.training import tf_private  # TensorFlow, which this process has imported by then
+    from raydist import tf_private  # TensorFlow, which this process has imported by then
 
     return tf_private.is_exit_of_handler(error)
 

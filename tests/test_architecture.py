@@ -40,9 +40,9 @@ ROOMS: dict[str, set[str]] = {
     "storage.layout": {"errors", "spec"},
     "storage": {"private_folders", "errors", "spec", "outcome", "storage.layout"},
     "metrics": {"errors", "spec", "outcome", "storage"},
-    "training.op_types": set(),
-    "training.tf_private": {"errors", "spec", "training.op_types"},
-    "data": {"errors", "private_folders", "data.order", "training.op_types", "training.tf_private"},
+    "op_types": set(),
+    "tf_private": {"errors", "spec", "op_types"},
+    "data": {"errors", "private_folders", "data.order", "op_types", "tf_private"},
     "data.sources": {"errors", "spec", "storage", "data.order", "data"},
     "data.__init__": {"data", "data.sources"},
     "page": {"errors", "spec", "outcome", "stragglers", "storage", "metrics"},
@@ -52,40 +52,41 @@ ROOMS: dict[str, set[str]] = {
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
     "training.reporting": {
-        *("errors", "spec", "outcome", "planning", "storage", "metrics", "training.tf_private")
+        *("errors", "spec", "outcome", "planning", "storage", "metrics", "tf_private"),
     },
     "training.cluster": {
-        *("errors", "spec", "outcome", "planning", "data.order", "data", "training.tf_private")
+        *("errors", "spec", "outcome", "planning", "data.order", "data", "tf_private"),
+        "training.reporting",
     },
-    "training.user_code": {"training.op_types", "training.tf_private"},
+    "training.user_code": {"op_types", "tf_private"},
     "training.replicas": {
-        *("errors", "training.op_types", "training.tf_private", "training.reporting", "training.cluster"),
+        *("errors", "op_types", "tf_private", "training.reporting", "training.cluster"),
         "training.user_code",
     },
     "training.checks": {
-        *("errors", "training.op_types", "training.tf_private", "training.reporting", "training.cluster"),
-        *("training.user_code", "training.replicas"),
+        *("errors", "spec", "op_types", "tf_private", "training.reporting"),
+        *("training.cluster", "training.user_code", "training.replicas"),
     },
     "training.input": {
-        *("errors", "data", "data.sources", "training.op_types", "training.tf_private"),
+        *("errors", "spec", "data", "data.sources", "op_types", "tf_private"),
         *("training.reporting", "training.cluster", "training.user_code", "training.replicas"),
     },
     "training.stepping": {
-        *("errors", "spec", "outcome", "training.tf_private", "training.reporting", "training.cluster"),
+        *("errors", "spec", "outcome", "tf_private", "training.reporting", "training.cluster"),
         *("training.user_code", "training.replicas", "training.checks", "training.input"),
     },
     "training.checkpointing": {
-        *("errors", "spec", "outcome", "storage", "training.tf_private", "training.reporting"),
+        *("errors", "spec", "outcome", "storage", "tf_private", "training.reporting"),
         *("training.cluster", "training.user_code", "training.replicas"),
     },
     "training.keras_patches.replacement": {"errors", "known_versions"},
     "training.keras_patches.keras3": {
-        *("errors", "known_versions", "training.tf_private", "training.cluster", "training.user_code"),
+        *("errors", "known_versions", "tf_private", "training.cluster", "training.user_code"),
         *("training.replicas", "training.checks", "training.input", "training.stepping"),
         *("training.checkpointing", "training.keras_patches.replacement", "train_context"),
     },
     "training.keras_patches.tf_keras": {
-        *("errors", "training.tf_private", "training.cluster", "training.user_code", "training.replicas"),
+        *("errors", "tf_private", "training.cluster", "training.user_code", "training.replicas"),
         *("training.input", "training.stepping", "training.checkpointing"),
         "training.keras_patches.replacement",
     },
@@ -94,13 +95,13 @@ ROOMS: dict[str, set[str]] = {
         "training.keras_patches.tf_keras",
     },
     "training.trainers": {
-        *("errors", "outcome", "planning", "storage", "data", "training.tf_private", "training.reporting"),
-        *("training.cluster", "training.user_code", "training.replicas", "training.checks"),
-        *("training.input", "training.stepping", "training.checkpointing"),
+        *("errors", "spec", "outcome", "planning", "storage", "data", "tf_private"),
+        *("training.reporting", "training.cluster", "training.user_code", "training.replicas"),
+        *("training.checks", "training.input", "training.stepping", "training.checkpointing"),
         *("training.keras_patches.keras3", "training.keras_patches"),
     },
     "training.parameter_server": {
-        *("errors", "spec", "planning", "data", "data.__init__", "training.tf_private"),
+        *("errors", "spec", "planning", "data", "data.__init__", "tf_private"),
         *("training.reporting", "training.cluster", "training.replicas", "training.checks"),
         *("training.input", "training.stepping", "training.checkpointing", "training.keras_patches"),
         "training.trainers",
@@ -111,7 +112,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "training.session": {
         *("errors", "spec", "outcome", "planning", "storage", "metrics", "data", "train_context"),
-        *("training.tf_private", "training.reporting", "training.cluster", "training.replicas"),
+        *("tf_private", "training.reporting", "training.cluster", "training.replicas"),
         *("training.checks", "training.stepping", "training.checkpointing"),
         *("training.keras_patches.keras3", "training.keras_patches.tf_keras", "training.trainers"),
         *("training.parameter_server", "training.context"),
@@ -120,7 +121,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "known_versions", "spec", "entry", "outcome", "planning", "data"),
         "training.lazy_imports",
         *("training.reporting", "training.cluster", "training.parameter_server", "training.session"),
-        "training.tf_private",
+        "tf_private",
     },
     # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
     "controller.task_group": {"spec", "outcome", "planning"},
@@ -229,7 +230,7 @@ UNPICKLING: dict[str, str] = {
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {
     "ray": {"runtime", "data", "inference", "tune"},
-    "tensorflow": {"training", "task", "data", "inference"},
+    "tensorflow": {"tf_private", "training", "task", "data", "inference"},
     "keras": {"training", "task", "data", "inference"},
     "tf_keras": {"training", "task", "data", "inference"},
     "pyarrow": {"storage", "metrics", "data", "inference", "runtime.cluster"},
@@ -441,7 +442,7 @@ def is_of_self(node: ast.Attribute) -> bool:
 
 def test_private_parts_of_tensorflow_stand_in_one_room() -> None:
     def is_inside(module: str) -> bool:
-        return room_of(module) == "training.tf_private"
+        return room_of(module) == "tf_private"
 
     private = ("tensorflow.python", "tensorflow.core", "tensorflow.compiler")
     imported = [
@@ -470,7 +471,10 @@ def test_one_module_reads_bytecode() -> None:
     found = {module for module, path in MODULES.items() if reading.search(path.read_text())}
     own = "training.user_code.bytecode"
     # Which looks into a function of TensorFlow's, not of the user's.
-    assert {one for one in found if one.startswith("training.")} == {own, "training.tf_private.datasets"}
+    assert {one for one in found if one.startswith(("training.", "tf_private."))} == {
+        own,
+        "tf_private.datasets",
+    }
 
 
 def test_only_what_came_through_ray_is_unpickled() -> None:

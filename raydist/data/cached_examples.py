@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from raydist import op_types
 from raydist.data.examples import Examples, Field
 from raydist.data.order.windows import Piece
 from raydist.data.record_cache import RecordCache
 from raydist.errors import DataError
-from raydist.training import op_types
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class DecodedExamples(CachedExamples):
         self._firsts = None if sizes is None else np.cumsum(sizes) - sizes
 
     def _set_up(self) -> None:
-        from raydist.training import tf_private
+        from raydist import tf_private
 
         super()._set_up()
         self._instances.setdefault(self._name, self)
@@ -213,7 +213,7 @@ class DecodedExamples(CachedExamples):
         """Returns what a method of this class returns in the process that runs the graph."""
         import tensorflow as tf
 
-        from raydist.training import tf_private
+        from raydist import tf_private
 
         given = [tf.constant(self._name), tf.constant(method), *inputs]
         return tf_private.call_registered(_FUNCTION, given, types)
@@ -300,7 +300,7 @@ def cached(source: Examples, place: Place) -> Examples:
 
 def _described(traced: Any) -> tuple[str, str | None]:
     """Returns a text of what a function computes, alike in all processes, and an operation with a state."""
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     graph = traced.graph.as_graph_def()
     functions = {one.signature.name: one for one in graph.library.function}

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 import wrapt
 
-from raydist import train_context
+from raydist import tf_private, train_context
 from raydist.data import shared
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
@@ -28,7 +28,6 @@ from raydist.storage import claims
 from raydist.storage.checkpoints import CheckpointStore, EvaluationStore
 from raydist.storage.kept_state import HandedState
 from raydist.storage.run_storage import open_run
-from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
@@ -106,8 +105,8 @@ def open_session(
         with ExitStack() as stack:
             context = stack.enter_context(_as_current(TaskContext(run, _trainer)))
             if assignment.has_default_strategy:
-                stack.enter_context(default_strategy.as_default(strategy, assignment, note=reporting.note))
-                stack.enter_context(_own_processes(assignment))
+                stack.enter_context(default_strategy.as_default(strategy, assignment))
+                stack.enter_context(own_processes.on_their_own(assignment))
             yield context
 
 
@@ -143,9 +142,7 @@ def open_script(
             collective_clock.start(strategy)
             _take_strategy(run, strategy)
 
-        strategies = ScriptStrategy(
-            assignment, release_port=release_port, note=reporting.note, on_built=built
-        )
+        strategies = ScriptStrategy(assignment, release_port=release_port, on_built=built)
         opened = _opened(assignment, strategies, progress=progress, commands=commands)
         run = stack.enter_context(opened)
         reporting.note(note)
@@ -162,16 +159,11 @@ def open_script(
         if assignment.has_default_strategy:
             stack.enter_context(strategies.as_default())
         elif assignment.has_own_loop:
-            stack.enter_context(default_strategy.alike(assignment, note=reporting.note))
+            stack.enter_context(default_strategy.alike(assignment))
         if assignment.has_default_strategy or assignment.has_own_loop:
-            stack.enter_context(_own_processes(assignment))
+            stack.enter_context(own_processes.on_their_own(assignment))
         yield context
         strategies.finish()
-
-
-def _own_processes(assignment: TaskAssignment) -> AbstractContextManager[None]:
-    leave = functools.partial(reporting.set_current, None)
-    return own_processes.on_their_own(assignment, note=reporting.note, leave=leave)
 
 
 @contextmanager
@@ -332,11 +324,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     if job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     tf_private.FreedIterators.begin()
-    tf_private.exchange_each_type(
-        known_spec=collectives.known_spec,
-        as_known=collectives.as_known,
-        from_known=collectives.from_known,
-    )
+    tf_private.exchange_each_type()
     tf_private.gather_sizes_in_loops()
     tf_private.count_saves_alone()
     tf_private.put_checkpoints(default_strategy.put)

@@ -18,8 +18,8 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.runtime.task.stacks import Standing
-from raydist.training import tf_private
 from raydist.training.cluster import collective_calls
 from tests.support.inside import progress_of
 

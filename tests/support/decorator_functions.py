@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from tests.support.in_tasks import flat, refusal
 
 Decorate = Callable[..., Callable[[Callable[..., Any]], Any]]

@@ -671,7 +671,7 @@ def unlike_train_steps(ctx: Any, *, is_eager: bool) -> dict[str, Any]:
 
 def parts_without_effects(ctx: Any) -> dict[str, Any]:
     """Returns which operations with effects a trace needs, and what a generator's numbers are in it."""
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     variable = tf.Variable(1.0)
     generator = tf.random.Generator.from_seed(1)
@@ -706,7 +706,7 @@ def parts_without_effects(ctx: Any) -> dict[str, Any]:
 
 def additive_losses(ctx: Any) -> dict[str, Any]:
     """Returns of losses whether their gradients are sums over the examples of each batch."""
-    from raydist.training import tf_private
+    from raydist import tf_private
     from raydist.training.user_code import linearity
 
     weight = tf.Variable([[1.0], [2.0]])

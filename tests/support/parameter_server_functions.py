@@ -19,9 +19,9 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator, values
 from tensorflow.python.eager import context
 
+from raydist import tf_private
 from raydist.errors import MistakeError
 from raydist.outcome.status import WorkerAddresses
-from raydist.training import tf_private
 from raydist.training.checkpointing import variables
 from raydist.training.parameter_server import closure_sizes, train_input
 from raydist.training.parameter_server.train_input import IteratorFeed

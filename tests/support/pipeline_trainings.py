@@ -131,7 +131,7 @@ def _loop(ctx: Any, data: Any) -> np.ndarray:
 
 def passes_from_each_batch(ctx: Any) -> dict[str, Any]:
     """Returns where a loop begins with other data than by reading all, and how many batches each drops."""
-    from raydist.training import tf_private
+    from raydist import tf_private
     from raydist.training.input import shuffle_seeds
 
     numbers = tf.data.Dataset.range(20)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.pipeline import Part
-from raydist.training import tf_private
 from raydist.training.input import walk
 from raydist.training.replicas.batch_slices import Slice
 from tests.support.inside import notes_of

@@ -51,7 +51,7 @@ def messages(ctx: Any, *, unroll: int = 1) -> dict[str, Any]:
 
     A tensor crosses once for each task that uses it, as TensorFlow cuts graphs (graph_partition.cc).
     """
-    from raydist.training import tf_private
+    from raydist import tf_private
     from raydist.training.parameter_server import closure_sizes, closures
 
     closure_sizes.UNROLL, closure_sizes._SAVED = unroll, 1e9

@@ -59,7 +59,7 @@ def shared_files(ctx: Any) -> dict[str, list[bool]]:
     assignment, found = ctx._run.assignment, {}
     for name, folder in (("with", "/code"), ("without", None)):
         given = replace(assignment, job=replace(assignment.job, working_dir=folder))
-        with default_strategy.alike(given, note=ctx.note):
+        with default_strategy.alike(given):
             paths = (
                 *("best.keras", "../best.keras", "/dev/null", "/proc/self/comm", "/best.keras"),
                 "s3://bucket/best.keras",

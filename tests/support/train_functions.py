@@ -433,7 +433,7 @@ def raise_in_worker_1(ctx: Any) -> None:
 
 
 def second_session(ctx: Any) -> dict[str, Any]:
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     tf.constant(1)
     return {"error": refusal(tf_private.check_untouched)}
@@ -607,7 +607,7 @@ def input_context(ctx: Any) -> dict[str, Any]:
 
 def iterators_that_are_freed(ctx: Any) -> dict[str, Any]:
     """Returns in which threads iterators of several kinds are freed, and what is left to be freed."""
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     tf_private.FreedIterators.wait_for_all()
     data = tf.data.Dataset.range(4).map(lambda x: x, num_parallel_calls=2)
@@ -670,7 +670,7 @@ def late_server(ctx: Any) -> dict[str, Any]:
     import socket
     import threading
 
-    from raydist.training.tf_private import coordination
+    from raydist.tf_private import coordination
 
     listening = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as first, socket.socket() as second:
@@ -689,10 +689,10 @@ def late_server(ctx: Any) -> dict[str, Any]:
 
 
 def unknown_op_types(ctx: Any) -> dict[str, Any]:
-    """Returns the names in raydist.training.op_types that TensorFlow has no operation of."""
+    """Returns the names in raydist.op_types that TensorFlow has no operation of."""
     from tensorflow.python.framework import op_def_registry
 
-    from raydist.training import op_types
+    from raydist import op_types
 
     tables = {name: value for name, value in vars(op_types).items() if name.strip("_").isupper()}
     names = {name: {value} if isinstance(value, str) else set(value) for name, value in tables.items()}
@@ -818,7 +818,7 @@ def own_loop_before_train_steps(
 
 def changed_and_read(ctx: Any) -> dict[str, Any]:
     """What a traced function changes itself, in a loop, under a condition and in a function that it calls."""
-    from raydist.training import tf_private
+    from raydist import tf_private
 
     names = ("itself", "loop", "condition", "called", "read", "gathered")
     variables = {name: tf.Variable([1.0, 2.0], name=name) for name in names}

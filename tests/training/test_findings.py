@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.training.checks.findings import NOT_COMPUTED, LossVerdict, finding_of_errors
+from raydist.training.checks.findings import (
+    NOT_COMPUTED,
+    TOLERANCE,
+    LossVerdict,
+    StepFindings,
+    finding_of_errors,
+)
 from raydist.training.replicas.model_states import LossRule
 
 
@@ -36,5 +42,6 @@ from raydist.training.replicas.model_states import LossRule
 def test_decision(
     errors: tuple[float, float, float], options: dict[str, bool], verdict: LossVerdict, rule: LossRule
 ) -> None:
-    finding = finding_of_errors(errors, **options)
+    found = StepFindings(**{"tolerance": TOLERANCE, "is_checked": 1.0, **options})
+    finding = finding_of_errors(errors, found)
     assert (finding.verdict, finding.rule) == (verdict, rule)

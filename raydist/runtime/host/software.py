@@ -118,7 +118,7 @@ def package_versions(path: Sequence[str] | None = None) -> dict[str, str]:
 
 
 # Whose module tells.
-_MODULES = {"ray": "raydist.runtime.cluster.ray_internals", "tensorflow": "raydist.training.tf_private"}
+_MODULES = {"ray": "raydist.runtime.cluster.ray_internals", "tensorflow": "raydist.tf_private"}
 _CODE = "import json; from {module} import missing_parts; print(); print(json.dumps(missing_parts()))"
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from raydist.errors import CheckpointError, StorageError
 from raydist.outcome.status import NOT_FINITE
+from raydist.spec.text import listed
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore, Evaluations, EvaluationStore
 from raydist.training.checkpointing import saved_state, schedule, variables
@@ -38,7 +39,6 @@ _BEAT_S = 5.0
 # How long the chief waits at the end of a fit for the next value of an evaluator that decides which is best.
 _EVALUATION_TIMEOUT_S = 600.0
 _EVALUATION_POLL_S = 1.0
-_SHOWN_NAMES = 3
 
 logger = logging.getLogger(__name__)
 
@@ -143,10 +143,7 @@ class TaskCheckpoints:
                 return state
             # A chief that was cut away and comes back may have committed another one since.
             time.sleep(_REREAD_AFTER_S)
-        found = ", ".join(
-            f"worker/{index} {f'that of step {step}' if step >= 0 else 'none'}"
-            for index, (step, _) in enumerate(rows)
-        )
+        found = collectives.by_worker(f"that of step {step}" if step >= 0 else "none" for step, _ in rows)
         raise CheckpointError(
             f"the workers found different checkpoints ({found}): {named} does not see the same "
             "storage; give a --storage that every host shares"
@@ -458,8 +455,7 @@ class TaskCheckpoints:
 
 def non_finite_note(what: str, names: Sequence[str]) -> str:
     """Returns what is told of a checkpoint or an export with variables that are not finite."""
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return f"{NOT_FINITE}: {what} holds NaN or infinity in {', '.join(names[:_SHOWN_NAMES])}{more}"
+    return f"{NOT_FINITE}: {what} holds NaN or infinity in {listed(names, most=3)}"
 
 
 def _groups(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:

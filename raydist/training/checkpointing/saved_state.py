@@ -110,7 +110,6 @@ class SavedState:
 
     @property
     def name(self) -> str:
-        """The name of the checkpoint's folder."""
         return self.uri.rpartition("/")[2]
 
     @property
@@ -128,7 +127,6 @@ class SavedState:
         return variables.groups_in(self.files)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the arrays that the state names."""
         if ARRAYS_FILE not in self.files:
             return {}
         with np.load(io.BytesIO(self.files[ARRAYS_FILE]), allow_pickle=False) as arrays:
@@ -145,7 +143,6 @@ def _unpacked(value: Any) -> Any:
 
 
 def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Returns the content of ARRAYS_FILE."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the keywords for flags
     return buffer.getvalue()

@@ -120,7 +120,6 @@ class KeepSchedule:
         self._costs_s: list[float] = []
 
     def called(self) -> None:
-        """Counts a call."""
         self._num_calls += 1
 
     @property

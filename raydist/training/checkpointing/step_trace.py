@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.model_states import state_of
@@ -47,7 +47,6 @@ def trace_step(
     A restore needs both. What the step raises is left to the first step, which shows it where it runs.
 
     Args:
-      step: Called with one replica's batch.
       element_spec: The structure of one replica's batch: types, or values.
       build: Builds an optimizer for the variables that it will update.
     """
@@ -93,7 +92,6 @@ def _in_order(graph: Any) -> list[Any]:
 
 
 def has_traced(model: Any) -> bool:
-    """Whether `trace_step` has succeeded."""
     return state_of(model).traced is not None
 
 
@@ -107,9 +105,6 @@ def check_trains(model: Any, graph: Any) -> None:
 
     Nothing that happens while the step runs matters here: a learning rate of 0, a condition, or gradients
     that are not finite.
-
-    Args:
-      graph: Of the steps that have run.
     """
     found = traced(model)
     written = {id(one) for one in tf_private.changed_variables(graph)}

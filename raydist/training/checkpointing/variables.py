@@ -19,13 +19,13 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import CheckpointError, UnsupportedError
 from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, REPLICAS, digest_of
-from raydist.training import tf_private
+from raydist.tf_private import ShardedVariable
 from raydist.training.checkpointing.npz import NpzArrays, NpzBuffer
 from raydist.training.cluster import virtual_strategy
 from raydist.training.cluster.collectives import summed_by_tree
-from raydist.training.tf_private import ShardedVariable
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from raydist.training import op_types
+from raydist import op_types
+from raydist.tf_private import REDUCED
 from raydist.training.checks.findings import TOLERANCE
 from raydist.training.replicas import batch_slices
-from raydist.training.tf_private import REDUCED
 
 
 def fed_variables(graph_def: Any, sources: Collection[str]) -> set[str]:

@@ -83,55 +83,6 @@ class LossFinding:
     clips: bool = False
 
 
-def finding_of_errors(
-    errors: Sequence[float],
-    *,
-    tolerance: float = TOLERANCE,
-    is_random: bool = False,
-    asks_for_replicas: bool = False,
-    reduces_itself: bool = False,
-    reduces_twice: bool = False,
-    may_divide: bool = False,
-    may_divide_part: bool = False,
-) -> LossFinding:
-    """Returns what the errors under the rules scaled, local mean and sum say. Some may be NOT_COMPUTED.
-
-    Where no rule is right, the nearest one is taken. If all errors are large, the losses are assumed to be
-    means, or scaled in a step that asks for the number of replicas or has it from outside.
-
-    Args:
-      may_divide: Whether the gradients are divided by a number from outside that equals that of replicas.
-      may_divide_part: Whether a part of them is.
-    """
-    scaled, local, summed = errors
-    if reduces_itself or reduces_twice:
-        # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
-        is_right = reduces_itself and scaled <= tolerance
-        verdict = LossVerdict.SCALED if is_right else LossVerdict.UNEQUAL
-        return LossFinding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
-    if local <= tolerance and (may_divide or may_divide_part) and not asks_for_replicas:
-        rule = LossRule.SCALED if may_divide else LossRule.LOCAL_MEAN
-        return LossFinding(verdict=LossVerdict.DIVIDED, rule=rule, is_random=is_random)
-    if max(scaled, local) <= tolerance and not asks_for_replicas:
-        # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
-        # the number of replicas may have a term whose weight is 0 as yet.
-        return LossFinding(verdict=LossVerdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
-    if scaled <= tolerance:
-        return LossFinding(verdict=LossVerdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
-    if local <= tolerance:
-        return LossFinding(verdict=LossVerdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
-    if summed <= tolerance:
-        return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
-    verdict = LossVerdict.UNKNOWN if max(scaled, local) >= NOT_COMPUTED else LossVerdict.UNEQUAL
-    may_divide = may_divide or asks_for_replicas
-    is_scaled = may_divide if min(scaled, local) > _CLEAR else scaled < local
-    if not is_scaled and not may_divide and summed < min(scaled, local):
-        rule = LossRule.SUM
-    else:
-        rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
-    return LossFinding(verdict=verdict, rule=rule, is_random=is_random)
-
-
 _NUM_RULES = len(LossRule)
 
 
@@ -183,11 +134,6 @@ class StepFindings:
     may_divide_part: float = 0.0
 
     def joined(self, mean_of: Callable[[list[float]], Sequence[float]]) -> StepFindings:
-        """Returns the mean over the workers.
-
-        Args:
-          mean_of: Takes a worker's numbers, and returns the means of all workers'.
-        """
         own = {one.name: np.asarray(getattr(self, one.name), float) for one in dataclasses.fields(self)}
         means = np.asarray(mean_of(np.concatenate([*map(np.ravel, own.values())]).tolist()))
         parts = np.split(means, np.cumsum([one.size for one in own.values()])[:-1])
@@ -204,6 +150,48 @@ class StepFindings:
         return is_known and bool(np.isclose(self.shows_batch[index], self.has_compared))
 
 
+def finding_of_errors(
+    errors: Sequence[float], found: StepFindings, *, sums_itself: bool = False
+) -> LossFinding:
+    """Returns what the errors under the rules scaled, local mean and sum say. Some may be NOT_COMPUTED.
+
+    Where no rule is right, the nearest one is taken. If all errors are large, the losses are assumed to be
+    means, or scaled in a step that asks for the number of replicas or has it from outside.
+
+    Args:
+      sums_itself: See `of_gradients`.
+    """
+
+    def finding(verdict: LossVerdict, rule: LossRule) -> LossFinding:
+        return LossFinding(
+            verdict=verdict, rule=rule, is_random=bool(found.is_random), reduces_itself=reduces
+        )
+
+    reduces_itself = sums_itself or found.reduces_itself > 0
+    reduces = reduces_itself or found.reduces_twice > 0
+    scaled, local, summed = errors
+    is_scaled, is_local, is_summed = (one <= found.tolerance / max(found.is_checked, 1e-9) for one in errors)
+    if reduces:
+        # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
+        is_right = reduces_itself and is_scaled
+        return finding(LossVerdict.SCALED if is_right else LossVerdict.UNEQUAL, LossRule.SCALED)
+    if is_local and (found.may_divide or found.may_divide_part) and not found.asks_for_replicas:
+        return finding(LossVerdict.DIVIDED, LossRule.SCALED if found.may_divide else LossRule.LOCAL_MEAN)
+    if is_scaled and is_local and not found.asks_for_replicas:
+        # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
+        # the number of replicas may have a term whose weight is 0 as yet.
+        return finding(LossVerdict.EITHER, LossRule.LOCAL_MEAN)
+    for rule, is_right in zip(LossRule, (is_scaled, is_local, is_summed), strict=True):
+        if is_right:
+            return finding(LossVerdict(rule.value), rule)
+    verdict = LossVerdict.UNKNOWN if max(scaled, local) >= NOT_COMPUTED else LossVerdict.UNEQUAL
+    may_divide = found.may_divide or found.asks_for_replicas
+    if may_divide if min(scaled, local) > _CLEAR else scaled < local:
+        return finding(verdict, LossRule.SCALED)
+    is_sum = not may_divide and summed < min(scaled, local)
+    return finding(verdict, LossRule.SUM if is_sum else LossRule.LOCAL_MEAN)
+
+
 def of_gradients(
     found: StepFindings, *, number: str, sums_itself: bool, are_examples_compared: Callable[[], bool]
 ) -> LossFinding:
@@ -218,24 +206,11 @@ def of_gradients(
     means, before_clipping = np.divide(
         found.errors, found.is_known, out=np.full_like(found.errors, NOT_COMPUTED), where=found.is_known > 0
     ).tolist()
-
-    def of_errors(errors: Sequence[float]) -> LossFinding:
-        return finding_of_errors(
-            errors,
-            tolerance=found.tolerance / max(found.is_checked, 1e-9),
-            is_random=bool(found.is_random),
-            asks_for_replicas=bool(found.asks_for_replicas),
-            reduces_itself=sums_itself or bool(found.reduces_itself),
-            reduces_twice=bool(found.reduces_twice),
-            may_divide=bool(found.may_divide),
-            may_divide_part=bool(found.may_divide_part),
-        )
-
-    finding = of_errors(means)
+    finding = finding_of_errors(means, found, sums_itself=sums_itself)
     if found.clips_gradients:
         if finding.verdict is LossVerdict.UNEQUAL:
             # Clipping hides how the losses are written. The gradients before it show that.
-            before = of_errors(before_clipping)
+            before = finding_of_errors(before_clipping, found, sums_itself=sums_itself)
             is_clear = before.verdict is not LossVerdict.UNEQUAL and not found.asks_for_replicas
             finding = dataclasses.replace(finding, rule=before.rule if is_clear else finding.rule)
         is_of_sums = found.clips_batch_gradient > 0 or finding.verdict is LossVerdict.UNEQUAL

@@ -10,14 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
+from raydist.spec.text import listed
 from raydist.training.checks import dependence
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import compilation
 from raydist.training.user_code import code_names
 
-_MAX_NAMES = 5
 # What Keras's layers that draw random numbers begin with.
 _RANDOM = ("Random", "Gaussian", "Alpha", "RandAugment", "AugMix", "CutMix", "MixUp", "Solarization")
 # Functions that treat each value by itself, and what may stand beside them. As they are called, or, for what
@@ -160,7 +160,6 @@ def notes_on(
 
     Args:
       is_traced: Whether `with_own_state` are looked at in a step. If not, they may hold anything.
-      is_grouped: Whether several batches make an update.
     """
     if is_grouped:
         yield from _notes_on_groups(list(model._flatten_layers(include_self=False)))
@@ -193,10 +192,6 @@ def note_on_length(model: Any, params: Mapping[str, Any], *, initial_epoch: int)
     """Returns a sentence for a `fit` of Keras 3 that counts steps otherwise than plain Keras 3; else None.
 
     Keras 3 counts the step that finds the data ended, in `optimizer.iterations`, where a step is a graph.
-
-    Args:
-      params: Those of Keras's callbacks.
-      initial_epoch: The epoch that the `fit` begins with.
     """
     is_keras_3 = any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
     if not is_keras_3 or model.steps_per_execution != 1 or model.run_eagerly:
@@ -230,7 +225,6 @@ def normed_by_replica(layers: Sequence[Any], strategy: tf.distribute.Strategy) -
 
 
 def describe_norms(layers: Sequence[Any]) -> str:
-    """Returns the sentence for layers that normalise each replica's part of the batch."""
     return (
         f"{_names(layers)} normalise each replica's part of the batch by itself, so results depend "
         "on the number of replicas; --sync-batchnorm takes the statistics of the whole batch"
@@ -252,7 +246,6 @@ def may_compare(model: Any) -> list[Any]:
 
 
 def describe_comparing(layers: Sequence[Any]) -> str:
-    """Returns the sentence for layers whose result for an example depends on the others of the batch."""
     pads = any(_pads_text(one) for one in layers)
     return (
         f"{_names(layers)} make what they give an example depend on the others of the batch, of which each "
@@ -261,7 +254,6 @@ def describe_comparing(layers: Sequence[Any]) -> str:
 
 
 def describe_state(layers: Sequence[Any], *, is_sure: bool) -> str:
-    """Returns the sentence for layers that take their state from a part of the batch."""
     return (
         f"{_names(layers)} {'' if is_sure else 'may '}update their own state from each replica's part of the "
         "batch, so results depend on the number of replicas"
@@ -269,7 +261,6 @@ def describe_state(layers: Sequence[Any], *, is_sure: bool) -> str:
 
 
 def describe_draws(layers: Sequence[Any]) -> str:
-    """Returns the sentence for layers that draw random numbers."""
     return f"{_names(layers)} draw random numbers, so results repeat only with the same number of replicas"
 
 
@@ -330,10 +321,10 @@ def note_on_turns(strategy: tf.distribute.Strategy, graph: tf.Graph) -> str | No
     outside = [one for one in changed if _changes_in_turn(one, strategy, graph)]
     if not outside:
         return None
-    names = ", ".join(one.name.partition(":")[0] for one in outside[:_MAX_NAMES])
+    names = (one.name.partition(":")[0] for one in outside)
     return (
-        f"a step changes {names}, made outside of the strategy's scope, in each replica of a worker in turn, "
-        "so results depend on how many a worker computes; make it in the scope"
+        f"a step changes {listed(names, most=5)}, made outside of the strategy's scope, in each replica of "
+        "a worker in turn, so results depend on how many a worker computes; make it in the scope"
     )
 
 
@@ -398,7 +389,9 @@ def _pads_text(layer: Any) -> bool:
 def is_known_to_draw(layer: Any) -> bool:
     """Whether a layer draws random numbers, as far as it shows without a step."""
     has_rate = bool(getattr(layer, "rate", None)) and "Dropout" in type(layer).__name__
-    drops = any(_is_above_zero(getattr(layer, name, None)) for name in ("dropout", "recurrent_dropout"))
+    # A recurrent layer's; others have a layer of that name.
+    rates = (getattr(layer, name, None) for name in ("dropout", "recurrent_dropout"))
+    drops = any(isinstance(rate, (int, float)) and rate > 0 for rate in rates)
     draws = not code_names.is_keras(type(layer)) and bool(getattr(layer, "_seed_generators", ()))
     return has_rate or drops or draws or type(layer).__name__.startswith(_RANDOM)
 
@@ -410,12 +403,5 @@ def _keeps_own_state(layer: Any) -> bool:
     return any("float" in str(variable.dtype) for variable in own_state(layer))
 
 
-def _is_above_zero(rate: object) -> bool:
-    # A recurrent layer's; others have a layer of that name.
-    return isinstance(rate, (int, float)) and rate > 0
-
-
 def _names(layers: Sequence[Any]) -> str:
-    names = [layer.name for layer in layers[:_MAX_NAMES]]
-    more = len(layers) - len(names)
-    return f"layers {', '.join(names)}" + (f" and {more} more" if more else "")
+    return f"layers {listed((one.name for one in layers), most=5)}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks import (
     findings,
     layer_notes,
@@ -53,7 +53,13 @@ def rule_of_loop(
         return LoopRule()
 
     step, batch = step_rules.for_one_replica(step_fn, strategy, element)
-    returned = loop_scalars.StepScalars(step_fn)
+    names: list[str] = []
+
+    def numbers_in(returned: Any) -> list[tf.Tensor]:
+        found = loop_scalars.scalars_of(returned, step_fn=step_fn)
+        names[:] = found
+        return list(found.values())
+
     numbers = captured_numbers.found_in(step_fn, step_rules.replica_counts(strategy, num_workers))
     # Those that are known to be it are asked for, as that of the strategy is.
     asked = [one for one in numbers if one.is_of_context and one.value == num_replicas]
@@ -64,7 +70,7 @@ def rule_of_loop(
         if asked
     }
     check = step_rules.checked(
-        step, batch, name=step_fn, strategy=strategy, shown=returned, variants=variants
+        step, batch, name=step_fn, strategy=strategy, numbers_in=numbers_in, variants=variants
     )
     number, division = step_rules.divider(check, numbers, strategy=strategy, element=element)
     rule, found = step_rules.find_rule(
@@ -83,7 +89,7 @@ def rule_of_loop(
             reporter.note(step_notes.describe_assignments(step_fn, drifting, is_note=True))
         if summed := _summed_in_loop(check):
             reporter.note(step_notes.describe_summed_assignments(step_fn, summed))
-    sums = _sums_returned(step_fn, returned.names, found, rule, parts=parts)
+    sums = _sums_returned(step_fn, names, found, rule, parts=parts)
     return LoopRule(rule=rule, sums=frozenset(sums))
 
 

@@ -55,20 +55,3 @@ def _number(name: str, value: Any, step_fn: Any) -> tf.Tensor:
     raise UnsupportedError(
         f"step_fn {described(step_fn)} returned {kind} as {name!r}; return a number, or leave it out"
     )
-
-
-class StepScalars:
-    """Takes the numbers that a step returns while it is checked.
-
-    Attributes:
-      names: Their names.
-    """
-
-    def __init__(self, step_fn: Any) -> None:
-        self._step_fn = step_fn
-        self.names: list[str] = []
-
-    def own_scalars(self, returned: Any) -> list[tf.Tensor]:
-        found = scalars_of(returned, step_fn=self._step_fn)
-        self.names = list(found)
-        return list(found.values())

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.checks import (
     dependence,
     findings,
@@ -23,7 +23,6 @@ from raydist.training.checks import (
     step_notes,
     step_rules,
 )
-from raydist.training.checks.rehearsal import Watched
 from raydist.training.replicas import batch_slices, step_logs
 from raydist.training.replicas.model_states import LossRule, state_of
 from raydist.training.reporting import reporter
@@ -43,7 +42,6 @@ def enable_check(is_enabled: bool) -> None:
 
 
 def rule_of(model: Any) -> LossRule:
-    """Returns the rule that a model trains by."""
     return state_of(model).rule or _rule_without_check(model)
 
 
@@ -88,9 +86,6 @@ def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool
     """Whether the model brings losses, or layers, of its own that were not looked at yet.
 
     Layers count that have a state, or that may compare examples.
-
-    Args:
-      is_group: Whether several batches make an update.
     """
     if not _CheckSettings.checks or is_decided(model):
         return False
@@ -140,10 +135,8 @@ def check_step(
 
     Args:
       step: The model's `train_step` or `test_step` as its Keras traces it, for one replica's batch.
-      element: The first element of the distributed data.
       shown: What of metrics the step shows in its logs; None for Keras's own.
       is_decided: Whether only the metrics are still to be looked at.
-      metrics: Whose updates are kept.
     """
     strategy = model.distribute_strategy
     step, batch = batch_slices.on_own_rows(strategy, step, element)
@@ -154,21 +147,17 @@ def check_step(
         name=model.name if is_training else f"the test step of {model.name}",
         strategy=strategy,
         model=model,
-        shown=shown,
+        **({} if shown is None else {"numbers_in": shown.own_scalars}),
         compares=not is_decided and (not is_training or code_names.has_own_losses(model)),
-        watched=Watched(layers=[model, *layers] if layers else [], metrics=metrics),
+        layers=[model, *layers] if layers else [],
+        metrics=metrics,
     )
 
 
 def decide_training(
     model: Any, check: step_check.StepCheck | None, element: Any, *, num_batches: int = 1
 ) -> None:
-    """Finds the model's rule, and reports that and what else its step does. A collective.
-
-    Args:
-      check: Of its training step, by the first element.
-      num_batches: Batches of an update.
-    """
+    """Finds the model's rule, and reports that and what else its step does. A collective."""
     strategy, source = model.distribute_strategy, next(code_names.own_sources(model), None)
     if check is not None or source is not None:  # otherwise it stays undecided
         state_of(model).rule = _rule_without_check(model)

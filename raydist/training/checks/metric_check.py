@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks import loss_rules, step_check
 from raydist.training.checks.rehearsal import MetricCall
 from raydist.training.cluster.collectives import findings_of_workers
@@ -160,8 +160,10 @@ def check(model: Any, checked: step_check.StepCheck | None) -> None:
     _looked_at.update(metrics)
     found = [(0.0, 1.0)] * len(metrics)
     if checked is not None:
-        has_parts = int(batch_slices.num_rows(checked.batch)) > 1
-        found = _differences(metrics, checked) if has_parts else [(0.0, 0.0)] * len(metrics)
+        try:
+            found = _differences(metrics, checked)
+        except Exception as error:  # the user's code, for another number of replicas
+            logger.info("metrics could not be checked: %s", error, exc_info=True)
     # One decision for all: each worker has looked at other examples.
     flat = findings_of_workers(strategy, [value for one in found for value in one])
     for metric, is_wrong, is_unknown in zip(metrics, flat[::2], flat[1::2], strict=True):
@@ -209,11 +211,9 @@ def _source(metric: Any) -> Any:
 
 def _differences(metrics: Sequence[Any], checked: step_check.StepCheck) -> list[tuple[float, float]]:
     """Returns of each metric whether it is wrong, and whether that is unknown, as 0.0 or 1.0."""
-    try:
-        rehearsal = checked.of_whole
-    except Exception as error:  # the user's code, for another number of replicas
-        logger.info("metrics could not be checked: %s", error, exc_info=True)
-        return [(0.0, 1.0)] * len(metrics)
+    if int(batch_slices.num_rows(checked.batch)) <= 1:  # which has no parts
+        return [(0.0, 0.0)] * len(metrics)
+    rehearsal = checked.of_whole
     tensors: list[tf.Tensor] = []
     failed: set[int] = set()
     # A metric that draws, to break ties for example, would differ from itself.
@@ -225,11 +225,7 @@ def _differences(metrics: Sequence[Any], checked: step_check.StepCheck) -> list[
                 logger.info("metric %s could not be checked: %s", metric.name, error, exc_info=True)
                 failed.add(index)
                 tensors += [tf.zeros([1]), tf.zeros([1])]
-    try:
-        values = rehearsal.computed(tensors, checked.batch)
-    except Exception as error:  # the user's code
-        logger.info("metrics could not be checked: %s", error, exc_info=True)
-        return [(0.0, 1.0)] * len(metrics)
+    values = rehearsal.computed(tensors, checked.batch)
     pairs = itertools.islice(zip(values[::2], values[1::2], strict=False), len(metrics))
     is_equal = [np.allclose(one, other, rtol=_TOLERANCE, atol=1e-6, equal_nan=True) for one, other in pairs]
     return [(float(not equal), float(index in failed)) for index, equal in enumerate(is_equal)]

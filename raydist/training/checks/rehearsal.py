@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks import dependence
 from raydist.training.checks.findings import (
     MOST_MEANS,
@@ -25,19 +25,13 @@ from raydist.training.checks.findings import (
     TOLERANCE_OF_DOUBLES,
     TOLERANCE_OF_HALVES,
 )
+from raydist.training.replicas.all_reduce import values_of
 from raydist.training.replicas.gradient_probe import Probe, Statistics, Update
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.user_code import linearity
 
 # What calls the user's code, and TensorFlow on its behalf.
 _LIBRARIES = ("keras", "tf_keras", "raydist")
-
-
-class Shown(Protocol):
-    """Takes what a step returns."""
-
-    def own_scalars(self, outputs: Any) -> list[tf.Tensor]:
-        """Returns the numbers in it that are to be compared."""
 
 
 class Outcome(NamedTuple):
@@ -48,7 +42,6 @@ class Outcome(NamedTuple):
       before_clipping: The same as tapes gave them, before the step clipped them, for example.
       given: What `Mean`s are given without a weight. `weighted`: with one. `returned`: what the step returns.
         A float64 vector each.
-      statistics: By which layers normalise the batch.
     """
 
     gradients: list[list[Any]]
@@ -57,16 +50,6 @@ class Outcome(NamedTuple):
     weighted: Any
     returned: Any
     statistics: list[Any]
-
-
-class Watched(NamedTuple):
-    """The layers and metrics whose calls a rehearsal records."""
-
-    layers: Sequence[Any] = ()
-    metrics: Sequence[Any] = ()
-
-
-NOTHING = Watched()
 
 
 @dataclass(frozen=True)
@@ -110,8 +93,9 @@ class Rehearsal:
         spec: Any,
         num_replicas: int,
         model: Any = None,
-        shown: Shown | None = None,
-        watched: Watched = NOTHING,
+        numbers_in: Callable[[Any], list[tf.Tensor]] = lambda returned: [],
+        layers: Sequence[Any] = (),
+        metrics: Sequence[Any] = (),
     ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
@@ -119,20 +103,20 @@ class Rehearsal:
           num_replicas: How many there are in what is traced. Losses of one of several are scaled by a number
             that `run` gets.
           model: The model whose step it is; None for the step of a loop.
-          shown: Notes which values of its logs are metrics, while the step is traced.
-          watched: The layers and metrics whose calls are recorded.
+          numbers_in: Returns the numbers in what the step returns that are to be compared.
+          layers, metrics: Those whose calls are recorded.
 
         Raises:
           Exception: What the step raises.
         """
         self.layer_calls: list[LayerCall] = []
-        self.metric_calls: list[list[MetricCall]] = [[] for _ in watched.metrics]
+        self.metric_calls: list[list[MetricCall]] = [[] for _ in metrics]
         self.asks_for_replicas = self.depends_on_replicas = False
         self.reduces_twice = self.averages_replicas = self.draws_elsewhere = False
         self.drawing: list[Any] = []
         self._draws: list[tuple[Any, tf.Tensor | None]] = []
         self.drawing_function: Any = None
-        self._model, self._shown, self._spec = model, shown, spec
+        self._model, self._spec = model, spec
         self._owners: set[int] = set()
         if model is not None:
             operations = getattr(model, "operations", ())  # of a functional one of Keras 3
@@ -142,6 +126,9 @@ class Rehearsal:
         self.updates: list[Update] = []
         self._returned: list[tf.Tensor] = []
 
+        def run_step(batch: Any) -> None:
+            self._returned = numbers_in(step(batch))
+
         def outputs(scale: tf.Tensor, batch: Any) -> list[tf.Tensor]:
             self._statistics = self._probe.statistics = Statistics()
             with (
@@ -150,9 +137,9 @@ class Rehearsal:
                 ),
                 use_share(scale if num_replicas > 1 else None, is_model_step=model is not None),
                 tf_private.constant_draws(self._note_draw),
-                tf_private.own_attributes(self._observers(watched)),
+                tf_private.own_attributes(self._observers(layers, metrics)),
             ):
-                self.updates = self._probe.collect(lambda: self._run_step(step, batch))
+                self.updates = self._probe.collect(lambda: run_step(batch))
             self._structure = self._outcome_in_graph()
             flat = tf.nest.flatten(self._structure, expand_composites=True)
             return [tf.identity(one) for one in flat if one is not None]
@@ -164,16 +151,14 @@ class Rehearsal:
         self.means = [metric for metric, _ in self._probe.means[:MOST_MEANS]]
         self.normalising = self._statistics.layers
 
-    def _observers(self, watched: Watched) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    def _observers(
+        self, layers: Sequence[Any], metrics: Sequence[Any]
+    ) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         """Yields what takes the place of methods: it calls them, and keeps what they are called with."""
-        for layer in watched.layers:
+        for layer in layers:
             yield layer, "call", _observed_call(layer, self.layer_calls.append)
-        for metric, calls in zip(watched.metrics, self.metric_calls, strict=True):
+        for metric, calls in zip(metrics, self.metric_calls, strict=True):
             yield metric, "update_state", _observed_update(metric, calls.append)
-
-    def _run_step(self, step: Callable[[Any], Any], batch: Any) -> None:
-        outputs = step(batch)
-        self._returned = [] if self._shown is None else self._shown.own_scalars(outputs)
 
     def _scalars(self) -> tuple[list[Any], list[Any], list[Any]]:
         given = [value for _, value in self._probe.means[:MOST_MEANS]]
@@ -264,8 +249,8 @@ class Rehearsal:
         return found[: len(gradients)], found[len(gradients) :]
 
     def _flat_gradients(self) -> list[tf.Tensor]:
-        found = [one for of_update in self._structure.gradients for one in of_update if one is not None]
-        return [one.values if isinstance(one, tf.IndexedSlices) else one for one in found]
+        gradients = (one for of_update in self._structure.gradients for one in of_update)
+        return [values_of(one) for one in gradients if one is not None]
 
     def run(
         self,
@@ -343,10 +328,9 @@ class Rehearsal:
 
     def _note_reduction(self, is_mean: bool) -> None:
         frame = sys._getframe(2)
-        is_own = not (_is_of_library(frame) or _is_gradient(frame))
-        self.averages_replicas = self.averages_replicas or (is_mean and is_own)
-        is_of_step = not (_is_of_library(frame) or _is_gradient(frame) or _is_in_layer(frame))
-        self.reduces_twice = self.reduces_twice or is_of_step
+        if _asker(frame) not in _LIBRARIES and not _is_gradient(frame):
+            self.averages_replicas = self.averages_replicas or is_mean
+            self.reduces_twice = self.reduces_twice or not _is_in_layer(frame)
 
     def _note_draw(self, constant: tf.Tensor | None) -> None:
         frame: FrameType | None = sys._getframe(2)
@@ -427,11 +411,6 @@ def _tolerance_of(value: Any) -> float:
     behind = {one.dtype.name for op in tf_private.ops_behind(value) for one in op.outputs}
     of_type = TOLERANCE_OF_DOUBLES if value.dtype == tf.float64 else TOLERANCE
     return max([of_type, *(TOLERANCE_OF_HALVES[one] for one in behind & {*TOLERANCE_OF_HALVES})])
-
-
-def _is_of_library(frame: FrameType | None) -> bool:
-    """Whether it is Keras or raydist that called TensorFlow from here, and not the user's code."""
-    return _asker(frame) in _LIBRARIES
 
 
 def _asker(frame: FrameType | None) -> str:

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks.findings import MOST_RETURNED, NOT_COMPUTED, TOLERANCE, Division, StepFindings
-from raydist.training.checks.rehearsal import NOTHING, Outcome, Rehearsal, Shown, Watched
+from raydist.training.checks.rehearsal import Outcome, Rehearsal
 from raydist.training.cluster import worker_shares
 from raydist.training.replicas import batch_slices
 from raydist.training.replicas.gradients import with_unique_rows
@@ -47,9 +47,9 @@ class StepCheck:
     Attributes:
       batch: What one replica has of a batch.
       rehearsal: The step as it is on one of several replicas.
-      errors: The relative difference to one device under each rule: scaled, local mean, sum. `NOT_COMPUTED`
-        before `measure`.
-      errors_before_clipping: Those of the gradients as tapes give them, before the step clips them.
+      errors: The relative differences to one device under the rules scaled, local mean and sum: of gradients
+        and of those that tapes give, before the step clips them, `[2, rules]`. `NOT_COMPUTED` before
+        `measure`.
       takes_sums: Of each of the rehearsal's `means`, by the rules scaled, local mean and sum, whether the
         scalar of a batch is the sum of those of its parts.
       shows_batch: By the same rules, whether one device's values are shown: what a `Mean` is given for a
@@ -68,9 +68,8 @@ class StepCheck:
         *,
         strategy: tf.distribute.Strategy,
         model: Any = None,
-        shown: Shown | None = None,
-        watched: Watched = NOTHING,
         variants: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
+        **options: Any,
     ) -> None:
         """Traces `step(batch)` for batches of any number of rows.
 
@@ -79,9 +78,8 @@ class StepCheck:
 
         Args:
           model: The model whose step it is; None for the step of a loop.
-          shown: What its logs show of metrics, which the step itself notes.
-          watched: The layers and metrics whose calls are recorded.
           variants: By the number of replicas, what `step` is where it has that number from outside.
+          options: `numbers_in`, `layers` and `metrics` of `Rehearsal`.
 
         Raises:
           Exception: What the step raises.
@@ -91,11 +89,10 @@ class StepCheck:
         self._trace = functools.partial(Rehearsal, strategy=strategy, spec=spec, model=model)
         self._on_one_device = variants.get(1, step)
         self._has_variants = bool(variants)
-        self._of_step = functools.partial(self._trace, shown=shown, watched=watched)
+        self._of_step = functools.partial(self._trace, **options)
         self.rehearsal = self._of_step(variants.get(2, step), num_replicas=2)
         self._is_uneven = bool(worker_shares.of(strategy))
-        self.errors = [NOT_COMPUTED] * len(_WEIGHTED)
-        self.errors_before_clipping = [NOT_COMPUTED] * len(_WEIGHTED)
+        self.errors = np.full([2, len(_WEIGHTED)], NOT_COMPUTED)
         self.takes_sums: list[list[bool]] = []
         self.shows_batch: list[bool] = []
         self.returned: list[np.ndarray] = []
@@ -124,10 +121,10 @@ class StepCheck:
           ValueError: There are effects, or the step does something else for a part of a batch.
         """
         self._measure()
-        if max(self.errors) < NOT_COMPUTED and self.of_whole.has_other_scalars:
+        if self.errors[0].max() < NOT_COMPUTED and self.of_whole.has_other_scalars:
             self._measure_with_other_scalars()
         if self._is_uneven and len(set(self._sizes)) == 1:  # of two rows, which show nothing of unequal parts
-            self.errors = [NOT_COMPUTED] * len(_WEIGHTED)
+            self.errors[0] = NOT_COMPUTED
 
     def _measure(self) -> None:
         of_gradients, self.dependences = self.of_whole.dependences()
@@ -153,25 +150,23 @@ class StepCheck:
             self.returned.append(returned)
             self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
             errors.append(differences.of(parts, self._weights(is_of[1])))
-        self.errors, self.errors_before_clipping = map(list, zip(*errors, strict=True))
+        self.errors = np.transpose(errors)
 
     def _measure_with_other_scalars(self) -> None:
         """Takes the larger errors: a term may have a weight that is 0 before training, and not later."""
         try:
             whole = self._whole(with_other_scalars=True)
             differences, parts = _Differences(whole), self._parts(whole, with_other_scalars=True)
-            found = [
-                differences.of(one, self._weights(is_weighted))
-                for (_, is_weighted), one in zip(_WEIGHTED, parts, strict=True)
-            ]
+            errors = np.transpose(
+                [
+                    differences.of(one, self._weights(is_weighted))
+                    for (_, is_weighted), one in zip(_WEIGHTED, parts, strict=True)
+                ]
+            )
         except tf.errors.OpError:  # another number of steps may be out of range
             return
-        errors, errors_before_clipping = zip(*found, strict=True)
-        if max(errors) < NOT_COMPUTED:
-            self.errors = [max(pair) for pair in zip(self.errors, errors, strict=True)]
-            self.errors_before_clipping = [
-                max(pair) for pair in zip(self.errors_before_clipping, errors_before_clipping, strict=True)
-            ]
+        if errors[0].max() < NOT_COMPUTED:
+            self.errors = np.maximum(self.errors, errors)
 
     @functools.cached_property
     def _sizes(self) -> tuple[int, int]:
@@ -232,10 +227,10 @@ class StepCheck:
         Args:
           division: What of the gradients is divided by a number from outside.
         """
-        step, errors = self.rehearsal, np.array([self.errors, self.errors_before_clipping])
+        step, is_known = self.rehearsal, self.errors < NOT_COMPUTED
         found = StepFindings(
-            errors=np.where(errors < NOT_COMPUTED, errors, 0.0),
-            is_known=errors < NOT_COMPUTED,
+            errors=np.where(is_known, self.errors, 0.0),
+            is_known=is_known,
             has_compared=self.has_compared,
             asks_for_replicas=step.asks_for_replicas,
             divides_by_replicas=step.asks_for_replicas or self._has_variants,

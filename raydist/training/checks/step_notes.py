@@ -1,4 +1,7 @@
-"""The sentences about the losses, returned numbers and variables of a step: notes on a run, and refusals."""
+"""The sentences about the losses, returned numbers and variables of a step: notes on a run, and refusals.
+
+`describe` chooses among those about losses; each of the others has one sentence.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,6 @@ def _done(finding: LossFinding) -> str:
 
 
 def describe_training_by_hand(function: Any) -> str:
-    """Returns the sentence for a loop's step that assigns to weights, and gives nothing to an optimizer."""
     return (
         f"{_unknown(described(function))}, because it gives them to no optimizer; the aggregation of its "
         "variables says what is done with the values of the replicas: MEAN is right for losses that are "
@@ -113,7 +115,6 @@ def describe_evaluation(function: Any, *, num_replicas: int, is_known: bool) -> 
 
 
 def describe_shown(function: Any, *, parts: str) -> str:
-    """Returns the sentence for a training step whose scalars are not what one device shows."""
     return (
         f"what {described(function)} returns, or gives to a Mean metric, depends on how a batch is divided "
         f"over {parts}, so what is shown of it may differ from one device's; weights do not depend on it"
@@ -121,7 +122,6 @@ def describe_shown(function: Any, *, parts: str) -> str:
 
 
 def describe_returned(function: Any, names: Collection[str], *, parts: str) -> str:
-    """Returns the sentence for numbers that the step of a loop returns and that are no means and no sums."""
     return (
         f"{described(function)} returns {', '.join(names)}, which is neither the mean nor the sum over the "
         f"examples of every batch: the mean over {parts} is shown, which may differ from one device's; "
@@ -130,7 +130,6 @@ def describe_returned(function: Any, names: Collection[str], *, parts: str) -> s
 
 
 def describe_returned_zero(function: Any, names: Collection[str], *, parts: str) -> str:
-    """Returns the sentence for numbers that were 0 for the first batch."""
     return (
         f"{described(function)} returned 0 as {', '.join(names)} for the first batch, so whether that is a "
         f"sum or a mean over the examples could not be shown: the mean over {parts} is shown, which may "
@@ -139,7 +138,6 @@ def describe_returned_zero(function: Any, names: Collection[str], *, parts: str)
 
 
 def describe_returned_unknown(function: Any, *, parts: str) -> str:
-    """Returns the sentence for a step whose numbers could not be compared."""
     return (
         f"whether one device shows what {described(function)} returns could not be shown: the mean over "
         f"{parts} is shown"
@@ -147,7 +145,6 @@ def describe_returned_unknown(function: Any, *, parts: str) -> str:
 
 
 def describe_draws(function: Any) -> str:
-    """Returns the sentence for a loss or a step that draws random numbers."""
     return (
         f"{described(function)} draws random numbers, so results repeat only with the same number of replicas"
     )
@@ -167,7 +164,6 @@ def describe_clipping(function: Any, *, done: str) -> str:
 
 
 def describe_assignments(function: Any, variables: Sequence[Any], *, is_note: bool) -> str:
-    """Returns the sentence for a step that assigns to variables, on each replica what that one has."""
     names = ", ".join(str(variable.name) for variable in variables) or "variables"
     effect = (
         "the replicas' values differ and results depend on their number"
@@ -183,7 +179,6 @@ def describe_assignments(function: Any, variables: Sequence[Any], *, is_note: bo
 
 
 def describe_equal_parts(function: Any, cause: str) -> str:
-    """Returns the error for a step that counts all replicas alike, where --shares gives them unequal rows."""
     return (
         f"{described(function)} {cause}, and with --shares each has another number of rows; divide by the "
         "global batch size and add up over the replicas, or leave --shares out"
@@ -191,7 +186,6 @@ def describe_equal_parts(function: Any, cause: str) -> str:
 
 
 def describe_summed_assignments(function: Any, variables: Sequence[Any]) -> str:
-    """Returns the sentence for a step whose gradients depend on what it assigns, summed over replicas."""
     names = ", ".join(str(variable.name) for variable in variables)
     return (
         f"{_unknown(described(function))}, because they depend on {names}, to which it assigns, and the "

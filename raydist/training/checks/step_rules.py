@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.checks import dependence, findings, step_check, step_notes
 from raydist.training.checks.findings import NOT_COMPUTED, Division, LossFinding, LossVerdict, StepFindings
 from raydist.training.cluster import worker_shares
@@ -39,11 +39,6 @@ def checked(
     """Returns what a check of a step finds, as far as it gets; None if the step fails.
 
     A single row is doubled: this tells sums from means, but says nothing about gradients.
-
-    Args:
-      name: Of the step, for the log.
-      compares: Whether the gradients are wanted.
-      options: Of `StepCheck`.
     """
     check: step_check.StepCheck | None = None
     try:
@@ -54,7 +49,7 @@ def checked(
         if compares and num_rows:
             check.measure()
         if num_rows == 1:
-            check.errors = [NOT_COMPUTED] * len(LossRule)  # two examples alike hide a comparison
+            check.errors[0] = NOT_COMPUTED  # two examples alike hide a comparison
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
         logger.info("%s could not be checked: %s", name, error, exc_info=True)
     return check
@@ -176,11 +171,7 @@ def of_workers(
 def refuse_equal_parts(
     source: Any, found: StepFindings, strategy: tf.distribute.Strategy, *, finding: LossFinding | None = None
 ) -> None:
-    """Raises UnsupportedError for a step that is right only if all replicas have as many rows.
-
-    Args:
-      finding: What is known of its losses.
-    """
+    """Raises UnsupportedError for a step that is right only if all replicas have as many rows."""
     if not worker_shares.of(strategy):
         return
     if found.averages_replicas:

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.replicas import batch_slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.replica_share import SHARE_TYPE, use_share

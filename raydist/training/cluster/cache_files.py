@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 
 _MARK = ".raydist-"
 

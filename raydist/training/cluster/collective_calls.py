@@ -16,8 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.outcome.status import CallState, Collective
-from raydist.training import tf_private
 from raydist.training.cluster import collectives, kept_totals
 
 
@@ -93,18 +93,17 @@ def made_by_all(name: str, strategy: tf.distribute.Strategy, model: Any = None) 
     Args:
       model: What the call changes, of which each worker can read everything alone after it.
     """
-    calls = _calls
-    if calls is None or strategy is not calls.strategy:
-        with _endings.of_call():
-            yield
-        return
-    calls.meet(name)
+    calls = None if _calls is None or strategy is not _calls.strategy else _calls
+    if calls is not None:
+        calls.meet(name)
     try:
         with _endings.of_call():
             yield
-        keep_totals(model)
+        if calls is not None:
+            keep_totals(model)
     finally:
-        calls.ends()
+        if calls is not None:
+            calls.ends()
 
 
 class _Endings:
@@ -115,6 +114,7 @@ class _Endings:
         self._ahead: list[Callable[[], None]] = []
 
     def add(self, end_call: Callable[[], None]) -> None:
+        """Has something done at the end of the outermost call under way, unless that raises: a collective."""
         if self._depth:
             self._ahead.append(end_call)
 
@@ -132,11 +132,7 @@ class _Endings:
 
 
 _endings = _Endings()
-
-
-def at_end(end_call: Callable[[], None]) -> None:
-    """Has something done at the end of the outermost call under way, unless that raises: a collective."""
-    _endings.add(end_call)
+at_end = _endings.add
 
 
 def is_inside() -> bool:
@@ -162,8 +158,7 @@ def by_all(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def keep_totals(model: Any) -> None:
     """Adds up what all replicas hold of a model, so that one worker can read it alone: a collective."""
-    variables = [] if model is None or _calls is None else kept_totals.missing(model)
-    if variables and _calls is not None:
+    if _calls is not None and model is not None and (variables := kept_totals.missing(model)):
         collectives.sums_over_replicas(variables, _calls.strategy)
 
 

@@ -14,67 +14,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.errors import UnsupportedError
-from raydist.training import tf_private
+from raydist import tf_private
+from raydist.spec.text import listed
 from raydist.training.cluster import kept_totals, replica_tree
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 
-# What all of TensorFlow's collectives take (ops/collective_ops.cc).
-_SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-# Of other types: those that hold all their values, or their bits.
-_WIDER = {
-    **dict.fromkeys(
-        map(tf.as_dtype, ("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16")), tf.int32
-    ),
-    **dict.fromkeys(map(tf.as_dtype, ("bfloat16", "float8_e5m2", "float8_e4m3fn")), tf.float32),
-    tf.uint32: tf.int64,
-}
-_SAME_BITS = {
-    **{tf.uint64: tf.int64, tf.complex64: tf.float32, tf.complex128: tf.float64},
-    **{tf.qint8: tf.int8, tf.quint8: tf.uint8, tf.qint16: tf.int16, tf.quint16: tf.uint16},
-    tf.qint32: tf.int32,
-}
-
-
 # The groups of all workers' CPUs, far from the numbers that TensorFlow counts for groups.
 _WORKERS, _SUMS = 1 << 30, (1 << 30) + 1
-
-
-def known_spec(spec: tf.TensorSpec) -> tf.TensorSpec:
-    """Returns of what shape and type a tensor is sent, so that collectives take it.
-
-    Raises:
-      UnsupportedError: They take none of its type.
-    """
-    if (wider := _WIDER.get(spec.dtype)) is not None:
-        return tf.TensorSpec(spec.shape, wider)
-    if (bits := _SAME_BITS.get(spec.dtype)) is not None:
-        parts = [2] if spec.dtype.is_complex else []
-        return known_spec(tf.TensorSpec(spec.shape.concatenate(parts), bits))
-    if spec.dtype not in _SENT:
-        raise UnsupportedError(
-            f"a variable of type {spec.dtype.name} cannot be the same in several workers, because TensorFlow "
-            "sends none of that type; make it outside of the strategy's scope, or use a table of tf.lookup"
-        )
-    return spec
-
-
-def as_known(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor as it is sent, see `known_spec`."""
-    if (wider := _WIDER.get(tensor.dtype)) is not None:
-        return tf.cast(tensor, wider)
-    if (bits := _SAME_BITS.get(tensor.dtype)) is not None:
-        return as_known(tf.bitcast(tensor, bits))
-    return tensor
-
-
-def from_known(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns what was sent in the type that it had."""
-    if dtype in _WIDER:
-        return tf.cast(tensor, dtype)
-    if (bits := _SAME_BITS.get(dtype)) is not None:
-        return tf.bitcast(from_known(tensor, bits), dtype)
-    return tensor
 
 
 def is_alone(strategy: tf.distribute.Strategy) -> bool:
@@ -225,6 +171,11 @@ def inconsistent_workers(rows: Sequence[Sequence[int]]) -> list[int]:
 def inconsistent_names(rows: Sequence[Sequence[int]]) -> str:
     """Returns the names of `inconsistent_workers`; empty where there are none."""
     return worker_names(inconsistent_workers(rows))
+
+
+def by_worker(values: Iterable[object]) -> str:
+    """Returns `worker/0 3, worker/1 4`, of what each worker has."""
+    return listed(f"worker/{index} {value}" for index, value in enumerate(values))
 
 
 def worker_names(indices: Iterable[int]) -> str:

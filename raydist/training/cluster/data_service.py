@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.batches import Batches
 from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import Strategy
-from raydist.training import tf_private
 
 tf_service = tf.data.experimental.service
 

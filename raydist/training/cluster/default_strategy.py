@@ -21,9 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.planning.assignment import TaskAssignment
-from raydist.training import tf_private
 from raydist.training.cluster import collective_calls, collectives, shared_files
+from raydist.training.reporting import reporter
 
 ONE_FILE = "workers of one host write one file at the same time, and read it half-written"
 
@@ -34,7 +35,6 @@ class _Job:
     Attributes:
       strategy: The run's; None where the job has built another one, or there is no such job.
       folder: The working folder of this task, a copy of its own; None where the job has none.
-      index: Which of the workers this is.
       hosts: The host of each worker that runs the same.
       seeds: Where generators of NumPy without a seed get one.
     """
@@ -47,24 +47,18 @@ class _Job:
 
 
 @contextlib.contextmanager
-def as_default(
-    strategy: tf.distribute.Strategy, assignment: TaskAssignment, *, note: Callable[[str], None]
-) -> Iterator[None]:
-    """Has what the block makes made in a strategy's scope.
-
-    Args:
-      note: Adds a sentence to the run's notes.
-    """
+def as_default(strategy: tf.distribute.Strategy, assignment: TaskAssignment) -> Iterator[None]:
+    """Has what the block makes made in a strategy's scope."""
     writes = {"should_checkpoint": True, "should_save_summary": True}  # libraries ask for both
 
     def tell_late(name: str) -> None:
-        note(
+        reporter.note(
             f"{name} has no effect in {assignment.job.entry_point}, because TensorFlow has its devices and "
             "threads before a job that builds no strategy begins (raydist guide scripts)"
         )
 
     with (
-        alike(assignment, note=note),
+        alike(assignment),
         tf_private.settled_devices(tell_late),
         tf_private.changed(_Job, strategy=strategy),
         tf_private.changed(type(strategy.extended), **writes),
@@ -74,13 +68,10 @@ def as_default(
 
 
 @contextlib.contextmanager
-def alike(assignment: TaskAssignment, *, note: Callable[[str], None]) -> Iterator[None]:
+def alike(assignment: TaskAssignment) -> Iterator[None]:
     """Has all workers run the block alike, which builds no strategy, with the same random numbers.
 
     Generators of NumPy that get no seed begin alike too: `default_rng()` asks the system for one.
-
-    Args:
-      note: Adds a sentence to the run's notes.
     """
     hosts = [one.rpartition(":")[0] for one in assignment.cluster_spec.as_dict().get("worker", ())]
     folder = None if assignment.job.working_dir is None else Path.cwd().resolve()
@@ -90,7 +81,7 @@ def alike(assignment: TaskAssignment, *, note: Callable[[str], None]) -> Iterato
         tf_private.changed(_Job, folder=folder, index=assignment.task.index, hosts=hosts, seeds=seeds),
         tf_private.changed(np.random.bit_generator, randbits=seeds.getrandbits),
         shared_files.written_as_by_one(
-            _is_shared, is_chief=assignment.is_chief, is_beside_chief=is_beside_chief, note=note
+            _is_shared, is_chief=assignment.is_chief, is_beside_chief=is_beside_chief
         ),
     ):
         yield
@@ -176,8 +167,6 @@ def write_once(name: str, path: Any, write: Callable[[Any], Any]) -> Any:
 
     Args:
       name: The call that all workers make, such as `model.save`.
-      path: What is written, a file or a folder.
-      write: Writes to the path that it is given.
     """
     strategy = _Job.strategy
     if not _is_shared(path):

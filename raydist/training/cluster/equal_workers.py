@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from isal import isal_zlib
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster import collectives, virtual_strategy
-from raydist.training.cluster.collectives import inconsistent_workers, worker_names
+from raydist.training.cluster.collectives import by_worker, inconsistent_workers, worker_names
 
 ENDLESS = (
     "the dataset has no end; give steps_per_epoch to fit, or steps to evaluate and predict, or a dataset "
     "that ends, without .repeat()"
 )
-
-_MOST_LISTED = 8
 
 
 def check_sizes(strategy: tf.distribute.Strategy, dataset: Any, *, num_steps: int | None) -> None:
@@ -54,14 +51,13 @@ def describe_difference(sizes: Sequence[int], steps: Sequence[int]) -> str | Non
       steps: Each worker's steps of an epoch; 0 for none.
     """
     if len(set(sizes)) > 1:
-        sizes_by_worker = _by_worker([_words(size) for size in sizes])
         return (
-            f"the dataset has not as many batches on each worker: {sizes_by_worker}; each step needs all of "
-            "them: give each as many with .take(n), or let it begin again with .repeat() and give "
-            "steps_per_epoch"
+            f"the dataset has not as many batches on each worker: {by_worker(map(_words, sizes))}; each step "
+            "needs all of them: give each as many with .take(n), or let it begin again with .repeat() and "
+            "give steps_per_epoch"
         )
     if len(set(steps)) > 1:
-        steps_by_worker = _by_worker([str(count) if count else "not given" for count in steps])
+        steps_by_worker = by_worker(count or "not given" for count in steps)
         return f"steps_per_epoch differs between the workers: {steps_by_worker}; give all the same"
     return None
 
@@ -78,30 +74,11 @@ def _words(size: int) -> str:
     )
 
 
-def _by_worker(values: Sequence[str]) -> str:
-    named = ", ".join(f"worker/{index} {words}" for index, words in enumerate(values[:_MOST_LISTED]))
-    return f"{named} and {len(values) - _MOST_LISTED} more" if len(values) > _MOST_LISTED else named
-
-
 Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 _MOST_NAMED = 3
 # The states of Keras 3's SeedGenerator and of tf.random.Generator.
 _RANDOM = ("seed_generator_state", "StateVar")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Differences:
-    """What the workers hold other values of: by a variable's name the workers that differ from most.
-
-    Attributes:
-      shared: Variables that have to be equal.
-      own: Random generators, which may have another seed in each worker, and variables that were made outside
-        of the strategy's scope, of which each worker has one.
-    """
-
-    shared: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    own: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def check(variables: Iterable[Any], gather: Gather, *, when: str) -> str | None:
@@ -116,41 +93,45 @@ def check(variables: Iterable[Any], gather: Gather, *, when: str) -> str | None:
     Raises:
       UnsupportedError: What has to be equal differs; in each worker.
     """
-    found = differences(variables, gather)
-    if found.shared:
+    shared, own = _differences(variables, gather)
+    if shared:
         raise UnsupportedError(
-            f"{when} {describe(found.shared)}; each worker would train a model of its own: begin with "
+            f"{when} {describe(shared)}; each worker would train a model of its own: begin with "
             "the same values in all of them, from one seed or one file, and change them in all or in none"
         )
-    if found.own:
+    if own:
         return (
-            f"{describe(found.own)}; random generators, and variables that are made outside of the "
+            f"{describe(own)}; random generators, and variables that are made outside of the "
             "strategy's scope, may differ, and results then depend on the number of workers"
         )
     return None
 
 
-def differences(variables: Iterable[Any], gather: Gather) -> Differences:
-    """Returns what the workers hold other values of. A collective.
+def _differences(
+    variables: Iterable[Any], gather: Gather
+) -> tuple[Mapping[str, Sequence[int]], Mapping[str, Sequence[int]]]:
+    """Returns what has to be equal and is not, and what may differ: by name the workers unlike most.
 
-    What is synchronized on read is left out: each worker has its own part of it. So is what each virtual
-    replica has for itself.
+    What may are random generators, which may have another seed in each worker, and variables that were made
+    outside of the strategy's scope, of which each worker has one. What is synchronized on read is left out:
+    each worker has its own part of it. So is what each virtual replica has for itself.
     """
     shared = list({id(one): one for one in variables if not _is_divided(one)}.values())
     checksums = [_checksum(one) for one in shared]
     whole = isal_zlib.crc32(np.asarray(checksums, "int64").tobytes())
     rows = gather([len(checksums), whole])
     if not inconsistent_workers(rows):
-        return Differences()
+        return {}, {}
     counts = [row[:1] for row in rows]
     if inconsistent := inconsistent_workers(counts):
-        return Differences(shared={f"the number of variables ({_listed(counts)})": inconsistent})
+        listed = by_worker(f"has {count}" for [count] in counts)
+        return {f"the number of variables ({listed})": inconsistent}, {}
     rows = gather(checksums)
     found: dict[bool, dict[str, Sequence[int]]] = {False: {}, True: {}}
     for variable, column in zip(shared, zip(*rows, strict=True), strict=True):
         if inconsistent := inconsistent_workers([[one] for one in column]):
             found[_is_own(variable)][str(variable.name)] = inconsistent
-    return Differences(shared=found[False], own=found[True])
+    return found[False], found[True]
 
 
 def statistics_of(model: Any) -> list[Any]:
@@ -181,12 +162,7 @@ def _is_own(variable: Any) -> bool:
 
 
 def describe(differing: Mapping[str, Sequence[int]]) -> str:
-    """Returns which variables of which workers differ."""
     names, indices = list(differing), sorted({index for of_one in differing.values() for index in of_one})
     more = f" and {len(names) - _MOST_NAMED} more variables" if len(names) > _MOST_NAMED else ""
     verb = "differs" if len(names) == 1 else "differ"
     return f"{', '.join(names[:_MOST_NAMED])}{more} of {worker_names(indices)} {verb} from the other workers'"
-
-
-def _listed(counts: Sequence[Sequence[int]]) -> str:
-    return ", ".join(f"worker/{index} has {count}" for index, [count] in enumerate(counts))

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
-from raydist.training.cluster.collectives import as_known, from_known, is_alone
+from raydist import tf_private
+from raydist.training.cluster.collectives import is_alone
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -62,9 +62,9 @@ def _gathered(tensor: tf.Tensor, launcher: Any) -> tf.Tensor:
     """Returns the rows of all workers' tensors, in the order of the workers."""
     if tensor.dtype == tf.string:
         return _gathered_strings(tensor, launcher)
-    sent = as_known(tensor)
+    sent = tf_private.as_known(tensor)
     found = tf.ensure_shape(launcher.all_gather(sent, 0, None), [None, *sent.shape[1:]])
-    return from_known(found, tensor.dtype)
+    return tf_private.from_known(found, tensor.dtype)
 
 
 def _gathered_strings(tensor: tf.Tensor, launcher: Any) -> tf.Tensor:

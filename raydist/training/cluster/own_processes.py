@@ -15,9 +15,10 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, ClassVar
 
+from raydist import tf_private
 from raydist.planning.assignment import TaskAssignment
-from raydist.training import tf_private
 from raydist.training.cluster import default_strategy
+from raydist.training.reporting import reporter
 
 
 class _Forks:
@@ -35,27 +36,21 @@ class _Forks:
 
 
 @contextlib.contextmanager
-def on_their_own(
-    assignment: TaskAssignment, *, note: Callable[[str], None], leave: Callable[[], None]
-) -> Iterator[None]:
+def on_their_own(assignment: TaskAssignment) -> Iterator[None]:
     """Has processes that the block starts train as in plain Python, and tells of them once.
 
     Forked ones draw the same numbers in all workers where they have no seed. The block ends as a program
     does: it waits for its processes, and stops daemons.
-
-    Args:
-      note: Adds a sentence to the run's notes.
-      leave: Has a forked process report nothing.
     """
 
     def in_child(number: int) -> None:
-        leave()
+        reporter.set_current(None)  # it reports nothing
         tf_private.begin_anew()
         default_strategy.leave(f"{assignment.job.seed}/{number}")
 
     def start(self: Any) -> None:
         if num_workers > 1 and not _is_of_keras(sys._getframe(1)):
-            note(
+            reporter.note(
                 f"{name} starts processes of its own: each of {num_workers} workers starts them, and models "
                 "that they train are not divided. Set a seed in them (keras.utils.set_random_seed), so that "
                 "all workers get the same results"

@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 
 # Copying more than this costs as much as a message.
 _LARGEST_BYTES = 64 * 1024

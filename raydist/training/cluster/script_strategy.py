@@ -10,11 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import TaskType
-from raydist.training import tf_private
 from raydist.training.cluster.default_strategy import as_default, is_default
 from raydist.training.cluster.strategy import (
     build_coordinator,
@@ -25,6 +25,7 @@ from raydist.training.cluster.strategy import (
     split_devices,
 )
 from raydist.training.cluster.virtual_strategy import is_virtual
+from raydist.training.reporting import reporter
 
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 _LOCAL = (
@@ -43,7 +44,6 @@ class ScriptStrategy:
 
     Args:
       release_port: Gives up the task's port, once TensorFlow has it.
-      note: Adds a sentence to the run's notes.
       on_built: Called with each strategy that becomes the run's.
     """
 
@@ -52,12 +52,10 @@ class ScriptStrategy:
         assignment: TaskAssignment,
         *,
         release_port: Callable[[], None],
-        note: Callable[[str], None],
         on_built: Callable[[tf.distribute.Strategy], None],
     ) -> None:
         self._assignment = assignment
         self._release_port = release_port
-        self._note = note
         self._on_built = on_built
         self._built: tf.distribute.Strategy | None = None
         self._is_own = False  # while raydist builds one
@@ -101,12 +99,12 @@ class ScriptStrategy:
     def as_default(self) -> Iterator[None]:
         """Has what the block makes made in the scope of the run's strategy, until it builds one by itself."""
         with self._default:
-            self._default.enter_context(as_default(self.planned(), self._assignment, note=self._note))
+            self._default.enter_context(as_default(self.planned(), self._assignment))
             try:
                 yield
             except Exception as error:
                 if _is_of_strategy(error):
-                    self._note(
+                    reporter.note(
                         f"{self._script} fails in the run's strategy, which it has because it builds none: "
                         "--no-default-strategy lets each worker run all of it by itself, and ctx.train_steps "
                         "divides a loop of its own"
@@ -133,7 +131,7 @@ class ScriptStrategy:
         """Tells, once the script has ended, where it has not used what the run gave it."""
         assignment = self._assignment
         if self._built is None and assignment.job.virtual_replicas is not None:
-            self._note(
+            reporter.note(
                 f"virtual_replicas {assignment.job.virtual_replicas} has no effect, because {self._script} "
                 "never took raydist.context().strategy"
             )
@@ -141,12 +139,12 @@ class ScriptStrategy:
             return
         if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1:
             if self._built is None and not assignment.has_own_loop:  # of which the plan has a note
-                self._note(
+                reporter.note(
                     f"{self._script} built no strategy: each of {assignment.num_workers} workers ran it by "
                     "itself; build tf.distribute.MultiWorkerMirroredStrategy() to train one model"
                 )
         elif assignment.strategy is Strategy.PARAMETER_SERVER and assignment.is_chief:
-            self._note(
+            reporter.note(
                 f"{self._script} built no ParameterServerStrategy: the workers and parameter servers of the "
                 "run had nothing to do"
             )
@@ -180,7 +178,7 @@ class ScriptStrategy:
         job = self._assignment.job
         for name in _OF_OWN_STRATEGY:
             if (value := getattr(job, name)) != getattr(JobSpec, name):
-                self._note(
+                reporter.note(
                     f"{name} {value} has no effect, because {self._script} builds its strategy itself; give "
                     "it to that strategy, or take raydist.context().strategy"
                 )
@@ -240,7 +238,7 @@ class ScriptStrategy:
         assignment = self._assignment
         is_alone = self._built is None or not self._spans_run(self._built)
         if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1 and is_alone:
-            self._note(
+            reporter.note(
                 f"{self._script} built a {type(strategy).__name__}, with replicas in its own process: each "
                 f"of the {assignment.num_workers} workers trains a model of its own; build "
                 "tf.distribute.MultiWorkerMirroredStrategy() to train one model"

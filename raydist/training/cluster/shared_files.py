@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from raydist.spec.text import DETAIL
-from raydist.training import tf_private
+from raydist import tf_private
+from raydist.training.reporting import reporter
 
 # How long a worker waits until the chief has changed a file or folder that the worker changes, too.
 _WAIT_S = 5.0
@@ -42,7 +42,6 @@ def written_as_by_one(
     *,
     is_chief: bool,
     is_beside_chief: bool,
-    note: Callable[[str], None],
 ) -> Iterator[None]:
     """Has the block's job write, append to, create, move and remove files and folders as one process would.
 
@@ -52,9 +51,8 @@ def written_as_by_one(
     Args:
       is_shared: Whether other workers may change a path, too.
       is_beside_chief: Whether this worker is on the chief's host.
-      note: Adds a sentence to the run's notes.
     """
-    files = _Files(is_chief=is_chief, is_beside_chief=is_beside_chief, note=note)
+    files = _Files(is_chief=is_chief, is_beside_chief=is_beside_chief)
     open_file, make_folder, remove_tree = builtins.open, os.mkdir, shutil.rmtree
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
@@ -120,8 +118,8 @@ class _Files:
       gone: What it has removed or moved away, as far as it knows.
     """
 
-    def __init__(self, *, is_chief: bool, is_beside_chief: bool, note: Callable[[str], None]) -> None:
-        self._is_chief, self._is_beside_chief, self._note = is_chief, is_beside_chief, note
+    def __init__(self, *, is_chief: bool, is_beside_chief: bool) -> None:
+        self._is_chief, self._is_beside_chief = is_chief, is_beside_chief
         self._begun_s = time.time()
         self._vain_s = 0.0
         self._num_changes: collections.Counter[str] = collections.Counter()
@@ -166,7 +164,7 @@ class _Files:
         kept = self._unread if before is None else self.copies
         kept[path] = _made_copy(_first_bytes(path, before) if before else b"")
         self.gone.discard(path)
-        self._note(f"{DETAIL}only the chief changes {path}, which all workers open")
+        reporter.detail(f"only the chief changes {path}, which all workers open")
         return kept[path]
 
     def make_folder(self, in_place: Callable[[], Any], path: Any) -> None:

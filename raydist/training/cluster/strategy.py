@@ -17,12 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import TaskType
-from raydist.training import tf_private
 from raydist.training.cluster import collectives
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy, is_virtual
 
@@ -93,12 +93,6 @@ def options_of(job: JobSpec) -> tf.distribute.experimental.CommunicationOptions:
     )
 
 
-def cross_device_ops_of(job: JobSpec) -> Any:
-    """Returns what MirroredStrategy takes; None leaves the choice to it."""
-    make = _CROSS_DEVICE_OPS.get(job.cross_device_ops)
-    return None if make is None else make()
-
-
 def compression_of(job: JobSpec) -> tf.DType | None:
     """Returns the type that gradients are rounded to before their sum; None for their own."""
     return _COMPRESSIONS[job.compress_gradients]
@@ -130,33 +124,33 @@ def build_strategy(assignment: TaskAssignment) -> tf.distribute.Strategy:
 
 def new_strategy(assignment: TaskAssignment) -> tf.distribute.Strategy:
     """Returns the strategy, where the devices are split; raises ClusterError as `build_strategy` does."""
-    if assignment.job.virtual_replicas is not None and assignment.task.task_type is TaskType.WORKER:
+    job, devices, task_type = assignment.job, _devices(assignment), assignment.task.task_type
+    if job.virtual_replicas is not None and task_type is TaskType.WORKER:
         return _virtual(assignment)
+    made: tf.distribute.Strategy
     match assignment.strategy:
         case Strategy.ONE_DEVICE:
-            return tf.distribute.OneDeviceStrategy(_devices(assignment)[0])
+            return tf.distribute.OneDeviceStrategy(devices[0])
         case Strategy.MIRRORED:
-            reduction = cross_device_ops_of(assignment.job)
-            mirrored = tf.distribute.MirroredStrategy(_devices(assignment), cross_device_ops=reduction)
-            return check_replicas(mirrored, len(_devices(assignment)))
+            reduction = _CROSS_DEVICE_OPS.get(job.cross_device_ops, lambda: None)()
+            made = tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
         case Strategy.CENTRAL_STORAGE:
-            devices = _devices(assignment)
-            return check_replicas(
-                tf.distribute.experimental.CentralStorageStrategy(
-                    compute_devices=devices, parameter_device="/cpu:0"
-                ),
-                len(devices),
-            )
+            made = tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device="/cpu:0")
         case Strategy.TPU:
             return _tpu(assignment)
-        case _ if assignment.task.task_type is TaskType.EVALUATOR:
-            return _of_evaluator(_devices(assignment))
+        case _ if task_type is TaskType.EVALUATOR and len(devices) == 1:
+            return tf.distribute.OneDeviceStrategy(devices[0])
+        case _ if task_type is TaskType.EVALUATOR:
+            made = tf.distribute.MirroredStrategy(devices)
         case Strategy.MULTI_WORKER_MIRRORED:
-            return _multi_worker(assignment)
+            with joining_workers(assignment):
+                made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options_of(job))
+            return check_replicas(made, assignment.num_workers * max(assignment.num_gpus, 1))
         case Strategy.PARAMETER_SERVER:
             return _parameter_server(assignment)
         case Strategy.AUTO:
             raise AssertionError("the plan has chosen a strategy")
+    return check_replicas(made, len(devices))
 
 
 def build_coordinator(
@@ -178,22 +172,10 @@ def split_devices(assignment: TaskAssignment) -> None:
     )
 
 
-def _of_evaluator(devices: list[str]) -> tf.distribute.Strategy:
-    if len(devices) == 1:
-        return tf.distribute.OneDeviceStrategy(devices[0])
-    return check_replicas(tf.distribute.MirroredStrategy(devices), len(devices))
-
-
 def _devices(assignment: TaskAssignment) -> list[str]:
     if assignment.num_gpus:
         return [f"/gpu:{index}" for index in range(assignment.num_gpus)]
     return [f"/cpu:{index}" for index in range(assignment.devices or 1)]
-
-
-def _multi_worker(assignment: TaskAssignment) -> tf.distribute.Strategy:
-    with joining_workers(assignment):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options_of(assignment.job))
-    return check_replicas(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
 
 
 def _virtual(assignment: TaskAssignment) -> tf.distribute.Strategy:

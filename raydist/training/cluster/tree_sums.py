@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster import replica_tree
 
 # Fewer bytes are gathered whole, which takes one collective instead of two.

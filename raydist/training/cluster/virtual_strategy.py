@@ -19,8 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster import replica_tree
 from raydist.training.cluster.tree_sums import TreeSums
 
@@ -44,7 +44,6 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
         Args:
           num_replicas: At least the number of workers, and of this one's devices.
           devices: Of this worker, which is then the only one; None reads TF_CONFIG.
-          options: Of the collectives between workers.
           shares: Of the replicas that each worker computes; empty for equal ones.
         """
         options = options or tf.distribute.experimental.CommunicationOptions()
@@ -52,7 +51,6 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
 
     @property
     def own_replicas(self) -> range:
-        """The replicas that this worker computes."""
         return self.extended.own_replicas
 
     @property

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.order.steps import rows_of_worker
-from raydist.training import tf_private
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.virtual_strategy import is_virtual
 

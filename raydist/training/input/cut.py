@@ -11,9 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.pipeline import Part, in_turn
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
+from raydist.tf_private import Transformation
 from raydist.training.cluster import equal_workers, worker_shares
 from raydist.training.cluster.strategy import only_cpu_replica
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
@@ -21,7 +22,6 @@ from raydist.training.input import walk, worker_order
 from raydist.training.input.walk import Place
 from raydist.training.replicas import batch_slices
 from raydist.training.reporting import reporter
-from raydist.training.tf_private import Transformation
 
 # Makes an element of the slices that the local replicas have of a global batch.
 _ElementOf = Callable[[Sequence[batch_slices.Slice]], Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster import collective_calls, collectives
 from raydist.training.reporting import reporter
 

@@ -7,13 +7,12 @@ batch by itself.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import op_types, tf_private
+from raydist import op_types, tf_private
 
 
 def operation_with_state(function: tf_private.DataFunction) -> str | None:
@@ -82,11 +81,7 @@ class Dependence(enum.Enum):
 
 
 def is_row_wise(function: tf_private.DataFunction, element_spec: Any) -> bool:
-    """Whether a function gives the same rows for a part of a batch as for the whole of it.
-
-    Args:
-      element_spec: Of the function's batches.
-    """
+    """Whether a function gives the same rows for a part of a batch as for the whole of it."""
     specs = tf.nest.flatten((element_spec, function.spec))
     if not all(isinstance(one, tf.TensorSpec) and one.shape.rank for one in specs):
         return False
@@ -110,13 +105,54 @@ def _outputs_of(op: tf.Operation, inputs: list[Dependence]) -> list[Dependence]:
     if op.type == "ParseExampleV2":
         # Features of unknown length are padded to the longest of the batch, or not dense.
         return [_if_rows(one.shape.rank and one.shape[1:].is_fully_defined()) for one in op.outputs]
-    rule = _RULES.get(op.type)
-    is_kept = rule is not None and rule(op, [one is Dependence.ROWS for one in inputs])
+    is_kept = _keeps_rows(op, [one is Dependence.ROWS for one in inputs])
     return [_if_rows(is_kept)] * len(op.outputs)
 
 
 def _if_rows(is_kept: Any) -> Dependence:
     return Dependence.ROWS if is_kept else Dependence.ANY
+
+
+def _keeps_rows(op: tf.Operation, is_rows: list[bool]) -> bool:
+    """Whether row i of an operation's output depends on row i of those inputs alone that have rows."""
+    rank = op.inputs[0].shape.rank
+    is_first_alone = is_rows[0] and not any(is_rows[1:])
+    match op.type:
+        case one if one in op_types.ELEMENT_WISE:
+            return _broadcasts(op, is_rows)
+        case one if one in op_types.REDUCTIONS:
+            return is_first_alone and _leaves_rows(op.inputs[1], rank)
+        case one if one in op_types.RESIZES:
+            return is_first_alone
+        case "LookupTableFindV2":
+            return is_rows == [False, True, False] and op.inputs[2].shape.rank == 0
+        case "GatherV2":  # what a fixed tensor has at the rows' indices
+            is_of_fixed = is_rows == [False, True, False] and op.get_attr("batch_dims") == 0
+            return is_of_fixed and _constant(op.inputs[2]) == 0
+        case "Softmax" | "LogSoftmax":
+            return rank is not None and rank > 1
+        case "ConcatV2":
+            return all(is_rows[:-1]) and not is_rows[-1] and _leaves_rows(op.inputs[-1], rank)
+        case "ExpandDims":
+            return is_first_alone and rank is not None and _leaves_rows(op.inputs[1], rank + 1)
+        case "MatMul":
+            return is_rows == [True, False] and not op.get_attr("transpose_a")
+        case "OneHot":
+            return is_first_alone and op.get_attr("axis") == -1
+        case "Pack":
+            return all(is_rows) and rank is not None and op.get_attr("axis") % (rank + 1) != 0
+        case "Reshape":
+            return is_first_alone and _reshapes_each_row(op)
+        case "Squeeze":
+            given = op.get_attr("squeeze_dims")
+            return rank is not None and bool(given) and 0 not in {axis % rank for axis in given}
+        case "StridedSlice":
+            return is_first_alone and rank is not None and _slices_each_row(op)
+        case "Transpose":
+            order = _constant(op.inputs[1])
+            return is_first_alone and order is not None and order[0] == 0
+        case _:
+            return False
 
 
 def _broadcasts(op: tf.Operation, is_rows: list[bool]) -> bool:
@@ -125,18 +161,10 @@ def _broadcasts(op: tf.Operation, is_rows: list[bool]) -> bool:
     if len(ranks) != 1 or None in ranks:
         return False
     [rank] = ranks
+    shapes = [one.shape for one, rows in zip(op.inputs, is_rows, strict=True) if not rows]
     return all(
-        rows or (one.shape.rank is not None and (one.shape.rank < rank or _is_one_row(one, rank)))
-        for one, rows in zip(op.inputs, is_rows, strict=True)
+        one.rank is not None and (one.rank < rank or (one.rank == rank and one[0] == 1)) for one in shapes
     )
-
-
-def _is_one_row(fixed: tf.Tensor, rank: int) -> bool:
-    return fixed.shape.rank == rank and fixed.shape[0] == 1
-
-
-def _first_alone(op: tf.Operation, is_rows: list[bool]) -> bool:
-    return is_rows[0] and not any(is_rows[1:])
 
 
 def _constant(tensor: tf.Tensor) -> np.ndarray | None:
@@ -150,91 +178,17 @@ def _leaves_rows(axes: tf.Tensor, rank: int | None) -> bool:
     return values is not None and rank is not None and all(int(one) % rank for one in values.ravel())
 
 
-def _reduces(op: tf.Operation, is_rows: list[bool]) -> bool:
-    return _first_alone(op, is_rows) and _leaves_rows(op.inputs[1], op.inputs[0].shape.rank)
-
-
-def _expands(op: tf.Operation, is_rows: list[bool]) -> bool:
-    rank = op.inputs[0].shape.rank
-    return _first_alone(op, is_rows) and rank is not None and _leaves_rows(op.inputs[1], rank + 1)
-
-
-def _squeezes(op: tf.Operation, is_rows: list[bool]) -> bool:
-    rank, given = op.inputs[0].shape.rank, op.get_attr("squeeze_dims")
-    return rank is not None and bool(given) and 0 not in {axis % rank for axis in given}
-
-
-def _reshapes(op: tf.Operation, is_rows: list[bool]) -> bool:
+def _reshapes_each_row(op: tf.Operation) -> bool:
+    """Whether there are as many values in a row as before, and as many rows as that makes."""
     shape, row = _constant(op.inputs[1]), op.inputs[0].shape[1:]
-    if not _first_alone(op, is_rows) or shape is None or not row.is_fully_defined() or len(shape) < 1:
+    if shape is None or not row.is_fully_defined() or len(shape) < 1:
         return False
-    # As many values in a row as before, and as many rows as that makes.
     return bool(shape[0] == -1 and (shape[1:] > 0).all() and np.prod(shape[1:]) == row.num_elements())
 
 
-def _transposes(op: tf.Operation, is_rows: list[bool]) -> bool:
-    order = _constant(op.inputs[1])
-    return _first_alone(op, is_rows) and order is not None and order[0] == 0
-
-
-def _joins(op: tf.Operation, is_rows: list[bool]) -> bool:
-    is_beside = _leaves_rows(op.inputs[-1], op.inputs[0].shape.rank)
-    return all(is_rows[:-1]) and not is_rows[-1] and is_beside
-
-
-def _stacks(op: tf.Operation, is_rows: list[bool]) -> bool:
-    rank = op.inputs[0].shape.rank
-    return all(is_rows) and rank is not None and op.get_attr("axis") % (rank + 1) != 0
-
-
-def _encodes(op: tf.Operation, is_rows: list[bool]) -> bool:
-    return _first_alone(op, is_rows) and op.get_attr("axis") == -1
-
-
-def _looks_up(op: tf.Operation, is_rows: list[bool]) -> bool:
-    """Whether rows of indices are replaced by what a fixed tensor, or table, has there."""
-    if is_rows != [False, True, False]:
-        return False
-    if op.type.startswith("LookupTable"):
-        return op.inputs[2].shape.rank == 0
-    axis = _constant(op.inputs[2])
-    return axis is not None and int(axis) == 0 and op.get_attr("batch_dims") == 0
-
-
-def _slices(op: tf.Operation, is_rows: list[bool]) -> bool:
+def _slices_each_row(op: tf.Operation) -> bool:
     """Whether a slice such as `x[:, 2:4]` takes of all rows the same part."""
-    strides, rank = _constant(op.inputs[3]), op.inputs[0].shape.rank
-    if not _first_alone(op, is_rows) or strides is None or rank is None:
-        return False
+    strides = _constant(op.inputs[3])
     is_other = op.get_attr("new_axis_mask") | op.get_attr("shrink_axis_mask") | op.get_attr("ellipsis_mask")
-    is_whole = op.get_attr("begin_mask") & op.get_attr("end_mask") & 1 and strides[0] == 1
-    return bool(is_whole) and not is_other & 1
-
-
-def _multiplies(op: tf.Operation, is_rows: list[bool]) -> bool:
-    return is_rows == [True, False] and not op.get_attr("transpose_a")
-
-
-def _has_own_last_axis(op: tf.Operation, is_rows: list[bool]) -> bool:
-    rank = op.inputs[0].shape.rank
-    return rank is not None and rank > 1
-
-
-Rule = Callable[[tf.Operation, list[bool]], bool]
-
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(op_types.ELEMENT_WISE, _broadcasts),
-    **dict.fromkeys(op_types.REDUCTIONS, _reduces),
-    **dict.fromkeys(op_types.RESIZES, _first_alone),
-    **dict.fromkeys(("LookupTableFindV2", "GatherV2"), _looks_up),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _has_own_last_axis),
-    "ConcatV2": _joins,
-    "ExpandDims": _expands,
-    "MatMul": _multiplies,
-    "OneHot": _encodes,
-    "Pack": _stacks,
-    "Reshape": _reshapes,
-    "Squeeze": _squeezes,
-    "StridedSlice": _slices,
-    "Transpose": _transposes,
-}
+    is_whole = op.get_attr("begin_mask") & op.get_attr("end_mask") & 1
+    return strides is not None and bool(is_whole and strides[0] == 1) and not is_other & 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from raydist.training.input.sources import Start
@@ -20,25 +21,12 @@ def is_py_dataset(data: Any) -> bool:
 _OPTIONS = ("workers", "use_multiprocessing", "max_queue_size")
 
 
-class Order:
-    """The numbers of the batches in each pass, which seed and pass alone decide."""
-
-    def __init__(self, num_batches: int, *, seed: int | None) -> None:
-        """Takes the seed; None for the order of the numbers."""
-        self._num_batches = num_batches
-        self._seed = seed
-        self._known: tuple[int, Sequence[int]] = (-1, ())
-
-    def number(self, number_of_pass: int, position: int) -> int:
-        """Returns the number of the batch at a position of a pass."""
-        if self._seed is None:
-            return position
-        known_pass, numbers = self._known
-        if known_pass != number_of_pass:
-            shuffled = list(range(self._num_batches))
-            random.Random(f"{self._seed}/{number_of_pass}").shuffle(shuffled)
-            self._known = (number_of_pass, numbers) = (number_of_pass, shuffled)
-        return numbers[position]
+@functools.lru_cache(maxsize=8)
+def _shuffled(num_batches: int, seed: int, number_of_pass: int) -> Sequence[int]:
+    """Returns the numbers of the batches in a pass, which seed and pass alone decide."""
+    numbers = list(range(num_batches))
+    random.Random(f"{seed}/{number_of_pass}").shuffle(numbers)
+    return numbers
 
 
 def from_position(
@@ -50,7 +38,6 @@ def from_position(
     in them.
 
     Args:
-      base: The PyDataset class of the model's Keras.
       seed: Of the order of the batches; None for the order of their numbers.
       num_steps: Steps of an epoch where they are not the batches of a pass; batches then run on from epoch
         to epoch.
@@ -108,6 +95,25 @@ class _FromPosition:
 
     peeked: Sequence[Any] = ()
     is_peeked_at = False
+    _data: Any
+    _seed: int | None
+    _batch: Callable[[int], Any]
+
+    def _numbered(self, number_of_pass: int, position: int) -> Any:
+        """Returns the batch at a position of a pass; without a seed in the order of their numbers."""
+        if self._seed is not None:
+            position = _shuffled(num_batches_of(self._data) or 0, self._seed, number_of_pass)[position]
+        return self._data[position]
+
+    def __getitem__(self, position: int) -> Any:
+        return self.peeked[position] if self.is_peeked_at else self._batch(position)
+
+    def on_epoch_begin(self) -> None:
+        if hasattr(self._data, "on_epoch_begin"):
+            self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._data.on_epoch_end()
 
 
 class _Passes(_FromPosition):
@@ -118,8 +124,7 @@ class _Passes(_FromPosition):
     """
 
     def begin(self, data: Any, *, start: Start, seed: int | None) -> None:
-        self._data = data
-        self._order = Order(num_batches_of(data) or 0, seed=seed)
+        self._data, self._seed = data, seed
         self._pass = start.epoch
         self._first = start.step
         self._dropped: Any = None
@@ -131,25 +136,22 @@ class _Passes(_FromPosition):
     def num_batches(self) -> int:
         return len(self)
 
-    def __getitem__(self, position: int) -> Any:
-        if self.is_peeked_at:
-            return self.peeked[position]
+    def _batch(self, position: int) -> Any:
         if position >= self._first:
-            return self._data[self._order.number(self._pass, position)]
+            return self._numbered(self._pass, position)
         if self._dropped is None:
-            self._dropped = self._data[self._order.number(self._pass, self._first)]
+            self._dropped = self._numbered(self._pass, self._first)
         return self._dropped
 
     def on_epoch_begin(self) -> None:
         self._has_begun = True
-        if hasattr(self._data, "on_epoch_begin"):
-            self._data.on_epoch_begin()
+        super().on_epoch_begin()
 
     def on_epoch_end(self) -> None:
         # Keras 3 calls it once before the first epoch begins.
         if self._has_begun or not hasattr(self._data, "on_epoch_begin"):
             self._pass, self._first, self._dropped, self._has_begun = self._pass + 1, 0, None, False
-        self._data.on_epoch_end()
+        super().on_epoch_end()
 
     _has_begun = False
 
@@ -160,23 +162,13 @@ class _Endless(_FromPosition):
     num_batches = None
 
     def begin(self, data: Any, *, first: int, seed: int | None) -> None:
-        self._data = data
+        self._data, self._seed = data, seed
         self._first = first
         self._per_pass = num_batches_of(data)
-        self._order = Order(self._per_pass or 0, seed=seed)
 
-    def __getitem__(self, position: int) -> Any:
-        if self.is_peeked_at:
-            return self.peeked[position]
+    def _batch(self, position: int) -> Any:
         position += self._first
         if self._per_pass is None:
             return self._data[position]
         number_of_pass, position = divmod(position, self._per_pass)
-        return self._data[self._order.number(number_of_pass, position)]
-
-    def on_epoch_begin(self) -> None:
-        if hasattr(self._data, "on_epoch_begin"):
-            self._data.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        self._data.on_epoch_end()
+        return self._numbered(number_of_pass, position)

@@ -17,6 +17,7 @@ from raydist.data.batches import Batches
 from raydist.data.examples import Files, leaves
 from raydist.data.sources.arrays import ArraySource
 from raydist.errors import UnsupportedError
+from raydist.spec.text import listed
 from raydist.training.cluster import collectives, worker_shares
 from raydist.training.replicas.batch_slices import EvenSlice, Slice
 
@@ -136,7 +137,6 @@ def _array(value: Any, floatx: str) -> np.ndarray:
     return array[:, None] if is_series else array  # as Keras makes a column of it
 
 
-_MOST_NAMED, _MOST_NAMED_WORKERS = 3, 8
 _FILES_AT_ONCE = 4096
 
 
@@ -219,11 +219,8 @@ def _other_files(
     """Returns which files the workers do not have alike, with a remedy. A collective."""
     remedy = "give each worker the same files: copy them to its host again, or read them from shared storage"
     if len(set(counts)) > 1:
-        told = ", ".join(
-            f"worker/{index} {count}" for index, count in enumerate(counts[:_MOST_NAMED_WORKERS])
-        )
-        more = " and so on" if len(counts) > _MOST_NAMED_WORKERS else ""
-        return f"the workers have not as many files of the source: {told}{more}; {remedy}"
+        told = collectives.by_worker(counts)
+        return f"the workers have not as many files of the source: {told}; {remedy}"
     differing: dict[int, list[int]] = {}
     for first in range(0, len(contents), _FILES_AT_ONCE):
         rows = collectives.gather_over_workers(strategy, contents[first : first + _FILES_AT_ONCE])
@@ -233,7 +230,6 @@ def _other_files(
         if differing:
             break
     workers = collectives.worker_names(sorted(set().union(*differing.values())))
-    names = ", ".join(files.uri(number) for number in list(differing)[:_MOST_NAMED])
-    more = " and more" if len(differing) > _MOST_NAMED else ""
+    names = listed(map(files.uri, differing), most=3)
     verb = "differs" if len(differing) == 1 else "differ"
-    return f"{names}{more} of {workers} {verb} from the other workers' in name, size or content; {remedy}"
+    return f"{names} of {workers} {verb} from the other workers' in name, size or content; {remedy}"

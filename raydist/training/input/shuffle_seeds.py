@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.input import map_functions
 from raydist.training.reporting import reporter
 
@@ -93,10 +93,8 @@ def seeds_of_fit(
     They do if one iterator over endless data goes through passes of a shuffle: TensorFlow reads ahead.
 
     Args:
-      epochs: Epochs that it had begun.
       steps_per_epoch: None where the data's end ended each of them.
       steps: Steps of all epochs together; None for whole epochs.
-      group_size: Batches of each step.
     """
     size = int(dataset.cardinality())
     steps = epochs * (steps_per_epoch or 0) if steps is None else steps
@@ -184,8 +182,7 @@ class EndedTrainings:
     Data that no later training shuffles on are not read.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(self) -> None:
         self._ended: list[tuple[list[tf.data.Dataset], Callable[[], None] | None]] = []
 
     def add(self, dataset: Any, take_seeds: Callable[[], None] | None, *, is_done: bool) -> None:
@@ -208,4 +205,4 @@ class EndedTrainings:
             elif take_seeds is not None:
                 take_seeds()
             else:
-                self._note(DEPENDS_ON_TIMING)
+                reporter.note(DEPENDS_ON_TIMING)

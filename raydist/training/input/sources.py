@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.input import shuffle_seeds
 from raydist.training.input.shuffle_seeds import Unread
 from raydist.training.replicas.accumulation import BatchGroups

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import cut, recipes, shuffle_seeds
@@ -125,7 +125,6 @@ def read(
       auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
         a resumed run then reads its data from the start, and uneven batches are weighted as TensorFlow does.
         A policy that the dataset's own options name goes before it; Ray Data's `to_tf` names `off`.
-      name: What the data are called in the call.
 
     Raises:
       UnsupportedError: It is none of these.

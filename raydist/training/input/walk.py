@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
+from raydist.tf_private import Transformation
 from raydist.training.input import map_functions
-from raydist.training.tf_private import Transformation
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster import collectives
 from raydist.training.reporting import reporter
 
@@ -94,12 +94,7 @@ class _Begun:
 
 
 def check_batches(batches: Sequence[Any], strategy: tf.distribute.Strategy, *, name: str) -> None:
-    """Notes where the workers' Python makes other batches than each other's. A collective.
-
-    Args:
-      batches: The first ones.
-      name: What they are of, in the call.
-    """
+    """Notes where the workers' Python makes other batches than each other's. A collective."""
     if collectives.is_alone(strategy):
         return
     rows = collectives.gather_over_workers(strategy, [len(batches), _checksum_of(batches)])

@@ -20,7 +20,6 @@ class KerasAdapter(Protocol):
     """One Keras, as far as models of the two differ.
 
     Attributes:
-      library: The module, `keras` or `tf_keras`.
       continues_py_datasets: Whether an epoch of fewer steps than a PyDataset has batches leaves the rest to
         the next one; else each epoch starts over.
       ends_epochs_with_arrays: Whether an epoch ends when the arrays run out, even if it has steps left. Else

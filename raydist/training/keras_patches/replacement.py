@@ -23,7 +23,6 @@ class Replacement:
 
     Attributes:
       owner: The class or module that holds it.
-      name: Its name there.
       parameters: The names of its parameters, in order. With `...` at the end, those that the new function
         relies on; there may be others before and behind them.
       fingerprints: `fingerprint_of` each known source, where the new function does the work of the old one or
@@ -182,9 +181,6 @@ def fingerprint_of(function: Any) -> str:
 
 def apply(replacements: Sequence[Replacement], *, library: ModuleType, tensorflow: str) -> str | None:
     """Applies all replacements, or none.
-
-    Args:
-      tensorflow: The version of TensorFlow.
 
     Returns:
       A sentence for the run's notes if the library, or TensorFlow, is newer than raydist knows.

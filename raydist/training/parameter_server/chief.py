@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks.loop_scalars import scalars_of
 from raydist.training.parameter_server import evaluation, fit, train_input
 from raydist.training.parameter_server.closure_sizes import ClosureSizes

@@ -61,9 +61,6 @@ class ClosureSizes:
     """Chooses sizes by the time that steps take.
 
     A closure is `turns` turns of a loop with `unroll` steps each.
-
-    Attributes:
-      num_workers: Workers that take closures now.
     """
 
     def __init__(
@@ -126,11 +123,7 @@ class ClosureSizes:
             self._steps = max(1.0, min(TARGET_CLOSURE_S / self._step_s, 4 * self._steps, MOST_STEPS))
 
     def wanted_unroll(self, *, trace_s: float) -> int:
-        """Returns how many steps a turn should have; 1 where more would not pay.
-
-        Args:
-          trace_s: Seconds that tracing one step takes.
-        """
+        """Returns how many steps a turn should have; 1 where more would not pay."""
         now = max(self._unrolls)
         if now > 1 or self._step_s is None or self._step_s > _SHORT_STEP_S:
             return now

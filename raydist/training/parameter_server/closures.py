@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import StepReads
 from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
 from raydist.training.parameter_server.train_input import Feed
@@ -34,7 +34,6 @@ class PackedSteps:
     """Closures of several steps.
 
     Attributes:
-      feed: The workers' data.
       applied: int64 variable on a ps: the steps that were applied, those included that a worker's
         death made another one repeat.
     """
@@ -51,7 +50,6 @@ class PackedSteps:
         """Takes `step(element, state) -> state`, which runs in a closure and calls `strategy.run`.
 
         Args:
-          feed: The workers' data.
           zeros: Makes the state (tensors that are summed over closures) that each closure begins with.
           variables: What a step is likely to read: those that are small travel together.
         """

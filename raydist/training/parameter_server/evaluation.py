@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.input import train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.keras_patches.adapters import adapter_of

@@ -150,8 +150,6 @@ def _check_test_hooks(callbacks: Sequence[Any], base: type) -> None:
 
 
 class _Training:
-    """The epochs of one `fit`."""
-
     def __init__(
         self,
         run: TaskRun,

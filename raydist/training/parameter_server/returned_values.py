@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.checks import metric_check
 from raydist.training.replicas import step_logs
 from raydist.training.reporting.logs import numbers
@@ -41,9 +41,6 @@ class ReturnedScalars:
         """Traces one step for its names, and for the variables that an optimizer makes in it.
 
         Returns the trace.
-
-        Args:
-          element_spec: The structure of one replica's batch.
         """
         with tf_private.traced_for_workers(self._strategy):
             return tf.function(self.run, autograph=False).get_concrete_function(element_spec).graph
@@ -80,7 +77,6 @@ class LocalMetrics:
         return tuple(slot.zeros() for slot in self._slots)
 
     def tally(self) -> Tally:
-        """Returns an empty sum."""
         return Tally([np.zeros(slot.variable.shape, _wide(slot.variable.dtype)) for slot in self._slots])
 
     def updated(

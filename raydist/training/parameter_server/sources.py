@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.shared import Parcels
 from raydist.errors import ClusterError, DataError, StorageError
 from raydist.planning.assignment import TaskAssignment
-from raydist.training import tf_private
 
 if TYPE_CHECKING:
     from raydist.data import Batches

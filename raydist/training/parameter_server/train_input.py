@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data import pipeline
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.input import train_data
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.reporting import reporter

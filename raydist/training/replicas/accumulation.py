@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.replicas import batch_slices
+from raydist.training.replicas.all_reduce import values_of
 from raydist.training.replicas.gradients import added, comes_from_half, overflowed_halves
 from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, weighted_gradient
 
@@ -24,7 +25,6 @@ class BatchGroups:
     A group never reaches from one epoch into the next: the last one of an epoch may have fewer batches.
 
     Attributes:
-      size: Batches of a group.
       batches_per_epoch: Where one iterator goes through all epochs, so that the data do not show an
         epoch's end; else None.
     """
@@ -37,7 +37,6 @@ class BatchGroups:
             raise UnsupportedError(f"ctx.fit got accumulate={self.size!r}; give a whole number from 1 on")
 
     def num_steps(self, num_batches: int) -> int:
-        """Returns the steps that `num_batches` batches make."""
         return -(-num_batches // self.size)
 
     def next_call(self, step: int, left: int, *, num_batches: int | None) -> tuple[int, int]:
@@ -99,7 +98,7 @@ class Accumulated:
         activations of all of them in memory.
         """
         sums = [one for total in self._sums for one in (total if isinstance(total, list) else [total])]
-        ahead = [one.values if isinstance(one, tf.IndexedSlices) else one for one in sums if one is not None]
+        ahead = [values_of(one) for one in sums if one is not None]
         with tf.control_dependencies(ahead):
             return tf.nest.map_structure(tf.identity, element, expand_composites=True)
 
@@ -161,7 +160,7 @@ def overflowed(sums: Sequence[Any]) -> list[Any]:
 
 def _before_division(gradient: Any) -> Any:
     """Returns a gradient in a graph as it was before a loss scale was taken out of it."""
-    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    tensor = values_of(gradient)
     is_product = tf.is_tensor(tensor) and hasattr(tensor, "graph") and tensor.op.type in ("Mul", "RealDiv")
     return tensor.op.inputs[0] if is_product else tensor
 

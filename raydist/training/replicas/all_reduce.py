@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -60,12 +60,7 @@ def relative_error(kind: tf.DType, num_replicas: int) -> float:
 
 
 def sum_over_replicas(gradients: Sequence[Any], context: Any) -> list[Any]:
-    """Returns the sums of gradients over replicas, the same on each: a collective.
-
-    Args:
-      gradients: Tensors and `tf.IndexedSlices`.
-      context: The replica context.
-    """
+    """Returns the sums of gradients over replicas, the same on each: a collective."""
     kind = _ReduceSettings.compression
     if kind is None:
         return _reduced(gradients, context)
@@ -101,7 +96,7 @@ def _scales(gradients: Sequence[Any], is_small: Sequence[bool], context: Any) ->
     stays so.
     """
     own = [
-        _largest(_values(one)) if small else tf.constant(0.0)
+        _largest(values_of(one)) if small else tf.constant(0.0)
         for one, small in zip(gradients, is_small, strict=True)
     ]
     [sums] = _reduced([tf.stack(own)], context)
@@ -116,25 +111,35 @@ def _largest(values: tf.Tensor) -> tf.Tensor:
 
 
 def _compressed(gradient: Any, *, kind: tf.DType, scale: tf.Tensor | None) -> Any:
-    values = _values(gradient)
-    small = tf.cast(values if scale is None else values * tf.cast(scale, values.dtype), kind)
-    if not isinstance(gradient, tf.IndexedSlices):
-        return small
-    # Sparse gradients are gathered, which TensorFlow cannot do with bfloat16: the bits are all that counts.
-    return tf.IndexedSlices(tf.bitcast(small, tf.float16), gradient.indices, gradient.dense_shape)
+    def compressed(values: tf.Tensor) -> tf.Tensor:
+        small = tf.cast(values if scale is None else values * tf.cast(scale, values.dtype), kind)
+        # Sparse gradients are gathered, which TensorFlow cannot do with bfloat16: the bits alone count.
+        return tf.bitcast(small, tf.float16) if isinstance(gradient, tf.IndexedSlices) else small
+
+    return with_values(gradient, compressed)
 
 
 def _expanded(gradient: Any, *, kind: tf.DType, dtype: tf.DType, scale: tf.Tensor | None) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        values = _expanded(tf.bitcast(gradient.values, kind), kind=kind, dtype=dtype, scale=scale)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    values = tf.cast(gradient, dtype)
-    return values if scale is None else values / tf.cast(scale, dtype)
+    def expanded(values: tf.Tensor) -> tf.Tensor:
+        if isinstance(gradient, tf.IndexedSlices):
+            values = tf.bitcast(values, kind)
+        values = tf.cast(values, dtype)
+        return values if scale is None else values / tf.cast(scale, dtype)
+
+    return with_values(gradient, expanded)
 
 
-def _values(gradient: Any) -> Any:
+def values_of(gradient: Any) -> Any:
+    """Returns a dense gradient, or the values of a sparse one."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
+def with_values(gradient: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns a gradient with what `change` makes of its values."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return change(gradient)
+    return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
+
+
 def _dtype(gradient: Any) -> tf.DType:
-    return _values(gradient).dtype
+    return values_of(gradient).dtype

@@ -364,46 +364,6 @@ def for_replicas(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     return cut._replace(batch=tf.nest.pack_sequence_as(batch, parts))
 
 
-def step_of(
-    strategy: tf.distribute.Strategy,
-    replica_step: Callable[[Any], Any],
-    *,
-    run_eagerly: bool,
-    finish: Callable[[Any], Any],
-) -> Callable[[Any], Any] | None:
-    """Returns a step on a batch that was passed by hand, which returns the logs of all its examples.
-
-    They go back to the user at once, so they take a collective each. None for one replica, whose logs are
-    those of all.
-
-    Args:
-      finish: Takes logs that are means over the examples; puts those of metrics, which may be no means, in
-        their place.
-    """
-    if strategy.num_replicas_in_sync == 1:
-        return None
-
-    def weighted(element: Any) -> Any:
-        outputs = replica_step(element)
-        share = element.share if isinstance(element, Slice) else 1 / strategy.num_replicas_in_sync
-
-        def part(value: Any) -> tf.Tensor:
-            value = value if value.dtype.is_floating else tf.cast(value, tf.float32)
-            # The share of a padding example is 0, but its loss may be anything: 0 * inf would be NaN.
-            return tf.where(share > 0, value * tf.cast(share, value.dtype), tf.zeros_like(value))
-
-        return tf.nest.map_structure(part, outputs)
-
-    @tf.autograph.experimental.do_not_convert
-    def step(element: Any) -> Any:
-        outputs = strategy.run(weighted, args=(element,))
-        reduce = tf.distribute.ReduceOp.SUM
-        return tf.nest.map_structure(lambda value: strategy.reduce(reduce, value, axis=None), outputs)
-
-    traced = step if run_eagerly else tf.function(step, reduce_retracing=True)
-    return lambda batch: finish(traced(for_replicas(batch, strategy)))
-
-
 def _has_rows(component: Any) -> bool:
     if isinstance(component, np.ndarray):
         return component.ndim > 0

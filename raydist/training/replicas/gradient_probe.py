@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import op_types, tf_private
+from raydist import op_types, tf_private
+from raydist.training.replicas.all_reduce import values_of
 from raydist.training.user_code import linearity
 
 
@@ -38,7 +39,6 @@ class Statistics:
     however losses are written. If each part has the whole batch's statistics as constants, they do.
 
     Attributes:
-      layers: The layers that computed them.
       of_batch: The tensors of the graph in whose place those of another batch can be put.
     """
 
@@ -65,7 +65,6 @@ class Probe:
 
     Attributes:
       strategy: The model's, in whose scope variables are made that the step makes in its first call.
-      updates: What the optimizers were given, in order.
       means: The `Mean` metrics that were given a scalar without a weight, with that scalar, in order.
       weighted_means: Those that were given one with a weight.
       of_metrics: What tf_keras's metrics were given, which are not updated.
@@ -134,7 +133,7 @@ class Probe:
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, is_reduced: bool = False
     ) -> None:
         # Those of a `tf.custom_gradient` have no telling name, so tapes' results are known by their ids.
-        of_tapes = {id(getattr(_values(one), "op", None)) for _, one in self._of_tapes}
+        of_tapes = {id(getattr(values_of(one), "op", None)) for _, one in self._of_tapes}
         are_clipped = [one is not None and _is_clipped(one, of_tapes) for one in gradients]
         before_clipping = tuple(
             self._before_clipping(gradient, variable) if is_clipped else None
@@ -146,14 +145,9 @@ class Probe:
     def _before_clipping(self, gradient: Any, variable: Any) -> Any:
         """Returns the last gradient of a tape's from which one was made; None without one."""
         ids = tf_private.ids_of([variable])
-        ahead = {id(one) for one in tf_private.ops_behind(_values(gradient))}
-        return next(
-            (one for of, one in reversed(self._of_tapes) if of == ids and id(_values(one).op) in ahead), None
-        )
-
-
-def _values(gradient: Any) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        ahead = {id(one) for one in tf_private.ops_behind(values_of(gradient))}
+        of_variable = (one for of, one in reversed(self._of_tapes) if of == ids)
+        return next((one for one in of_variable if id(values_of(one).op) in ahead), None)
 
 
 def _is_clipped(gradient: Any, of_tapes: Collection[int]) -> bool:
@@ -164,7 +158,7 @@ def _is_clipped(gradient: Any, of_tapes: Collection[int]) -> bool:
     Args:
       of_tapes: Ids of the operations whose results tapes have returned.
     """
-    ahead = [_values(gradient)]
+    ahead = [values_of(gradient)]
     seen: set[int] = set()
     while ahead:
         tensor = ahead.pop()

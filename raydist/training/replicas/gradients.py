@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import op_types, tf_private
+from raydist import op_types, tf_private
 from raydist.training.replicas import all_reduce
 from raydist.training.replicas.replica_share import weighted_gradient
 from raydist.training.reporting import reporter
@@ -45,12 +45,7 @@ def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
 
 
 def joined_over_replicas(gradients: Sequence[Any], context: Any) -> list[Any]:
-    """Returns the sums of gradients over replicas, with the rows that one device has: a collective.
-
-    Args:
-      gradients: Tensors and `tf.IndexedSlices`.
-      context: The replica context.
-    """
+    """Returns the sums of gradients over replicas, with the rows that one device has: a collective."""
     parts = [_parts(one) if isinstance(one, tf.IndexedSlices) else [(_Rows.SAME, one)] for one in gradients]
     flat = [part for of_gradient in parts for part in of_gradient]
     # Rows that stand at the same place on each replica can be summed as they are, without their indices.
@@ -312,7 +307,7 @@ def _is_of_examples(slice_of_shape: Any) -> bool:
 
 def comes_from_half(gradient: Any) -> bool:
     """Whether a gradient in a graph was computed in float16, and cast for its float32 variable."""
-    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    tensor = all_reduce.values_of(gradient)
     if not tf.is_tensor(tensor) or not hasattr(tensor, "graph"):  # an eager one does not know
         return False
     if tensor.op.type == "Cast":
@@ -335,8 +330,9 @@ def overflowed_as_half(gradient: Any, scale: Any) -> Any:
     One device sums in float16 over the batch. The replicas' parts are cast before they are added, so that
     they would take a step that one device skips.
     """
-    if isinstance(gradient, tf.IndexedSlices):
-        values = overflowed_as_half(gradient.values, scale)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    is_over = tf.abs(gradient) * scale > tf.float16.max
-    return tf.where(is_over, tf.sign(gradient) * float("inf"), gradient)
+
+    def overflowed(values: tf.Tensor) -> tf.Tensor:
+        is_over = tf.abs(values) * scale > tf.float16.max
+        return tf.where(is_over, tf.sign(values) * float("inf"), values)
+
+    return all_reduce.with_values(gradient, overflowed)

@@ -18,9 +18,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster import default_strategy
 from raydist.training.replicas import gradient_probe
+from raydist.training.replicas.all_reduce import with_values
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.user_code import linearity
 
@@ -275,10 +276,10 @@ def weighted_gradient(gradient: Any) -> Any:
     """
     if gradient is None:
         return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = weighted_gradient(gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    weight = local_mean_weight()
-    weighted = gradient if weight is None else gradient * tf.cast(weight, gradient.dtype)
-    share = _replica.step.share
-    return weighted if share is None else tf.where(share > 0, weighted, tf.zeros_like(weighted))
+    weight, share = local_mean_weight(), _replica.step.share
+
+    def weighted(values: tf.Tensor) -> tf.Tensor:
+        values = values if weight is None else values * tf.cast(weight, values.dtype)
+        return values if share is None else tf.where(share > 0, values, tf.zeros_like(values))
+
+    return with_values(gradient, weighted)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster.collectives import (
     gather_over_workers,
     inconsistent_workers,
@@ -211,15 +211,20 @@ def _differs(value: Any, metric: Any) -> bool:
 
 
 def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> dict[str, Any]:
-    found = {}
-    for name, value in logs.items():
-        if isinstance(value, Mapping):
-            found[name] = _weighted(value, factor, names)
-        else:
-            is_own = name not in names and _is_number(value)
-            # A padding example's value may be anything, and 0 times an overflow would be NaN.
-            found[name] = tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype)) if is_own else value
-    return found
+    def weighted(name: str, value: Any) -> Any:
+        is_own = name not in names and _is_number(value)
+        # A padding example's value may be anything, and 0 times an overflow would be NaN.
+        return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype)) if is_own else value
+
+    return _mapped(logs, weighted)
+
+
+def _mapped(logs: Mapping[str, Any], change: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Returns logs, and the dicts in them, with what `change` makes of each name and value."""
+    return {
+        name: _mapped(value, change) if isinstance(value, Mapping) else change(name, value)
+        for name, value in logs.items()
+    }
 
 
 def of_update(outputs: Sequence[Any], shares: Sequence[Any], shown: Results) -> Any:
@@ -228,9 +233,7 @@ def of_update(outputs: Sequence[Any], shares: Sequence[Any], shown: Results) -> 
     Metrics have their last values.
 
     Args:
-      outputs: Of each batch.
       shares: The part that each batch has of all examples of the update.
-      shown: What the step shows of metrics.
     """
     if not isinstance(outputs[-1], Mapping):
         return outputs[-1]
@@ -238,18 +241,13 @@ def of_update(outputs: Sequence[Any], shares: Sequence[Any], shown: Results) -> 
     parts = [
         _weighted(one, share * num_replicas(), metrics) for one, share in zip(outputs, shares, strict=True)
     ]
-    return _summed(parts, metrics)
+    of_batches = zip(*map(_leaves, parts), strict=True)
 
+    def summed(name: str, last: Any) -> Any:
+        values = [value for _, value in next(of_batches)]
+        return tf.add_n(values) if name not in metrics and _is_number(last) else last
 
-def _summed(parts: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:
-    found = {}
-    for name, last in parts[-1].items():
-        if isinstance(last, Mapping):
-            found[name] = _summed([one[name] for one in parts], names)
-        else:
-            is_own = name not in names and _is_number(last)
-            found[name] = tf.add_n([one[name] for one in parts]) if is_own else last
-    return found
+    return _mapped(parts[-1], summed)
 
 
 def of_replicas(strategy: tf.distribute.Strategy, outputs: Any) -> Any:
@@ -281,18 +279,7 @@ def of_task(model: Any, outputs: Any, *, is_training: bool) -> Any:
     if not is_virtual(model.distribute_strategy) or not isinstance(outputs, Mapping):
         return outputs
     state_of(model).returned[is_training] = dict(_leaves(outputs))
-    return _with_means(outputs)
-
-
-def _with_means(logs: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _with_means(value)
-        if isinstance(value, Mapping)
-        else _mean(value)
-        if isinstance(value, tuple)
-        else value
-        for name, value in logs.items()
-    }
+    return _mapped(outputs, lambda name, value: _mean(value) if isinstance(value, tuple) else value)
 
 
 def _means(model: Any, own: Sequence[tuple[str, Any]]) -> Sequence[float]:
@@ -314,11 +301,7 @@ def _values_of_replicas(model: Any, name: str, shown: float) -> np.ndarray:
 
 
 def check_names(strategy: tf.distribute.Strategy, names: Sequence[str], *, step: str) -> None:
-    """Raises UnsupportedError if a step returns other names on another worker. A collective.
-
-    Args:
-      step: The name of the function.
-    """
+    """Raises UnsupportedError if a step returns other names on another worker. A collective."""
     if is_alone(strategy):
         return
     text = ", ".join(names).encode()[:_MOST_BYTES]
@@ -362,14 +345,12 @@ def of_epoch(model: Any, logs: Any, results: Any) -> Any:
     means = iter(_means(model, own) if own else [])
 
     def reduced(name: str, value: Any) -> Any:
-        # A step that returns `{m.name: m.result() for m in self.metrics}` has a dict in it.
-        if isinstance(value, Mapping):
-            return {inner: reduced(inner, one) for inner, one in value.items()}
         if name in metrics:
             return metrics[name]
         return next(means) if _is_number(value) else value
 
-    return {name: reduced(name, value) for name, value in logs.items()}
+    # A step that returns `{m.name: m.result() for m in self.metrics}` has a dict in it.
+    return _mapped(logs, reduced)
 
 
 def _by_shown_name(metrics: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
@@ -382,11 +363,7 @@ def _by_shown_name(metrics: Mapping[str, Any], shown: Mapping[str, str]) -> dict
 def joined(
     returned: Mapping[str, float], metrics: Mapping[str, Any], shown: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Returns the logs of steps that returned means of their own, and updated some of the metrics.
-
-    Args:
-      shown: `Results.metrics` of the step.
-    """
+    """Returns the logs of steps that returned means of their own, and updated some of the metrics."""
     if not returned:
         return dict(metrics)
     results = {name: value for name, value in metrics.items() if name in returned and _is_updated(value)}

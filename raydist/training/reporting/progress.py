@@ -198,7 +198,6 @@ class TaskProgress:
             return self._step > 0 or bool(self._whole().metrics)
 
     def restored(self, step: int) -> None:
-        """Notes that this attempt continues from `step`."""
         self.settle()  # what was reported before it belongs to what was before it
         with self._lock:
             self._status = replace(self._whole(), step=step, restored_step=step)
@@ -327,7 +326,6 @@ class TaskProgress:
 
 
 def flush_output() -> None:
-    """Flushes what the job prints to."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         # The script may have closed it, or put anything in its place.
         with suppress(OSError, ValueError, AttributeError):

@@ -34,7 +34,6 @@ class Reporter:
       step: Steps completed by the run, as far as this task knows.
       first_step: Where the next training of the train function begins to count. Behind `step` in a resumed
         run, which goes through trainings that are done.
-      links: This task's connections with the other tasks.
       is_of_script: Whether the task runs a script, which restores by itself.
       num_plain_fits: Calls of `model.fit` so far that are reported.
     """

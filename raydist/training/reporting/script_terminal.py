@@ -15,11 +15,7 @@ _BACKEND = "MPLBACKEND"
 
 @contextmanager
 def without_terminal(*, given: Collection[str]) -> Iterator[None]:
-    """Has `input` fail at once and `plt.show` draw nothing, while the block runs the script.
-
-    Args:
-      given: The variables that the job sets.
-    """
+    """Has `input` fail at once and `plt.show` draw nothing, while the block runs the script."""
     # With the shell's DISPLAY each task would open a window and wait; a notebook's backend is not here.
     if _BACKEND not in given:
         os.environ[_BACKEND] = "Agg"

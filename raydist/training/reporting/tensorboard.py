@@ -80,7 +80,6 @@ def _params_event(tag: str, content: bytes, wall_time: float) -> bytes:
 
 
 def _value(value: bool | float | str) -> bytes:
-    """Returns a google.protobuf.Value."""
     match value:
         case bool():
             return bytes([4 << 3 | _VARINT, value])

@@ -79,11 +79,7 @@ def with_advice(message: str) -> str:
 
 
 def advice_on_place(error: BaseException, *, working_dir: str) -> str | None:
-    """Returns what to do about code or a file that is not where a task runs; None for other errors.
-
-    Args:
-      working_dir: Where the task looks for relative names.
-    """
+    """Returns what to do about code or a file that is not where a task runs; None for other errors."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         return (

@@ -68,7 +68,6 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
 
     Args:
       callbacks: In the order in which they run.
-      base: The Callback class of the model's Keras.
 
     Raises:
       UnsupportedError: One of them can only write in every worker.
@@ -148,7 +147,7 @@ class CallbackScratch:
         self._changes = contextlib.ExitStack()
         self._redirect(_WRITES, self._folder)
         for one in callbacks:
-            if _has_keras_hook(one, "RemoteMonitor", "on_epoch_end"):
+            if "RemoteMonitor" in keras_kinds(one) and is_keras(type(one).on_epoch_end):
                 self._set(one, "on_epoch_end", lambda epoch, logs=None: None)
 
     def begin(self) -> None:
@@ -235,7 +234,7 @@ class _Lockstep(Hooks):
         stops = [bool(stop) for stop, _ in rows]
         if named := collectives.inconsistent_names([[rate] for _, rate in rows]):
             bits = np.array([rate for _, rate in rows], np.int64)
-            rates = ", ".join(f"worker/{index} {rate:g}" for index, rate in enumerate(bits.view(np.float64)))
+            rates = collectives.by_worker(f"{rate:g}" for rate in bits.view(np.float64))
             raise UnsupportedError(
                 f"after epoch {epoch + 1} the workers have different learning rates ({rates}): a callback in "
                 f"{named} decides by something of its own; decide by the epoch's logs, "
@@ -342,16 +341,6 @@ def _may_read_logs(hook: BatchHook) -> bool:
     function = getattr(hook.function, "__func__", hook.function)
     is_method = hook.is_of_class or function is not hook.function
     return may_read_after(function, 2 if is_method else 1)
-
-
-def _has_keras_hook(callback: Any, kind: str, hook: str) -> bool:
-    """Whether a callback of that kind has Keras's own hook, which no subclass has replaced."""
-    return any(
-        base.__name__ == kind
-        and is_keras(base)
-        and getattr(type(callback), hook, None) is getattr(base, hook)
-        for base in type(callback).__mro__
-    )
 
 
 def _rate_bits(model: Any) -> int:

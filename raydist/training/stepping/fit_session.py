@@ -39,7 +39,6 @@ class FitSession:
 
     Attributes:
       first: Where `fit` begins, once a callback of raydist's knows; None leaves it to Keras.
-      source: Where the training data begin.
       element_spec: The structure of a batch of the training data, once Keras has them.
       pauses: What may have to happen between two calls; None for nothing.
       is_free: Whether the number of steps of a call is free, as far as this worker knows.

@@ -262,7 +262,7 @@ def make_step_function(
         one_step,
         run_eagerly=model.run_eagerly,
         jit_compile=compilation.is_compiled(model, strategy),
-        on_batch=batch_slices.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
+        as_element=functools.partial(batch_slices.for_replicas, strategy=strategy),
         first_look=first_look,
         on_graph=look_at_graph,
     )
@@ -273,13 +273,13 @@ def make_step_function(
         step_logs.set_shown(model, shown)
         with kept_totals.changing(), layer_notes.refusing_constant_rows(model, strategy):
             outputs = function(elements)
-        if isinstance(elements, step_calls.StepCall):
-            outputs = step_logs.of_task(model, outputs, is_training=is_training)
+        outputs = step_logs.of_task(model, outputs, is_training=is_training)
         while unnoted:
             own_step = type(model).train_step if is_training else type(model).test_step
             unnoted.pop().note_derived(own_step)
-        session = fit_session.current() if is_training and strategy.num_replicas_in_sync > 1 else None
-        is_read = session is not None and session.reads_batch_logs
-        return finish(outputs) if is_read and isinstance(elements, step_calls.StepCall) else outputs
+        session = fit_session.current() if is_training else None
+        # The logs of a batch that was passed by hand go back to the user at once.
+        is_read = not isinstance(elements, step_calls.StepCall) or (session and session.reads_batch_logs)
+        return finish(outputs) if is_read and strategy.num_replicas_in_sync > 1 else outputs
 
     return call

@@ -29,6 +29,7 @@ CALLS_BETWEEN = 64
 ASK_EVERY_S = 2.0
 FIRST_QUESTION = 2
 MAX_CALLS_BETWEEN = 4096
+MANY_STEPS = 1 << 30  # where nothing is due
 _ALL = 0.9999  # of a share of all workers, which is rounded
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
@@ -47,9 +48,9 @@ class Pauses:
       agree_on_keeping: Takes the mean of that over all workers, and the seconds of a call, if all keep.
     """
 
-    limit: Callable[[], int]
+    limit: Callable[[], int] = lambda: MANY_STEPS
     wants_save: Callable[[], bool] | None = None
-    save: Callable[[], None]
+    save: Callable[[], None] = lambda: None
     keep: Callable[[], None] = lambda: None
     keep_cost_s: Callable[[], float | None] = lambda: None
     agree_on_keeping: Callable[[float, float], None] = lambda cost_s, call_s: None
@@ -80,7 +81,7 @@ class StepPacker:
         self._agree = agree
         self._packs = packs
         self._is_free = is_free
-        self._pauses = pauses
+        self._pauses = pauses or Pauses()
         self._clock = clock
         self._num_calls = 0
         self._ask_after = self._calls_between = FIRST_QUESTION
@@ -96,10 +97,9 @@ class StepPacker:
             self._num_calls += 1
             if self._num_calls == self._ask_after:
                 self._ask(self._agree)
-        if self._last is not None and self._pauses is not None:
+        if self._last is not None:
             self._pauses.keep()
-        limit = self._pauses.limit() if self._pauses is not None else left
-        count = max(1, min(self._size, left, limit))
+        count = max(1, min(self._size, left, self._pauses.limit()))
         self._last = (self._clock(), count)
         if self._asked_at_s is None:
             self._asked_at_s = self._clock()
@@ -107,10 +107,10 @@ class StepPacker:
 
     def _ask(self, agree: Means) -> None:
         """Asks the other workers; what follows depends on their answer alone, so that all do the same."""
-        wants_save = self._pauses.wants_save if self._pauses is not None else None
+        wants_save = self._pauses.wants_save
         call_s = (self._clock() - (self._asked_at_s or 0.0)) / self._calls_between
         step_s = self._fastest_step_s if self._is_free and self._packs else float("inf")
-        cost_s = self._pauses.keep_cost_s() if self._pauses is not None else None
+        cost_s = self._pauses.keep_cost_s()
         wants = float(wants_save is not None), float(wants_save is not None and wants_save())
         keeps = float(cost_s is not None), cost_s or 0.0
         step_s, call_s, may_save, is_wanted, keeping, keep_cost_s = agree((step_s, call_s, *wants, *keeps))
@@ -119,9 +119,9 @@ class StepPacker:
         if self._packs and self._num_calls >= FIRST_CALLS:
             self._size = max(1, min(int(TARGET_CALL_S / step_s), MAX_STEPS)) if step_s > 0 else MAX_STEPS
         self._plan_next(call_s * self._size / size_before, may_ask=may_save > 0 or keeping > _ALL)
-        if self._pauses is not None and keeping > _ALL:
+        if keeping > _ALL:
             self._pauses.agree_on_keeping(keep_cost_s, call_s * self._size / size_before)
-        if is_wanted > 0 and self._pauses is not None:
+        if is_wanted > 0:
             self._pauses.save()
         self._fastest_step_s = float("inf")
         self._asked_at_s = self._clock()

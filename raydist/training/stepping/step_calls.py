@@ -109,7 +109,7 @@ def call_of_steps(
     *,
     run_eagerly: bool,
     jit_compile: bool,
-    on_batch: Callable[[Any], Any] | None,
+    as_element: Callable[[Any], Any],
     first_look: FirstLook,
     on_graph: Callable[[tf.Graph], None] | None,
 ) -> Callable[[Any], Any]:
@@ -120,7 +120,7 @@ def call_of_steps(
     Args:
       one_step: Takes an element of a `StepCall`: a batch, or the `Group` of a step.
       jit_compile: Whether XLA compiles each step, which one replica alone must then run.
-      on_batch: Takes the batch of `train_on_batch`; None where it needs no other step.
+      as_element: Makes an element of the batch of `train_on_batch`.
       on_graph: Called with the graph of the first steps that have run, if they were traced; None for nothing.
     """
     compiled = tf.function(one_step, reduce_retracing=True, jit_compile=True) if jit_compile else None
@@ -153,7 +153,7 @@ def call_of_steps(
 
     def function(call: Any) -> Any:
         if not isinstance(call, StepCall):
-            return (on_batch or on_element)(begin(next(call), is_group=False))
+            return on_element(as_element(begin(next(call), is_group=False)))
         size = call.batches_per_step
         is_new = (size > 1) not in begun
         if is_new and size > 1:

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.outcome.status import Scope, TaskPace
-from raydist.training import tf_private
 from raydist.training.cluster import collective_clock
 from raydist.training.replicas import batch_slices
 from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
@@ -143,7 +143,6 @@ def read_input_clock() -> Reading | None:
 
 
 def next_element(iterator: Any) -> Any:
-    """Returns `next(iterator)`, measured."""
     return next(iterator) if _clock is None else _clock.next(iterator)
 
 

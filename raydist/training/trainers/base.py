@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.text import listed
 from raydist.storage.run_storage import RunStorage
-from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
@@ -120,7 +121,6 @@ class Trainer(Protocol):
         """Runs the steps; returns the scalars of the last ones."""
 
 
-_MOST_NAMED = 3
 # How the names of raydist's own variables begin, such as those of its clocks.
 _OWN = "raydist_"
 
@@ -138,10 +138,6 @@ class TaskRun:
     """One task of a run, while its train function runs: where it is, what it saves and when.
 
     Attributes:
-      assignment: What the task is to do.
-      reporter: Where steps and values go.
-      schedule: When a checkpoint is due.
-      commands: What the controller asks of this task.
       restored: The checkpoint that the train function restored by itself.
       num_fits: Calls of `fit` so far. `num_loops`: calls of `train_steps`.
       fit_lengths: How long each `fit` was, by number, those before a resume included.
@@ -173,7 +169,7 @@ class TaskRun:
         self.num_fits = 0
         self.num_loops = 0
         self.fit_lengths: dict[int, FitLength] = {}
-        self.ended = EndedTrainings(reporter.note)
+        self.ended = EndedTrainings()
         self.steps_repeated = 0
         self._fingerprint: int | None = None  # what SavedState.data is to be
         self.registered: Mapping[str, Any] = {}
@@ -198,9 +194,6 @@ class TaskRun:
 
     def trains_on(self, data: Any, *, resumed: SavedState | None) -> None:
         """Takes note of what is trained on from here, which checkpoints will name.
-
-        Args:
-          resumed: The checkpoint that this training continues from.
 
         Raises:
           UnsupportedError: It was trained on other batches of raydist.data.
@@ -277,10 +270,9 @@ class TaskRun:
         saved = [one for name, given in self.registered.items() for one in variables_of(name, given)]
         names = [one.name.partition(":")[0] for one in changed if not tf_private.is_among(one, saved)]
         if names:
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             note(
                 "train_steps changes variables that ctx.restore was not given "
-                f"({', '.join(names[:_MOST_NAMED])}{more}): checkpoints do not have them, and a new attempt "
+                f"({listed(names, most=3)}): checkpoints do not have them, and a new attempt "
                 f"starts them over; {remedy}"
             )
 
@@ -289,11 +281,7 @@ class TaskRun:
         return self.schedule.steps_left(step) if self.registered else 1 << 30
 
     def export(self, model: Any, *, fit: int, element_spec: Any) -> None:
-        """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end.
-
-        Args:
-          element_spec: The structure of a batch.
-        """
+        """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end."""
         self.checkpoints.settle_best(fit=fit, is_alone=self.commands.finish.is_set)
         if self._export_to is not None:
             export(
@@ -303,5 +291,4 @@ class TaskRun:
                 element_spec=element_spec,
                 checkpoints=self.checkpoints,
                 is_chief=self.assignment.is_chief,
-                reporter=self.reporter,
             )

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
-from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.checks import layer_notes, loop_rules
 from raydist.training.checks.loop_rules import LoopRule
@@ -37,7 +37,6 @@ class Loop:
       skip: Steps of it, and so of its data, that were done before this process took it up.
       done: Steps that the run has behind it now. `before`: before the last call.
       last_step: Those that it has at the loop's end.
-      metrics: The scalars of the last call.
     """
 
     def __init__(self, run: TaskRun, *, index: int, first_step: int, done: int, last_step: int) -> None:
@@ -305,10 +304,9 @@ def _check_alike(strategy: tf.distribute.Strategy, request: LoopRequest) -> None
     rows = collectives.gather_over_workers(strategy, list(asked.values()))
     for name, values in zip(asked, zip(*rows, strict=True), strict=True):
         if len(set(values)) > 1:
-            listed = ", ".join(f"worker/{index} {value}" for index, value in enumerate(values))
             raise UnsupportedError(
-                f"{name} of train_steps differs between the workers: {listed}; each step needs all of them, "
-                "so give all the same"
+                f"{name} of train_steps differs between the workers: {collectives.by_worker(values)}; each "
+                "step needs all of them, so give all the same"
             )
 
 

@@ -126,7 +126,6 @@ def num_steps(data: Any, asked: int | None, *, names: tuple[str, str] = OF_EVALU
     distributed dataset: more steps than those of one epoch would count examples twice.
 
     Args:
-      asked: The argument of the call; None for all.
       names: What `asked` and `data` are called in the call.
     """
     if not isinstance(data, Batches):

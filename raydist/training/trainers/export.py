@@ -23,7 +23,7 @@ from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints, non_finite_note
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.replicas import batch_slices
-from raydist.training.reporting.reporter import Reporter
+from raydist.training.reporting import reporter
 from raydist.training.reporting.tf_messages import cause_of
 from raydist.training.user_code import side_effects
 
@@ -38,7 +38,6 @@ def export(
     element_spec: Any,
     checkpoints: TaskCheckpoints,
     is_chief: bool,
-    reporter: Reporter,
 ) -> None:
     """Exports the model, or with keep_best the best one of this `fit`. Every task calls it at its end.
 
@@ -65,7 +64,7 @@ def export(
             side_effects.undone(model),
             ThreadPoolExecutor(1, thread_name_prefix="raydist-export") as thread,
         ):
-            written = thread.submit(_write, model, files, storage, _inputs_of(element_spec), reporter)
+            written = thread.submit(_write, model, files, storage, _inputs_of(element_spec))
         uri = written.result()
     except Exception as error:  # the user's model and layers may raise anything
         reporter.note(
@@ -76,7 +75,7 @@ def export(
         logger.info("exported to %s", uri)
 
 
-def _write(model: Any, files: dict[str, bytes], storage: RunStorage, inputs: Any, reporter: Reporter) -> str:
+def _write(model: Any, files: dict[str, bytes], storage: RunStorage, inputs: Any) -> str:
     with tempfile.TemporaryDirectory(prefix="raydist-export-") as name:
         place = Path(name)
         # Keras prints a page about each export.

@@ -59,9 +59,6 @@ _NUM_PEEKED = 2
 def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     """Returns the request with arrays as batches of raydist.data, and what concerns arrays alone left out.
 
-    Args:
-      seed: Of the order of their rows.
-
     Raises:
       UnsupportedError: An argument does not go with the data.
     """
@@ -118,13 +115,7 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
 
 
 def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int) -> None:
-    """Notes that epochs continue into the next pass over the data, which they do not in Keras.
-
-    Args:
-      what: The data.
-      num_batches: Of one pass over the data.
-      steps: Of an epoch.
-    """
+    """Notes that epochs continue into the next pass over the data, which they do not in Keras."""
     ends = (
         "Keras 3 by itself ends an epoch early where a pass ends"
         if adapter_of(request.model).ends_epochs_with_arrays
@@ -139,11 +130,7 @@ def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int)
 
 
 def tell_order(what: str) -> None:
-    """Tells that raydist shuffles the data, and not Keras.
-
-    Args:
-      what: The data.
-    """
+    """Tells that raydist shuffles the data, and not Keras."""
     reporter.detail(
         f"ctx.fit shuffles {what} by --seed and the epoch, in another order than Keras draws, so that a run "
         "can continue at each batch; give shuffle=False to keep the order, or use your own model.fit with "
@@ -202,7 +189,6 @@ def dataset_of_generator(
     """Returns a dataset of what a generator yields, which can be read once, and the structure of its batches.
 
     Args:
-      name: What the generator is called in the call.
       num_batches: How many are trained on; None where that is not known.
 
     Raises:

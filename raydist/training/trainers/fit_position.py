@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.checkpointing import callback_state
 from raydist.training.checkpointing.saved_state import FitLength, SavedState, rate_of
 from raydist.training.input import shuffle_seeds
@@ -69,10 +69,6 @@ class FitPosition:
     def of_next_fit(cls, run: TaskRun, *, initial_epoch: int = 0, accumulate: int = 1) -> FitPosition:
         """Returns the position of the run's next `fit`, which is counted.
 
-        Args:
-          initial_epoch: Its first epoch, before any restart.
-          accumulate: Batches of each step.
-
         Raises:
           UnsupportedError: The checkpoint is inside an epoch whose steps had another number of batches.
         """
@@ -107,7 +103,6 @@ class FitPosition:
 
     @property
     def length(self) -> FitLength:
-        """How long this `fit` is so far."""
         begun = self.epoch - self.initial_epoch + (self.step_in_epoch > 0)
         if self._steps_before is None:
             return FitLength(begun, None)
@@ -221,11 +216,7 @@ Data: TypeAlias = tuple[Any, int | None]
 
 
 def continue_from(run: TaskRun, request: FitRequest, position: FitPosition, *data: Data) -> None:
-    """Brings the shuffles of a `fit`'s data to where they were at the checkpoint, but for its own epochs.
-
-    Args:
-      data: The training and the validation data.
-    """
+    """Brings the shuffles of a `fit`'s data to where they were at the checkpoint, but for its own epochs."""
     run.ended.continue_with(*(dataset for dataset, _ in data))
     _take_validations(request, position.start.epoch, data[1])
 

@@ -34,11 +34,9 @@ class _TrainData:
     """The training data of one `fit`, from its position on.
 
     Attributes:
-      dataset: What Keras's `fit` is given.
       element_spec: The structure of one replica's batch; None where the model's own `fit` changes it.
       exported_spec: That of batches that an exported model takes, if it is another one.
       steps_per_epoch: None where the data's end ends an epoch.
-      options: Further arguments of Keras's `fit`.
     """
 
     dataset: Any
@@ -118,7 +116,6 @@ class SynchronousTrainer(evaluation.KerasEvaluation):
         return groups
 
     def _train_data(self, request: FitRequest, position: FitPosition, groups: BatchGroups) -> _TrainData:
-        """Returns the data from the position on."""
         if fit_data.check_py_dataset(request.train_data, request.model, name="train_data"):
             if groups.size > 1:
                 raise UnsupportedError(

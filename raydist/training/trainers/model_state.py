@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
+from raydist.spec.text import listed
 from raydist.training.checkpointing import step_trace, variables
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.keras_patches.keras3 import adapter
@@ -56,9 +57,8 @@ def unlisted_groups_of(model: Any) -> dict[str, list[Any]]:
 
 def describe(model: Any) -> str:
     """Returns what the group holds, by the names of its first variables."""
-    names = [str(variable.name) for variable in unlisted_groups_of(model).get(UNLISTED, ())]
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"variables {', '.join(names[:_MAX_NAMES])}{more}"
+    found = unlisted_groups_of(model).get(UNLISTED, ())
+    return f"variables {listed((one.name for one in found), most=5)}"
 
 
 def unsaved(model: Any) -> Iterator[str]:
@@ -87,7 +87,6 @@ def unsaved(model: Any) -> Iterator[str]:
             )
 
 
-_MAX_NAMES = 5
 _TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
 
 

@@ -43,11 +43,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class CapturedNumber:
-    """A number that a function has from outside.
-
-    Attributes:
-      name: As the user knows it.
-    """
+    """A number that a function has from outside."""
 
     name: str
     value: Any
@@ -64,7 +60,6 @@ class CapturedNumber:
 
     @property
     def is_of_context(self) -> bool:
-        """Whether it is `num_workers` of the run's context."""
         return self._path[-1] == _Place("attribute", _OF_CONTEXT)
 
 

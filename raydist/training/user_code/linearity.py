@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from raydist.training import op_types, tf_private
+from raydist import op_types, tf_private
 
 # Begins the name of an operation whose output stands for a value of the whole batch on each replica.
 OF_WHOLE_BATCH = "raydist_of_whole_batch"
@@ -91,7 +91,6 @@ def _follow(operations: Sequence[tf.Operation], states: dict[int, _State]) -> Ca
 
 
 def _results(op: tf.Operation, given: Sequence[_State]) -> list[_State]:
-    """Returns the states of an operation's outputs."""
     if op.type in op_types.SHAPES or op.type in op_types.LIKE:
         # A shape says how many examples there are, and nothing of them.
         is_sized = any(one.is_sized for one in given)

@@ -19,13 +19,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.user_code import bytecode, code_names
 
 logger = logging.getLogger(__name__)
 
 # Each takes a state of Python, and returns what brings it back.
-_takers: list[Callable[[], Callable[[], None]]] = []
+_takers: list[Callable[[], Callable[[], None]]] = [
+    lambda: functools.partial(random.setstate, random.getstate()),
+    lambda: functools.partial(np.random.set_state, np.random.get_state()),
+    lambda: functools.partial(tf_private.set_eager_seeds, tf_private.eager_seeds()),
+]
 _CONTAINERS = tf_private.CONTAINERS
 _NUMBERS = (int, float, complex, str)
 # More is a program's data, which no step changes.
@@ -50,9 +54,6 @@ def undone(*roots: Any) -> Iterator[None]:
     objects it undoes numbers and strings, tensors of graphs, and containers to which only such things were
     added. Flags and layers stay as they are set: what a step makes in its first call is still there. If a
     layer was built in the block, neither it nor the generators that have drawn its weights are set back.
-
-    Args:
-      roots: Models and functions of the user's.
     """
     generators, found = [take() for take in _takers], _Objects(roots)
     try:
@@ -62,21 +63,6 @@ def undone(*roots: Any) -> Iterator[None]:
             for restore in generators:
                 restore()
         found.restore()
-
-
-def _take_python() -> Callable[[], None]:
-    return functools.partial(random.setstate, random.getstate())
-
-
-def _take_numpy() -> Callable[[], None]:
-    return functools.partial(np.random.set_state, np.random.get_state())
-
-
-def _take_eager() -> Callable[[], None]:
-    return functools.partial(tf_private.set_eager_seeds, tf_private.eager_seeds())
-
-
-_takers += [_take_python, _take_numpy, _take_eager]
 
 
 class _Objects:
@@ -93,7 +79,6 @@ class _Objects:
                 ahead += self._taken(one, owner, is_root=any(one is root for root in roots))
 
     def was_built(self) -> bool:
-        """Whether a layer was given weights since."""
         return any(_num_weights(layer) > num_weights for layer, _, num_weights in self._layers.values())
 
     def restore(self) -> None:

@@ -13,8 +13,8 @@ from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
+from raydist import tf_private
 from raydist.known_versions import version_of
-from raydist.training import tf_private
 from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.input import (
@@ -66,11 +66,7 @@ def _first_with_last(first: int, last: int) -> _FirstStep:
     because="which steps go into which call is decided there",
 )
 class ReplicaEpochs(TFEpochIterator):
-    """Iterates over the calls of each epoch; as Keras's own does for models outside of every strategy.
-
-    Attributes:
-      element_spec: The structure of one replica's batch.
-    """
+    """Iterates over the calls of each epoch; as Keras's own does for models outside of every strategy."""
 
     element_spec: Any
     data_adapter: Any  # from here on Keras's

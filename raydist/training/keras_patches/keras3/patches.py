@@ -10,7 +10,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.keras3 import (
     epochs,
@@ -40,5 +40,4 @@ def patch(*, sync_batchnorm: bool) -> str | None:
 
 
 def replacements() -> tuple[replacement.Replacement, ...]:
-    """Returns all that `patch` replaces."""
     return replacement.marked_in(epochs, losses, optimizers, replica_threads, trainer, variables)

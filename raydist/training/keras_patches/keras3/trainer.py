@@ -19,9 +19,8 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.saving import saving_lib
 
-from raydist import train_context
+from raydist import tf_private, train_context
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
 from raydist.training.checks import layer_notes
 from raydist.training.cluster import collective_calls, default_strategy

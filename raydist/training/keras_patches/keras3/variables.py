@@ -13,6 +13,7 @@ from keras.src.backend.common import variables as common_variables
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers import BatchNormalization
 
+from raydist.tf_private import assign_sum, is_in_replica, is_synchronized_on_read
 from raydist.training.cluster import kept_totals
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.equal_workers import statistics_of
@@ -27,7 +28,6 @@ from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.replicas.model_states import state_of
 from raydist.training.stepping.hooks import Hooks
-from raydist.training.tf_private import assign_sum, is_in_replica, is_synchronized_on_read
 
 _ATOMIC = "assign(self + x) loses what other workers add in between"
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter
 
+from raydist.tf_private import ShardedVariable, own_attributes
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input.shuffle_seeds import Unread
 from raydist.training.input.sources import Start
@@ -17,7 +18,6 @@ from raydist.training.input.train_data import NO_WEIGHT, classes_of
 from raydist.training.input.walk import CLASS_WEIGHT
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.stepping.fit_session import FitSession
-from raydist.training.tf_private import ShardedVariable, own_attributes
 
 
 @contextmanager

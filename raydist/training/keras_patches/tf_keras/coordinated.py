@@ -15,8 +15,8 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut
 from raydist.training.keras_patches.replacement import replaces
@@ -53,11 +53,7 @@ def without_coordinator(model: Any) -> AbstractContextManager[None]:
 
 
 def whole_dataset(adapter: Any, given: Any) -> Any:
-    """Returns what the chief evaluates, all of it.
-
-    Args:
-      adapter: tf_keras's, of the data `given`.
-    """
+    """Returns what the chief evaluates, all of it."""
     cut.refuse_distributed(given)
     if isinstance(given, DatasetCreator):
         return given(tf.distribute.InputContext())

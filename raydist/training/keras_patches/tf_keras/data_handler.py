@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tf_keras.src.engine import data_adapter
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster.equal_workers import check_sizes, size_of
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input import cut, drawn_batches, py_datasets, shuffle_seeds, sources
@@ -28,15 +28,12 @@ class _Pass:
     """Where a data handler is in its data.
 
     Attributes:
-      groups: How many batches make up a step.
       steps: Of an epoch; None where an epoch ends with the data.
       is_whole: Whether tf_keras counts no steps of an epoch, as in distributed data without steps_per_epoch.
       batches: Of a pass over the data, where several make up a step; None where it is not known.
       passed: Steps of earlier epochs in the same pass.
       unread: The dataset of which tf_keras makes an iterator at first that nobody reads.
       drawn: What is drawn of a generator, or a Sequence; None of other data.
-      packer: Which steps go into a call.
-      call: That of the epoch.
       is_padded: Whether TensorFlow can make batches for replicas that have none, as it does in other calls
         than those that look for the end.
     """
@@ -212,11 +209,7 @@ class ReplicaDataHandler(data_adapter.DataHandler):
 def _pass_of(
     dataset: Any, source: sources.Source, *, steps: int | None, steps_per_epoch: int | None
 ) -> _Pass:
-    """Returns the pass at the first step of `fit`.
-
-    Args:
-      steps: What tf_keras infers for an epoch.
-    """
+    """Returns the pass at the first step of `fit`."""
     groups = source.groups
     at = _Pass(groups=groups, steps=steps, is_whole=steps is None, batches=groups.batches_per_epoch)
     if groups.size <= 1 or groups.batches_per_epoch is not None:

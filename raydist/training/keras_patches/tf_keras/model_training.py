@@ -20,8 +20,8 @@ from tf_keras.src.engine import base_layer, training
 from tf_keras.src.engine.sequential import Sequential
 from tf_keras.src.utils import metrics_utils
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace
 from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.strategy import is_central, is_parameter_server, scope_to_build

@@ -16,7 +16,7 @@ from tf_keras.src.optimizers import optimizer, utils as optimizer_utils
 from tf_keras.src.optimizers.legacy import optimizer_v2
 from tf_keras.src.utils import losses_utils
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import is_central, shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import training
 
-from raydist.training import tf_private
+from raydist import tf_private
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.tf_keras import (
     coordinated,
@@ -45,7 +45,6 @@ def patch(*, sync_batchnorm: bool) -> str | None:
 
 
 def replacements() -> tuple[replacement.Replacement, ...]:
-    """Returns all that `patch` replaces."""
     return replacement.marked_in(coordinated, data_handler, model_training, optimizers, random_layers)
 
 

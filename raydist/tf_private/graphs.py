@@ -10,8 +10,8 @@ import tensorflow as tf
 from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
-from raydist.training import op_types
-from raydist.training.tf_private.variables import distributed, handles_of
+from raydist import op_types
+from raydist.tf_private.variables import distributed, handles_of
 
 
 def _variables_in(graph: Any) -> list[Any]:

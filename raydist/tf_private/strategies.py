@@ -17,8 +17,8 @@ from tensorflow.python.distribute import (
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
-from raydist.training.tf_private.attributes import around, changed
-from raydist.training.tf_private.functions import inlined_functions
+from raydist.tf_private.attributes import around, changed
+from raydist.tf_private.functions import inlined_functions
 
 # Of what a strategy of raydist's own is made of (cluster/virtual_strategy.py).
 CollectiveExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended

@@ -21,7 +21,7 @@ from tensorflow.python.framework import config, ops, tensor as tensor_lib
 from tensorflow.python.ops import control_flow_util, gen_array_ops
 from tensorflow.python.util import tf_decorator
 
-from raydist.training.tf_private.attributes import around
+from raydist.tf_private.attributes import around
 
 
 class inlined_functions:

@@ -30,8 +30,8 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context
 from tensorflow.python.framework import errors
 
-from raydist.training.tf_private.attributes import around, changed
-from raydist.training.tf_private.coordination import answers, await_servers
+from raydist.tf_private.attributes import around, changed
+from raydist.tf_private.coordination import answers, await_servers
 
 logger = logging.getLogger(__name__)
 

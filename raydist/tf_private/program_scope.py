@@ -15,8 +15,8 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.framework import ops
 from tensorflow.python.saved_model import load
 
-from raydist.training.tf_private.attributes import changed
-from raydist.training.tf_private.variables import assign_sum
+from raydist.tf_private.attributes import changed
+from raydist.tf_private.variables import assign_sum
 
 
 @contextlib.contextmanager

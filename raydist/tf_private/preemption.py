@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorflow.python.distribute.failure_handling import failure_handling
 
-from raydist.training.tf_private.attributes import changed
+from raydist.tf_private.attributes import changed
 
 
 @contextlib.contextmanager

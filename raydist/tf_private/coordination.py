@@ -16,7 +16,7 @@ from tensorflow.python.framework import ops
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import ClusterSpec, TaskId
-from raydist.training.tf_private.attributes import around, changed
+from raydist.tf_private.attributes import around, changed
 
 HEARTBEAT_TIMEOUT_S = 20
 # For a server that is about to start; TensorFlow waits for those that start later.

@@ -15,8 +15,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph, random_seed
 from tensorflow.python.ops import control_flow_v2_func_graphs, gen_random_ops, stateful_random_ops
 
-from raydist.training import op_types
-from raydist.training.tf_private.attributes import around, changed
+from raydist import op_types
+from raydist.tf_private.attributes import around, changed
 
 
 def global_random_variables() -> list[tf.Variable]:

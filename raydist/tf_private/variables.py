@@ -15,7 +15,7 @@ from tensorflow.python.eager import forwardprop_util, record
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
 
-from raydist.training.tf_private.attributes import around, changed
+from raydist.tf_private.attributes import around, changed
 
 
 def follow_synchronized(

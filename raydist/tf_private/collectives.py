@@ -14,8 +14,9 @@ from tensorflow.python.distribute import cross_device_utils
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.ops import collective_ops, control_flow_v2_func_graphs
 
-from raydist.training.tf_private.attributes import around, own_attributes
-from raydist.training.tf_private.graphs import operations_in
+from raydist.errors import UnsupportedError
+from raydist.tf_private.attributes import around, own_attributes
+from raydist.tf_private.graphs import operations_in
 
 # Of what is gathered in a loop: powers of two, up to 2 ** 30 elements.
 _NUM_SIZES = 31
@@ -199,22 +200,68 @@ def _has_collectives(function: Any) -> bool:
     return bool(known)
 
 
+# What all of TensorFlow's collectives take (ops/collective_ops.cc).
+_SENT = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+# Of other types: those that hold all their values, or their bits.
+_WIDER = {
+    **dict.fromkeys(
+        map(tf.as_dtype, ("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16")), tf.int32
+    ),
+    **dict.fromkeys(map(tf.as_dtype, ("bfloat16", "float8_e5m2", "float8_e4m3fn")), tf.float32),
+    tf.uint32: tf.int64,
+}
+_SAME_BITS = {
+    **{tf.uint64: tf.int64, tf.complex64: tf.float32, tf.complex128: tf.float64},
+    **{tf.qint8: tf.int8, tf.quint8: tf.uint8, tf.qint16: tf.int16, tf.quint16: tf.uint16},
+    tf.qint32: tf.int32,
+}
+
+
 # What TensorFlow reduces over workers (ops/collective_ops.cc, `CollectiveReduceV2`).
 _REDUCED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
-def exchange_each_type(
-    *,
-    known_spec: Callable[[tf.TensorSpec], tf.TensorSpec],
-    as_known: Callable[[tf.Tensor], tf.Tensor],
-    from_known: Callable[[tf.Tensor, tf.DType], tf.Tensor],
-) -> None:
+def known_spec(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Returns of what shape and type a tensor is sent, so that collectives take it.
+
+    Raises:
+      UnsupportedError: They take none of its type.
+    """
+    if (wider := _WIDER.get(spec.dtype)) is not None:
+        return tf.TensorSpec(spec.shape, wider)
+    if (bits := _SAME_BITS.get(spec.dtype)) is not None:
+        parts = [2] if spec.dtype.is_complex else []
+        return known_spec(tf.TensorSpec(spec.shape.concatenate(parts), bits))
+    if spec.dtype not in _SENT:
+        raise UnsupportedError(
+            f"a variable of type {spec.dtype.name} cannot be the same in several workers, because TensorFlow "
+            "sends none of that type; make it outside of the strategy's scope, or use a table of tf.lookup"
+        )
+    return spec
+
+
+def as_known(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor as it is sent, see `known_spec`."""
+    if (wider := _WIDER.get(tensor.dtype)) is not None:
+        return tf.cast(tensor, wider)
+    if (bits := _SAME_BITS.get(tensor.dtype)) is not None:
+        return as_known(tf.bitcast(tensor, bits))
+    return tensor
+
+
+def from_known(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns what was sent in the type that it had."""
+    if dtype in _WIDER:
+        return tf.cast(tensor, dtype)
+    if (bits := _SAME_BITS.get(dtype)) is not None:
+        return tf.bitcast(from_known(tensor, bits), dtype)
+    return tensor
+
+
+def exchange_each_type() -> None:
     """Lets workers exchange variables of types that collectives do not take, and gradients of several types.
 
     TensorFlow concatenates gradients whatever their types are (`batch_all_reduce`), which fails.
-
-    Args:
-      known_spec, as_known, from_known: How a tensor is sent, see collectives.py.
     """
     launcher = cross_device_utils.CollectiveReplicaLauncher
 

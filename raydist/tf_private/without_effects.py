@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import op_types
-from raydist.training.tf_private.graphs import (
+from raydist import op_types
+from raydist.tf_private.graphs import (
     bodies_of,
     draws_by_own_seed,
     has_state,

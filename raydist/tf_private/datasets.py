@@ -81,7 +81,6 @@ def input_of(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Returns the inputs of any dataset."""
     return list(dataset._inputs())
 
 
@@ -98,7 +97,6 @@ def is_of_data_workers(dataset: tf.data.Dataset) -> bool:
 
 
 def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
-    """Returns the functions that any dataset calls."""
     return [DataFunction(one) for one in dataset._functions()]
 
 
@@ -114,7 +112,6 @@ class PythonGenerator:
         return self._state._generator
 
     def begin(self) -> Iterator[Any]:
-        """Begins a pass."""
         return iter(self.function(*(one.numpy() for one in self._args)))
 
     def replace(self, function: Callable[..., Any]) -> None:

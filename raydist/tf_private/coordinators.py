@@ -11,8 +11,8 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.ops import gen_script_ops, script_ops
 
-from raydist.training.tf_private.attributes import changed
-from raydist.training.tf_private.functions import inlined_functions
+from raydist.tf_private.attributes import changed
+from raydist.tf_private.functions import inlined_functions
 
 
 def per_worker_iterators(
