@@ -18,11 +18,11 @@ from raydist.runtime.host.address import split_address
 from raydist.spec.tasks import TaskId
 
 # A host is given up when it has not answered for this long; TensorFlow's own heartbeats take 20 s.
-GONE_AFTER_S = 2.4
+GONE_AFTER_S = 2.1
 # The same where no other one answers either: it may be this process's network that is interrupted.
 ALL_GONE_AFTER_S = 8.0
 _MIN_TRIES = 3
-_TRY_S = _NEXT_TRY_S = 0.8
+_TRY_S = _NEXT_TRY_S = 0.7
 # Ray's own account of a death says more than a refused connection, and mostly comes sooner than this.
 _REFUSED_AFTER_S = 0.5
 # How long all tries together are waited for in one look.
