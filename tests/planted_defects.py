@@ -155,8 +155,8 @@ DEFECTS = (
     ),
     Defect(
         "training",
-        "return weighted if share is None else",
-        "return weighted if True else",
+        "return values if share is None else",
+        "return values if True else",
         "tests/training/test_equality.py::test_batch_with_fewer_examples_than_replicas_counts_each_once[3]",
     ),
     Defect(
@@ -262,7 +262,10 @@ DEFECTS = (
         "test_workers_of_2_devices_find_what_one_device_finds[in any order-in order-3]",
     ),
     Defect(
-        "training", "min(self._size, left, limit)", "min(self._size, left)", "tests/training/test_packing.py"
+        "training",
+        "min(self._size, left, self._pauses.limit())",
+        "min(self._size, left)",
+        "tests/training/test_packing.py",
     ),
     Defect(
         "training",
