@@ -146,7 +146,8 @@ def replace_dead(
       least_workers: How many the attempt continues with; None for all that it has.
     """
     for death in deaths.all:
-        if death.attempt == attempt.number and not attempt.outlives(death.task, strategy):
+        is_data_workers = death.attempt == attempt.number and death.task.task_type is TaskType.DATA_WORKER
+        if is_data_workers and not attempt.outlives(death.task, strategy):
             attempt.declare_lost(death.failure)  # data are divided since, maybe before that was known
     failures = attempt.failures
     if not failures or not all(is_outlived(one, strategy=strategy, attempt=attempt) for one in failures):
@@ -173,8 +174,8 @@ def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -
 
     The coordinator gives a dead worker's steps to others and connects to the worker again, and no task waits
     for an evaluator. A ps has taken its variables with it, and a data worker that makes a part of the data
-    the elements that it had. Before all addresses are known there is no place
-    in TensorFlow's cluster that a new process could take.
+    the elements that it had. Before all addresses are known there is no place in TensorFlow's cluster that a
+    new process could take.
     """
     return (
         attempt.outlives(failure.task, strategy)

@@ -113,7 +113,7 @@ def await_servers(addresses: Iterable[str]) -> None:
     """
     deadline = time.monotonic() + _SERVERS_S
     for address in addresses:
-        while not answers(address) and time.monotonic() < deadline:
+        while time.monotonic() < deadline and not answers(address):
             time.sleep(_LOOK_AGAIN_S)
 
 

@@ -322,7 +322,8 @@ def _connect_to_cluster(original: Callable[..., None], strategy: Any, coordinato
         connect(*args, cluster_device_filters=cluster_device_filters, **kwargs)
 
     spec = strategy._cluster_resolver.cluster_spec()
-    await_servers(address for job in ("worker", "ps") for address in spec.job_tasks(job))
+    servers = [spec.job_tasks(job) for job in spec.jobs if job in ("worker", "ps")]
+    await_servers(address for addresses in servers for address in addresses if address)
     with changed(remote, connect_to_cluster=connect_slots):
         original(strategy, coordinator_name)
 

@@ -122,17 +122,21 @@ class ActorSet:
     def num_workers_for(self, plan: Plan) -> int:
         """Returns how many workers of an elastic plan have room already; 0 where its agents are others."""
         placement = self._placement
-        if placement is None or not self._is_like(resized(plan, self._plan.num_workers)):
+        if placement is None or not self._is_like(plan):
             return 0
         return len(self._staying(placement, set(plan.avoid))) + self.num_spare(plan)
 
     def are_hosts_prepared(self, plan: Plan, hellos: Mapping[TaskId, Hello]) -> bool:
-        """Has the hosts that could take a worker of a larger plan import; returns whether they have."""
+        """Has the hosts that could take one more worker import; returns whether they have."""
         setup, placement = self._replaceable(), self._placement
         away_from = {*plan.avoid, *(hello.node_id for hello in hellos.values())}
         nodes = nodes_with_room(setup.resources, away_from=away_from)[:_MOST_PREPARED]
         spare = [] if placement is None else placement.spare(away_from=away_from)
         return self._preparations.are_done(setup, {*nodes, *(node for _, node in spare)})
+
+    def end_preparations(self) -> None:
+        """Leaves those hosts alone. Idempotent."""
+        self._preparations.kill()
 
     def num_spare(self, plan: Plan) -> int:
         """Returns for how many more workers there is room that others have left."""

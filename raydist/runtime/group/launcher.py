@@ -118,8 +118,10 @@ class RayLauncher:
         if group is None or plan.resizes_in_place:
             return room_beside(plan, free)
         num_workers = room_beside(plan, free, num_spare=group.kept.num_spare(plan))
-        is_more = num_workers > plan.num_workers
-        return num_workers if not is_more or group.are_hosts_prepared(plan) else plan.num_workers
+        if num_workers > plan.num_workers:
+            return num_workers if group.are_hosts_prepared(plan) else plan.num_workers
+        group.kept.end_preparations()  # another run has the room by now
+        return num_workers
 
     def _free(self, plan: Plan) -> Inventory:
         """Returns what is free, less what Ray Data needs where it reads for the run."""

@@ -15,6 +15,13 @@ from raydist.runtime.group.group import LaunchSpec
 from raydist.runtime.group.launcher import RayLauncher
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive
+from tests.support.ray_heads import wait_for_lost_nodes
+
+
+@pytest.fixture
+def only_the_drivers_node(ray_cluster: Connection) -> None:
+    """Waits until Ray has given up the nodes of tests before."""
+    wait_for_lost_nodes()
 
 
 class Attempts:

@@ -11,7 +11,6 @@ import pytest
 
 from raydist.outcome.status import TaskState
 from raydist.planning.plan import Plan
-from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.ray_internals import free_resources
 from raydist.runtime.host.scratch import scratch_root, sweep
 from raydist.spec.job import WorkerRange
@@ -20,12 +19,7 @@ from tests.runtime.conftest import Drive, make_plan
 from tests.runtime.group.conftest import Attempts, agents_of
 from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def only_the_drivers_node(ray_cluster: Connection) -> None:
-    wait_for_lost_nodes()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("only_the_drivers_node")]
 
 
 @pytest.fixture

@@ -32,14 +32,9 @@ from tests.runtime.conftest import Start, make_plan, make_ps_plan
 from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("only_the_drivers_node")]
 
 ONLY_THERE = 6.0  # CPUs, more than the driver's node has
-
-
-@pytest.fixture(autouse=True)
-def only_the_drivers_node(ray_cluster: Connection) -> None:
-    wait_for_lost_nodes()
 
 
 @pytest.fixture(scope="class")
