@@ -488,9 +488,7 @@ class RunMachine:
             self.error, following = self._timeout_error(), RunState.FAILED
         self.state = RunState.STOPPING
         self._next = following
-        # What is on a host that is about to be taken away is of no use to another attempt.
-        is_staying = not self.attempt.told_to_leave
-        is_another = following is RunState.STARTING and is_staying
+        is_another = following is RunState.STARTING
         keeps_state = not (is_another and self._is_state_doubted)
         return [StopGroup(for_another=is_another, keeps_state=keeps_state)]
 

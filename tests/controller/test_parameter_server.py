@@ -354,7 +354,7 @@ def test_ps_that_has_to_leave_restarts_a_run_that_may_grow_once_the_chief_has_sa
     assert machine.handle(says("worker/1", leaving="its host is drained")) == []
     asked = [SendCommand(Command.SAVE_LAST, (task("chief/0"),)), Await(Deadline.SAVE)]
     assert machine.handle(says("ps/0", leaving="its host is drained")) == asked
-    assert machine.handle(says("chief/0", checkpoint="/c/step-9")) == [StopGroup(for_another=False)]
+    assert machine.handle(says("chief/0", checkpoint="/c/step-9")) == [StopGroup(for_another=True)]
     assert machine.restarts[0].cause.tasks == (task("ps/0"),)
 
 

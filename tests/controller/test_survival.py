@@ -174,7 +174,7 @@ def test_worker_that_has_to_leave_may_wait_for_a_checkpoint_of_the_last_step() -
     assert run.update(leaving("worker/1")) == SAVE_LAST
     assert run.update(leaving("worker/1")) == []
     assert run.say("worker/0", step=9, checkpoint="/c/step-8-a0") == []  # it was under way
-    assert run.say("worker/0", step=9, checkpoint="/c/step-9-a0") == [StopGroup(for_another=False)]
+    assert run.say("worker/0", step=9, checkpoint="/c/step-9-a0") == [StopGroup(for_another=True)]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
     run.train()
     run.say("worker/0", restored_step=9, first_step_at_s=1.0)
@@ -186,7 +186,7 @@ def test_worker_that_has_to_leave_may_wait_for_a_checkpoint_of_the_last_step() -
 def test_worker_that_has_to_leave_is_not_waited_for_for_ever() -> None:
     run = Run()
     run.update(leaving("worker/1"))
-    assert run.handle(DeadlinePassed(Deadline.SAVE)) == [StopGroup(for_another=False)]
+    assert run.handle(DeadlinePassed(Deadline.SAVE)) == [StopGroup(for_another=True)]
 
 
 def test_chief_that_stands_still_for_a_restart_gets_it_also_where_its_reason_is_gone() -> None:
@@ -194,7 +194,7 @@ def test_chief_that_stands_still_for_a_restart_gets_it_also_where_its_reason_is_
     assert run.handle(RoomFound(3)) == SAVE  # it trains on
     assert run.update(leaving("worker/1")) == SAVE_LAST
     assert run.update(leaving("worker/1", state=TaskState.FINISHED)) == []
-    assert run.say("worker/0", checkpoint="/c/step-9-a0") == [StopGroup(for_another=False)]
+    assert run.say("worker/0", checkpoint="/c/step-9-a0") == [StopGroup(for_another=True)]
 
 
 def test_death_of_a_worker_that_had_to_leave_is_not_counted() -> None:
@@ -215,7 +215,7 @@ def test_program_that_saves_by_itself_before_it_moves_costs_no_failure() -> None
     run = Run(make_plan(max_failures=0))
     run.update(leaving("worker/1"))
     assert run.update(saved("worker/1", leaving="SIGTERM")) == []  # the chief saves still
-    assert run.update(saved("worker/0")) == [StopGroup(for_another=False)]
+    assert run.update(saved("worker/0")) == [StopGroup(for_another=True)]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
     run.train(saves_by_itself=True, first_step_at_s=1.0)
     assert run.machine.restarts[0].sentence() == "worker/1 had to leave (SIGTERM): training was restarted"

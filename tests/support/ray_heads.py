@@ -156,6 +156,17 @@ def ray_node(
         yield
 
 
+def drain(node_id: str) -> None:
+    """Has Ray say of a node that it is about to be taken away."""
+    from ray._raylet import GcsClient
+
+    reason_preemption, deadline_ms = 2, int((time.time() + 300) * 1000)
+    accepted, why = GcsClient(address=gcs_address()).drain_node(
+        node_id, reason_preemption, "a test", deadline_ms
+    )
+    assert accepted, why
+
+
 def wait_for_lost_nodes(left: int = 1) -> None:
     """Ray counts on the nodes of the test before until their heartbeats are missed."""
     import ray

@@ -107,11 +107,8 @@ class Placement:
         return True
 
     def add(self, task: TaskId, asked: Resources, *, away_from: Collection[str]) -> None:
-        """Takes spare room for a task, or asks for some, and waits for nothing."""
-        spare, _ = next(iter(self.spare(away_from=away_from)), (None, ""))
-        if spare is not None:
-            self._spare.remove(spare)
-        self._moved[task] = spare or self.request_more(asked, away_from=away_from)
+        """Gives a task room beside that of the others, and waits for nothing."""
+        self._moved[task] = self.acquire(asked, away_from=away_from)
 
     def drop(self, task: TaskId) -> None:
         """Gives the room of a task back, unless it is in the group of all: Ray takes no part of that back."""
@@ -123,7 +120,12 @@ class Placement:
         room = self._room_of(task)
         self._moved.pop(task, None)
         self._bundles.pop(task, None)
-        if room is not None and not self.give_back(room):
+        if room is not None:
+            self.leave(room)
+
+    def leave(self, room: Room) -> None:
+        """Gives room back, or has it be spare where Ray does not take it back."""
+        if not self.give_back(room):
             self._spare.append(room)
 
     def rename(self, task: TaskId, name: TaskId) -> None:
@@ -140,6 +142,14 @@ class Placement:
             for room, node_id in [(room, self.node_of(room)) for room in self._spare]
             if node_id is not None and node_id not in away_from and is_node_there(node_id)
         ]
+
+    def acquire(self, asked: Resources, *, away_from: Collection[str]) -> Room:
+        """Takes spare room, or asks for some, and waits for nothing."""
+        spare, _ = next(iter(self.spare(away_from=away_from)), (None, ""))
+        if spare is None:
+            return self.request_more(asked, away_from=away_from)
+        self._spare.remove(spare)
+        return spare
 
     def request_more(self, asked: Resources, *, away_from: Collection[str]) -> Room:
         """Asks for room beside that of the tasks, and waits for nothing.

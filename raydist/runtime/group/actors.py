@@ -18,12 +18,12 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
 from raydist.runtime.cluster.inventory import is_node_alive, is_node_there
-from raydist.runtime.cluster.placement import Placement, actor_options, nodes_with_room, spread_of
+from raydist.runtime.cluster.placement import Placement, actor_options, spread_of
 from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.extra_roles import ExtraActors
 from raydist.runtime.group.ray_failures import answers_in_time
 from raydist.runtime.group.remains import Remains, Remnant
-from raydist.runtime.group.standbys import Preparations, Standbys
+from raydist.runtime.group.standbys import Growth, Standbys
 from raydist.runtime.host.address import accepts_tcp, split_address
 from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import CONCURRENCY, News, TaskActor
@@ -43,8 +43,6 @@ _MOST_COMMANDS = 32
 _STOP_TIMEOUT_S = 45.0
 # How often it is looked whether an embedded Ray still runs, and how long its host has to answer.
 _LOOK_S = 0.5
-# Hosts that import what a new worker needs, as nobody knows which of them Ray will choose.
-_MOST_PREPARED = 8
 
 
 class ActorSet:
@@ -78,7 +76,7 @@ class ActorSet:
         self.has_kept = False
         self._notes: tuple[str, ...] = ()
         self._standbys = Standbys(plan.job.standby, create=self._create_actor)
-        self._preparations = Preparations(create=self._create_actor)
+        self._growth = Growth(create=self._create_actor)
         self._nodes: dict[TaskId, str] = {}  # where the tasks of the attempt before were
         self._is_stuck = False  # whether a thread still stops it
         # What their agents clear away, unless they are killed first.
@@ -94,15 +92,16 @@ class ActorSet:
         own, placement = self._plan, self._placement
         if placement is None or not self._is_like(plan):
             return False
-        avoided = set(plan.avoid)
+        avoided = self._avoided(plan)
         if plan.is_elastic:
             self._resize(plan, placement, avoided)
-        kept = {self._nodes[task] for task in self.handles if task in self._nodes}
         # The room of the extra roles, too, may be on a host that is avoided from now on.
-        if kept & avoided or (plan.job.roles and avoided - set(own.avoid)):
+        if plan.job.roles and avoided - set(own.avoid):
             return False
+        for task in [task for task in self.handles if self._nodes.get(task) in avoided]:
+            ray.kill(self.handles.pop(task))
         self._plan = plan
-        self._preparations.kill()
+        self._growth.end(placement)
         self._standbys.discard(placement, avoid=avoided)
         missing = [task for task in self._setups if task not in self.handles]
         displaced = [task for task in missing if self._is_displaced(task, placement, avoided)]
@@ -124,23 +123,30 @@ class ActorSet:
         placement = self._placement
         if placement is None or not self._is_like(plan):
             return 0
-        return len(self._staying(placement, set(plan.avoid))) + self.num_spare(plan)
+        avoided = self._avoided(plan)
+        self._growth.settle(placement, avoid=avoided)
+        return len(self._staying(placement, avoided)) + self.num_spare(plan)
 
-    def are_hosts_prepared(self, plan: Plan, hellos: Mapping[TaskId, Hello]) -> bool:
-        """Has the hosts that could take one more worker import; returns whether they have."""
-        setup, placement = self._replaceable(), self._placement
-        away_from = {*plan.avoid, *(hello.node_id for hello in hellos.values())}
-        nodes = nodes_with_room(setup.resources, away_from=away_from)[:_MOST_PREPARED]
-        spare = [] if placement is None else placement.spare(away_from=away_from)
-        return self._preparations.are_done(setup, {*nodes, *(node for _, node in spare)})
+    def _avoided(self, plan: Plan) -> set[str]:
+        """Returns the ids of the nodes that the agents of a plan are not to be on."""
+        return {*plan.avoid, *ray_internals.draining_nodes()}
 
-    def end_preparations(self) -> None:
-        """Leaves those hosts alone. Idempotent."""
-        self._preparations.kill()
+    def grow(self, plan: Plan, num_more: int) -> int:
+        """Asks for agents of so many more workers than `plan` has; returns for how many there is one.
+
+        0 while others are awaited.
+        """
+        if num_more <= 0 or self._placement is None:
+            self._growth.end(self._placement)
+            return 0
+        setup, avoided = self._replaceable(), self._avoided(plan)
+        return self._growth.num_ready(setup, self._placement, count=num_more, away_from=avoided)
 
     def num_spare(self, plan: Plan) -> int:
-        """Returns for how many more workers there is room that others have left."""
-        return 0 if self._placement is None else len(self._placement.spare(away_from=plan.avoid))
+        """Returns for how many more workers there is room that others have left, or that was asked for."""
+        if self._placement is None:
+            return 0
+        return len(self._placement.spare(away_from=self._avoided(plan))) + len(self._growth)
 
     def _staying(self, placement: Placement, avoided: Collection[str]) -> list[TaskId]:
         """Returns the workers that go back to where they were, by their index."""
@@ -172,6 +178,10 @@ class ActorSet:
                 for known in (self.handles, self._nodes):
                     if before in known:
                         known[task] = known.pop(before)
+                continue
+            agent, node_id = self._growth.take(task, placement)
+            if agent is not None and node_id is not None:
+                self.handles[task], self._nodes[task] = agent, node_id
             else:
                 placement.add(task, self._setups[task].resources, away_from=avoided)
         for task in set(self._setups).difference(plan.tasks):
@@ -323,6 +333,7 @@ class ActorSet:
         hellos: Mapping[TaskId, Hello],
         lost: Collection[TaskId],
         away: Collection[TaskId] = (),
+        leaving: Collection[TaskId] = (),
         *,
         for_another: bool = False,
     ) -> None:
@@ -333,18 +344,20 @@ class ActorSet:
         Args:
           lost: Tasks whose agents are gone.
           away: Tasks on hosts that do not answer. They end by themselves, and are not waited for.
+          leaving: Tasks that were told to leave, whose agents are of no use to another attempt.
           for_another: Leaves the agents and their room to another attempt, until `release`.
         """
         departed: set[TaskId] = set()
+        staying = set(self.handles).difference(leaving) if for_another else set()
         gone, extras, splits = {*lost, *away}, self.extras, self._splits
 
         def stop_by_ray() -> None:
             if not self._is_stop_begun:
                 self._is_stop_begun = True
                 ending = [task for task in hellos if task not in gone]
-                departed.update(self._end_lives(ending, for_another=for_another))
+                departed.update(self._end_lives(ending, staying))
             unheard = [self.handles[task] for task in self.handles if task not in hellos]
-            self._kill_tasks([task for task in self.handles if not for_another or task not in departed])
+            self._kill_tasks([task for task in self.handles if task not in staying & departed])
             self._unheard += self._pids_here(unheard)
             self._nodes = {task: hello.node_id for task, hello in hellos.items()}
             extras.stop()  # the tasks may have needed them to their end
@@ -352,7 +365,7 @@ class ActorSet:
             splits.stop()
             if not for_another:
                 self._standbys.kill()
-                self._preparations.kill()
+                self._growth.end(None)
                 self._remove_placement()
 
         # Any call to a Ray that was shut down would start a new one.
@@ -362,7 +375,7 @@ class ActorSet:
             wait_until_gone(pid)
         self._remains.gather_here(self._remnants(hellos, departed), by_ray=by_ray)
         for task, hello in hellos.items():
-            if hello.node_id == self.home and not (for_another and task in departed):
+            if hello.node_id == self.home and task not in staying & departed:
                 wait_until_gone(hello.pid)
         self.extras.stop_here(self.home)
 
@@ -371,7 +384,7 @@ class ActorSet:
 
         def release() -> None:
             self._standbys.kill()
-            self._preparations.kill()
+            self._growth.end(None)
             self._kill_tasks(list(self.handles))
             self._remove_placement()
 
@@ -409,12 +422,16 @@ class ActorSet:
         newest = [Remnant(setup=setup, hello=hellos.get(task)) for task, setup in self._setups.items()]
         return [each for each in (*self._replaced.values(), *newest) if each.setup.task not in departed]
 
-    def _end_lives(self, tasks: list[TaskId], *, for_another: bool) -> list[TaskId]:
-        """Has the agents end their processes; returns the tasks of those that have."""
+    def _end_lives(self, tasks: list[TaskId], staying: Collection[TaskId]) -> list[TaskId]:
+        """Has the agents end their processes; returns the tasks of those that have.
+
+        Args:
+          staying: The tasks whose agents are to have another process.
+        """
         commands, self._commands = self._commands, []
         if commands:  # an agent takes several calls at once, and these came before
             ray.wait(commands, num_returns=len(commands), timeout=_COMMANDS_S)
-        ends = {self.handles[task].end.remote(for_another): task for task in tasks}
+        ends = {self.handles[task].end.remote(task in staying): task for task in tasks}
         answers = answers_in_time(ends, timeout_s=_END_S)
         self.last_news = tuple(answers.values())
         return list(answers)

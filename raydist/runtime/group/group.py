@@ -328,12 +328,9 @@ class RayTaskGroup:
             hellos = self._ledger.hellos.items()
             self.lost_hosts = frozenset(hello.host for task, hello in hellos if task in lost)
             self._actors.has_kept = keeps_state
-            self._actors.stop(self._ledger.hellos, self._gone, away, for_another=for_another)
+            leaving = self._ledger.leaving
+            self._actors.stop(self._ledger.hellos, self._gone, away, leaving, for_another=for_another)
             self._is_ended = True
-
-    def are_hosts_prepared(self, plan: Plan) -> bool:
-        """See `ActorSet`."""
-        return not self._can_see_nodes or self._actors.are_hosts_prepared(plan, self._ledger.hellos)
 
     @property
     def kept(self) -> ActorSet:

@@ -77,11 +77,13 @@ class RayLauncher:
         return plan
 
     def _num_kept(self, plan: Plan) -> int:
-        # From outside it cannot be asked which nodes are still there.
-        can_keep = plan.strategy is Strategy.MULTI_WORKER_MIRRORED and not self._connection.is_client
-        if self._group is None or not can_keep:
+        if self._group is None or not self._can_keep(plan):
             return 0
         return self._group.kept.num_workers_for(plan)
+
+    def _can_keep(self, plan: Plan) -> bool:
+        # From outside it cannot be asked which nodes are still there.
+        return plan.strategy is Strategy.MULTI_WORKER_MIRRORED and not self._connection.is_client
 
     def _problems_of(self, hosts: frozenset[str]) -> Mapping[str, str]:
         """Returns what is wrong with those of the hosts that have a problem."""
@@ -118,10 +120,9 @@ class RayLauncher:
         if group is None or plan.resizes_in_place:
             return room_beside(plan, free)
         num_workers = room_beside(plan, free, num_spare=group.kept.num_spare(plan))
-        if num_workers > plan.num_workers:
-            return num_workers if group.are_hosts_prepared(plan) else plan.num_workers
-        group.kept.end_preparations()  # another run has the room by now
-        return num_workers
+        if not self._can_keep(plan):
+            return num_workers
+        return plan.num_workers + group.kept.grow(plan, num_workers - plan.num_workers)
 
     def _free(self, plan: Plan) -> Inventory:
         """Returns what is free, less what Ray Data needs where it reads for the run."""

@@ -218,6 +218,11 @@ class Ledger:
         has_failed = state is TaskState.FAILED and task.task_type is not TaskType.EVALUATOR
         (self._failed.add if has_failed else self._failed.discard)(task)
 
+    @property
+    def leaving(self) -> frozenset[TaskId]:
+        """The tasks that were told to leave their hosts."""
+        return frozenset(task for task, status in self._statuses.items() if status.leaving)
+
     def drained(self, task: TaskId) -> None:
         """Notes that the task's host is about to be taken away."""
         if task not in self._drained:

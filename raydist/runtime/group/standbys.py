@@ -1,8 +1,7 @@
-"""Agents on hosts without a task: standbys for that of a lost host, and preparations for more workers."""
+"""Agents without a task: standbys for that of a lost host, and those of workers that are about to begin."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -10,8 +9,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raydist.runtime.cluster.inventory import is_node_there
 from raydist.runtime.cluster.placement import Placement, Room
 from raydist.runtime.task.greeting import TaskSetup
 from raydist.spec.tasks import Resources, TaskId
@@ -139,28 +138,70 @@ class Standbys:
                 self.notes = (f"no more standbys are asked for, as {_MOST_DEATHS} could not start: {last}",)
 
 
-class Preparations:
-    """Has hosts import what workers need before an attempt with more workers begins. Takes no room there."""
+class Growth:
+    """Agents, each with its room, for workers that an elastic run is about to have besides.
+
+    It trains on without them until their hosts have imported what a worker needs.
+    """
 
     def __init__(self, *, create: Callable[[TaskSetup, Any], Any]) -> None:
         """Takes what asks Ray for an agent by its set-up and its place."""
         self._create = create
-        self._asked: dict[str, tuple[Any, Any, float]] = {}  # agent, answer and time, by the node's id
+        self._asked: list[_Standby] = []
+        self._asked_at_s = 0.0
+        self._num_deaths = 0
 
-    def are_done(self, setup: TaskSetup, nodes: Collection[str]) -> bool:
-        """Begins with those nodes that are new; returns whether all have imported, or take too long."""
-        for node_id in [one for one in nodes if one not in self._asked]:
-            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            agent = self._create(dataclasses.replace(setup, resources=Resources(num_cpus=0)), place)
-            self._asked[node_id] = agent, agent.stand_by.remote(setup, is_awaited=True), time.monotonic()
-        asked = [self._asked[node_id] for node_id in nodes]
-        return all(_has_ended(ref) or time.monotonic() - at_s > _PREPARATION_S for _, ref, at_s in asked)
+    def __len__(self) -> int:
+        return len(self._asked)
 
-    def kill(self) -> None:
-        """Ends the agents. Idempotent."""
-        asked, self._asked = self._asked, {}
-        for agent, _, _ in asked.values():
-            ray.kill(agent)
+    def num_ready(
+        self, setup: TaskSetup, placement: Placement, *, count: int, away_from: Collection[str]
+    ) -> int:
+        """Asks for those missing of `count`; returns how many are there, 0 while some are awaited."""
+        dead = [one for one in self._asked if one.is_dead]
+        self._num_deaths += len(dead)
+        self._drop(dead, placement)
+        for _ in range(count - len(self._asked) if self._num_deaths < _MOST_DEATHS else 0):
+            room = placement.acquire(setup.resources, away_from=away_from)
+            agent = self._create(setup, room.strategy)
+            ready, death = agent.stand_by.remote(setup, is_awaited=True), agent.linger.remote()
+            self._asked.append(_Standby(agent, room, setup.resources, ready, death))
+            self._asked_at_s = time.monotonic()
+        if all(one.node_id is not None for one in self._asked):
+            return len(self._asked)
+        if time.monotonic() - self._asked_at_s < _PREPARATION_S:
+            return 0
+        self.settle(placement)
+        return len(self._asked)
+
+    def settle(self, placement: Placement, *, avoid: Collection[str] = ()) -> None:
+        """Does without those that are not ready, or that are on nodes to be avoided or lost."""
+        nodes = {one.node_id for one in self._asked} - {None}
+        there = {node_id for node_id in nodes if node_id not in avoid and is_node_there(str(node_id))}
+        self._drop([one for one in self._asked if one.node_id not in there], placement)
+
+    def take(self, task: TaskId, placement: Placement) -> tuple[Any, str | None]:
+        """Gives the task the room of one; returns its agent and its node's id, None and None without one."""
+        if not self._asked:
+            return None, None
+        one = self._asked.pop()
+        placement.swap(task, one.room)
+        return one.agent, one.node_id
+
+    def end(self, placement: Placement | None) -> None:
+        """Ends those that were asked for. Idempotent.
+
+        Args:
+          placement: What takes back their room; None where it ends too.
+        """
+        self._drop(list(self._asked), placement)
+
+    def _drop(self, dropped: Collection[_Standby], placement: Placement | None) -> None:
+        for one in dropped:
+            self._asked.remove(one)
+            ray.kill(one.agent)
+            if placement is not None:
+                placement.leave(one.room)
 
 
 def _has_ended(ref: Any) -> bool:

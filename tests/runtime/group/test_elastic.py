@@ -17,7 +17,7 @@ from raydist.spec.job import WorkerRange
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 from tests.runtime.group.conftest import Attempts, agents_of
-from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
+from tests.support.ray_heads import drain, gcs_address, ray_node, wait_for_lost_nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("only_the_drivers_node")]
 
@@ -56,15 +56,34 @@ def test_workers_of_a_lost_node_are_done_without_and_come_back_with_another_node
         wait_for_lost_nodes()
         others.enter_context(ray_node(gcs_address(), num_cpus=2))
         wait_until(lambda: run.launcher.room(smaller, is_placed=True) == 3)  # where Ray moves its room to
-        assert len(second.group.kept._preparations._asked) == 1  # it has imported by then
+        (grown,) = second.group.kept._growth._asked
         assert not any(amounts.get("CPU", 0) >= 2 for amounts in free_resources().values())
         second.group.stop(for_another=True)
         larger = run.launcher.replan(avoid=frozenset())
         assert larger.num_workers == 3
         third = run.train(larger)
         assert set(agents_of(third).values()) > staying
+        assert grown.agent in third.group.kept.handles.values()
         third.group.stop()
     sweep(scratch_root(), stale_after_s=-1)  # a lost host keeps its folder until its next task
+
+
+def test_workers_go_on_without_one_whose_node_is_drained(
+    attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
+) -> None:
+    run = attempts(plan)
+    with ray_node(gcs_address(), num_cpus=2):
+        first = run.train(plan)
+        (leaving,) = [task for task, node in nodes_of(first).items() if node != nodes_of(first)["worker/0"]]
+        drain(nodes_of(first)[leaving])
+        wait_until(lambda: first.poll() or first.statuses[leaving].leaving)
+        first.group.stop(for_another=True)
+        smaller = run.launcher.replan(avoid=frozenset())
+        assert smaller.num_workers == 2
+        second = run.train(smaller)
+        assert set(agents_of(second).values()) == set(agents_of(first).values()) - {agents_of(first)[leaving]}
+        assert run.launcher.room(smaller, is_placed=True) == 2
+        second.group.stop()
 
 
 def test_last_agents_take_the_places_of_workers_whose_host_is_avoided(

@@ -142,3 +142,19 @@ def test_agent_that_dies_between_two_attempts_is_lost_and_named(
     third = run.train(plan)
     assert TaskId.parse("worker/1") in third.group._ledger.hellos
     third.group.stop()
+
+
+def test_agent_that_was_told_to_leave_is_of_no_use_to_the_next_attempt(
+    attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
+) -> None:
+    run = attempts(plan)
+    first = run.train(plan)
+    agents = agents_of(first)
+    os.kill(agents["worker/1"], signal.SIGTERM)
+    wait_until(lambda: first.poll() or first.statuses["worker/1"].leaving)
+    first.group.stop(for_another=True)
+    second = run.train(plan)
+    assert agents_of(second)["worker/0"] == agents["worker/0"]
+    assert agents_of(second)["worker/1"] != agents["worker/1"]
+    assert second.statuses["worker/1"].leaving is None
+    second.group.stop()

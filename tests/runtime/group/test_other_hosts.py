@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Start, make_plan, make_ps_plan
 from tests.support.disks import behind_another_disk, mounted_disk
-from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
+from tests.support.ray_heads import drain, gcs_address, ray_node, wait_for_lost_nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("only_the_drivers_node")]
 
@@ -105,16 +104,9 @@ class TestBesideALargeNode:
 
     def test_task_on_a_node_that_is_drained_has_to_leave(self, start: Start, wait_until: WaitUntil) -> None:
         """The last: nothing is placed there afterwards."""
-        from ray._raylet import GcsClient
-
         drive = start(make_plan(1, num_cpus=ONLY_THERE, steps=100_000))
         wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
-        node_id = drive.group._ledger.hellos[TaskId.parse("worker/0")].node_id
-        reason_preemption, deadline_ms = 2, int((time.time() + 300) * 1000)
-        accepted, why = GcsClient(address=gcs_address()).drain_node(
-            node_id, reason_preemption, "a test", deadline_ms
-        )
-        assert accepted, why
+        drain(drive.group._ledger.hellos[TaskId.parse("worker/0")].node_id)
         wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0") and drive.statuses["worker/0"].leaving)
         assert drive.statuses["worker/0"].leaving == "its host is drained"
         drive.group.stop()
