@@ -88,6 +88,13 @@ def train(ctx: Any) -> None:
     )
 
 
+def start_ray() -> None:
+    import ray
+
+    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+    ray.init("local", num_cpus=WORKERS + PS + 2, **options)
+
+
 def submit(
     folder: Path,
     *,
@@ -283,15 +290,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             grow(Path(folder), options.rounds)
         return
-    import ray
-
-    ray.init(
-        "local",
-        num_cpus=WORKERS + PS + 2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-    )
+    start_ray()
     with tempfile.TemporaryDirectory() as folder:
         if options.what == "worker":
             kill_worker(Path(folder), options.rounds)

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,20 +53,23 @@ def step(tf: Any, model: Any, optimizer: Any, log: Log, batch: Any) -> dict[str,
         loss = tf.nn.compute_average_loss(losses, global_batch_size=64)
     gradients = tape.gradient(loss, model.trainable_variables)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-    logged = tf.numpy_function(log.done, [optimizer.iterations.value], tf.int64)
+    logged = tf.numpy_function(
+        log.done, [optimizer.iterations.value, model.trainable_variables[0].value], tf.int64
+    )
     with tf.control_dependencies([logged]):
         return {"loss": tf.identity(loss)}
 
 
 class Log:
-    """A line for each step done: the worker, its process, the step, the time."""
+    """A line for each step done: the worker, its process, the step, the time, its weights' checksum."""
 
     def __init__(self, path: str, worker: int) -> None:
         self._file = open(path, "a", buffering=1)  # as long as the process
         self._worker = worker
 
-    def done(self, step: Any) -> Any:
-        self._file.write(f"{self._worker} {os.getpid()} {step} {time.time()}\n")
+    def done(self, step: Any, weights: Any) -> Any:
+        checksum = zlib.crc32(weights.tobytes())
+        self._file.write(f"{self._worker} {os.getpid()} {step} {time.time()} {checksum:08x}\n")
         time.sleep(0.02)  # a step of a model that does something
         return step
 
@@ -121,10 +125,12 @@ def train_theirs(config: dict[str, Any]) -> None:
                 train.report({"loss": loss}, checkpoint=theirs)
 
 
-def drive_ours(address: str, log: str, storage: str, working_dir: str, steps: int, failures: int) -> None:
+def drive_ours(
+    address: str, log: str, storage: str, working_dir: str, steps: int, failures: int, workers: int
+) -> None:
     raydist.run(
         f"{SCRIPT}:train_ours",
-        workers=2,
+        workers=workers,
         address=address,
         storage=storage,
         working_dir=working_dir,
@@ -134,7 +140,9 @@ def drive_ours(address: str, log: str, storage: str, working_dir: str, steps: in
     )
 
 
-def drive_theirs(address: str, log: str, storage: str, _: str, steps: int, failures: int) -> None:
+def drive_theirs(
+    address: str, log: str, storage: str, _: str, steps: int, failures: int, workers: int
+) -> None:
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.tensorflow import TensorflowTrainer
@@ -143,7 +151,7 @@ def drive_theirs(address: str, log: str, storage: str, _: str, steps: int, failu
     TensorflowTrainer(
         train_theirs,
         train_loop_config={"log": log, "steps": steps},
-        scaling_config=ScalingConfig(num_workers=2),
+        scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=failures)),
     ).fit()
 
@@ -154,14 +162,21 @@ DRIVERS = {"raydist": drive_ours, "ray-train": drive_theirs}
 def steps_in(log: Path) -> list[tuple[int, int, float]]:
     """Returns worker, process and time of each step done."""
     lines = (line.split() for line in log.read_text().splitlines()) if log.exists() else ()
-    return [(int(worker), int(pid), float(at_s)) for worker, pid, _, at_s in lines]
+    return [(int(worker), int(pid), float(at_s)) for worker, pid, _, at_s, _ in lines]
 
 
 def started(
-    who: str, head: RayHead, log: Path, working_dir: Path, *, steps: int = NUM_STEPS, failures: int = 1
+    who: str,
+    head: RayHead,
+    log: Path,
+    working_dir: Path,
+    *,
+    steps: int = NUM_STEPS,
+    failures: int = 1,
+    workers: int = 2,
 ) -> subprocess.Popen[str]:
     """Starts a training whose runs are stored beside `log`, in a process of its own."""
-    told = [head.address, log, log.parent / "runs", working_dir, steps, failures]
+    told = [head.address, log, log.parent / "runs", working_dir, steps, failures, workers]
     arguments = [sys.executable, str(SCRIPT), "--driver", who, *map(str, told)]
     return subprocess.Popen(
         arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=head.environ
@@ -198,11 +213,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--working-dir", type=Path, default=SCRIPT.parent)
-    parser.add_argument("--driver", nargs=7)
+    parser.add_argument("--driver", nargs=8)
     options = parser.parse_args()
     if options.driver:
-        who, *told, steps, failures = options.driver
-        return DRIVERS[who](*told, int(steps), int(failures))
+        who, *told, steps, failures, workers = options.driver
+        return DRIVERS[who](*told, int(steps), int(failures), int(workers))
     if importlib.util.find_spec("pydantic") is None:
         sys.exit("Ray Train needs pydantic, which `python -m tests.benchmarks recovery` installs for its run")
     # Not in the tasks, which have this folder only.

@@ -55,13 +55,29 @@ BENCHMARKS = (
     Benchmark("recovery", "--rounds 1", quick="--rounds 1", minutes=1.8, requires=("pydantic", "requests")),
     Benchmark(
         "goodput",
-        "--rounds 2",
-        quick="--rounds 1 --seconds 20 --every 10",
+        "killed --rounds 2",
+        quick="killed --rounds 1 --seconds 20 --every 10",
         minutes=10.0,
         is_long=True,
         requires=("pydantic", "requests"),
     ),
+    *(
+        Benchmark(
+            "goodput",
+            f"{scenario} --rounds 1 --seconds {seconds} --every {every}",
+            quick=f"{scenario} --rounds 1 --seconds 20 --every 10",
+            minutes=seconds / 25,
+            is_long=True,
+        )
+        for scenario, seconds, every in (
+            ("four", 60, 15),
+            ("stopped", 60, 30),
+            ("servers", 60, 15),
+            ("hosts", 120, 60),
+        )
+    ),
     Benchmark("lost_host", "--rounds 1", quick="--rounds 1", minutes=1.3),
+    Benchmark("lost_host", "--elastic --rounds 1", quick="--elastic --rounds 1", minutes=0.8),
     Benchmark("repeated_steps", "--rounds 1 --pauses 0 0.05", quick="--rounds 1 --pauses 0", minutes=0.9),
     Benchmark("many_workers", "--workers 6", quick="--workers 3 --rounds 1", minutes=0.4),
     Benchmark("many_runs", "--runs 10", quick="--runs 2", minutes=0.8),
