@@ -215,8 +215,9 @@ class ActorSet:
         agent = self._standbys.take(setup.task, setup.resources, placement)
         if agent is not None:
             self.handles[setup.task] = agent
+        why = "is drained" if self._nodes.get(setup.task) in ray_internals.draining_nodes() else "was lost"
         sentence = "a standby has taken its place" if agent is not None else "no standby was ready for it"
-        self._notes = (*self._notes, f"the host of {setup.task} was lost, and {sentence}")
+        self._notes = (*self._notes, f"the host of {setup.task} {why}, and {sentence}")
         return agent is not None
 
     @property

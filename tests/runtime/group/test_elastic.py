@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from raydist.outcome.status import TaskState
+from raydist.planning.fitting import resized
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.ray_internals import free_resources
 from raydist.runtime.host.scratch import scratch_root, sweep
@@ -84,6 +85,20 @@ def test_workers_go_on_without_one_whose_node_is_drained(
         assert set(agents_of(second).values()) == set(agents_of(first).values()) - {agents_of(first)[leaving]}
         assert run.launcher.room(smaller, is_placed=True) == 2
         second.group.stop()
+
+
+def test_run_that_ends_gives_back_the_room_of_workers_that_have_not_begun(
+    attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
+) -> None:
+    run = attempts(plan)
+    smaller = resized(plan, 2)
+    first = run.train(smaller)
+    with ray_node(gcs_address(), num_cpus=2):
+        kept = first.group.kept
+        wait_until(lambda: run.launcher.room(smaller, is_placed=True) == 2 and len(kept._growth) == 1)
+        wait_until(lambda: not any(amounts.get("CPU", 0) >= 2 for amounts in free_resources().values()))
+        first.group.stop()
+        wait_until(lambda: sum(amounts.get("CPU", 0) for amounts in free_resources().values()) == 6)
 
 
 def test_last_agents_take_the_places_of_workers_whose_host_is_avoided(

@@ -23,7 +23,7 @@ from raydist.spec.tasks import Resources
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive, make_plan
 from tests.runtime.group.conftest import Attempts, agents_of
-from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
+from tests.support.ray_heads import drain, gcs_address, ray_node, wait_for_lost_nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("only_the_drivers_node")]
 
@@ -54,6 +54,25 @@ def node_of(drive: Drive) -> str:
 def lose(drive: Drive, wait_until: WaitUntil) -> None:
     wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.FAILED)
     drive.group.stop(for_another=True)
+
+
+def test_standby_takes_the_place_of_a_drained_node(
+    attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
+) -> None:
+    run = attempts(plan)
+    with ray_node(gcs_address(), num_cpus=6):
+        first = run.train(plan)
+        with ray_node(gcs_address(), num_cpus=6):
+            wait_until(lambda: first.poll() or is_ready(first))
+            (standby,) = first.group.kept._standbys._waiting
+            drain(node_of(first))
+            wait_until(lambda: first.poll() or first.statuses["worker/0"].leaving)
+            first.group.stop(for_another=True)
+            second = run.train(plan)
+            assert node_of(second) == standby.node_id
+            note = "the host of worker/0 is drained, and a standby has taken its place"
+            assert second.group.poll(timeout_s=0).notes == (note,)
+            second.group.stop()
 
 
 def test_standby_takes_the_place_of_a_lost_node_and_another_one_is_asked_for(
