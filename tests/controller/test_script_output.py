@@ -227,6 +227,8 @@ def test_lines_that_the_chief_alone_prints_are_forgotten(monkeypatch: pytest.Mon
         assert len(shown(output)) == 1000
     output.add([printed(1, *map(str, range(4000, 6000)))], now_s=0)
     assert shown(output, is_last=True) == []
+    output.add([printed(1, "0")], now_s=0)
+    assert shown(output, is_last=True) == ["[worker/1] 0"]
 
 
 def test_lines_that_were_left_out_are_told_in_their_place() -> None:
