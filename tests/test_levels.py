@@ -1,4 +1,4 @@
-"""The marks `slow` and `exhaustive`, the marks of what a test needs, and parts of the tests."""
+"""The marks `slow` and `exhaustive`, and the marks of what a test needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import FAULTS_OF_MARKS
-from tests.support.levels import read_shard, shard_of
 
 pytest_plugins = ["pytester"]
 
@@ -65,21 +64,3 @@ def test_cases_are_chosen_by_their_marks(
 
 def test_test_that_is_named_is_run_whatever_its_marks(collected: Callable[..., list[str]]) -> None:
     assert collected(test="::test_waits") == ["test_waits"]
-
-
-def test_shards_share_out_whole_files() -> None:
-    tests = [f"tests/{path}.py::test[{i}]" for path in "abcdefgh" for i in range(3)]
-    shards = [shard_of(test, 4) for test in tests]
-    assert set(shards) <= {1, 2, 3, 4}
-    assert len(set(shards)) > 1
-    assert shards[::3] == shards[1::3] == shards[2::3]
-
-
-@pytest.mark.parametrize("text", ["3", "0/4", "5/4", "a/b", "1/0", "-1/2"])
-def test_what_is_no_shard_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="write K/N"):
-        read_shard(text)
-
-
-def test_shard_is_read() -> None:
-    assert read_shard("2/10") == (2, 10)
