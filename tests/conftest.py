@@ -17,7 +17,7 @@ from tests.support import worker_machine
 from tests.support.faulty_http import FaultyProxy, faulty_proxy
 from tests.support.groups import GroupScheduling, num_workers, rank_of
 from tests.support.leaks import Snapshot
-from tests.support.levels import faults_of_marks, is_slow, mark_case, names_only_tests, read_shard, shard_of
+from tests.support.levels import faults_of_marks, is_slow, mark_case, names_only_tests
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 # What is wrong with marks, and what is said of the tests that need an option.
@@ -35,7 +35,6 @@ LEAKING_VARIABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shard", metavar="K/N", help="run the K-th of N parts of the tests, in whole files")
     parser.addoption(
         "--compat", action="append", default=[], help="also run a set of tests/compat/sets.toml, or all"
     )
@@ -95,12 +94,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[FAULTS_OF_MARKS] = faults_of_marks(items)
     for item in items:
         mark_case(item)
-    if (text := config.getoption("--shard")) is not None:
-        number, num_shards = _shard(text)
-        shards = [shard_of(item.nodeid, num_shards) for item in items]
-        both = list(zip(items, shards, strict=True))
-        config.hook.pytest_deselected(items=[item for item, shard in both if shard != number])
-        items[:] = [item for item, shard in both if shard == number]
     if hasattr(config, "workerinput"):  # of pytest-xdist
         items.sort(key=lambda item: rank_of(item.nodeid))
 
@@ -139,13 +132,6 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if said := config.stash.get(LEFT_OUT, ""):
         terminalreporter.write_line(said)
-
-
-def _shard(text: str) -> tuple[int, int]:
-    try:
-        return read_shard(text)
-    except ValueError as error:
-        raise pytest.UsageError(f"--shard: {error}") from error
 
 
 @pytest.fixture(autouse=True)

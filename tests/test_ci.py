@@ -76,6 +76,18 @@ def test_tests_that_pass_are_run_once(tmp_path: Path) -> None:
     assert said == ["-rs a b", "0 0"]
 
 
+def test_eight_parts_of_the_slow_tests_are_all_files_and_each_has_the_tables(tmp_path: Path) -> None:
+    files = [f"tests/{folder}/test_{index}.py" for folder in ("a", "b/c") for index in range(9)]
+    for file in ("tests/tables/test_sizes.py", *files):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    script = "slow_tests; slow_tests 8; slow_tests {1..8}"
+    given = bash("tests", "last_failed", "slow_tests", script=script, folder=tmp_path, pytest="echo $*")
+    assert all(one.startswith("-rs -m slow and not exhaustive tests/tables ") for one in given)
+    none, one, whole = ([word for word in line.split() if word in files] for line in given)
+    assert (none, one, sorted(whole)) == ([], [files[7], files[15]], files)
+
+
 def test_part_has_a_row_with_its_cases(tmp_path: Path) -> None:
     summary = "echo '3 passed, 1 skipped in 0.52s'; echo 'SKIPPED [1] a.py:1: no ip'"
     script = 'check tests a >log; echo "${rows[0]}"; cat skipped'

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from raydist.controller import script_output
 from raydist.controller.script_output import (
     CHIEF_WAIT_S,
     LEFT_OUT_EVERY_S,
-    MOST_KEYS,
     MOST_WAITING,
     PASSED_WAIT_S,
     ScriptOutput,
@@ -219,13 +219,16 @@ def test_lines_beyond_a_limit_wait_no_longer() -> None:
     assert shown(output) == ["[worker/1] 0", "[worker/1] 1", "[worker/1] 2"]
 
 
-def test_lines_that_the_chief_alone_prints_are_forgotten() -> None:
+def test_lines_that_the_chief_alone_prints_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_output, "MOST_KEYS", 2000)
     output = output_of()
-    for first in range(0, 3 * MOST_KEYS, 1000):
+    for first in range(0, 6000, 1000):
         output.add([printed(0, *map(str, range(first, first + 1000)))], now_s=0)
         assert len(shown(output)) == 1000
-    output.add([printed(1, *map(str, range(2 * MOST_KEYS, 3 * MOST_KEYS)))], now_s=0)
+    output.add([printed(1, *map(str, range(4000, 6000)))], now_s=0)
     assert shown(output, is_last=True) == []
+    output.add([printed(1, "0")], now_s=0)
+    assert shown(output, is_last=True) == ["[worker/1] 0"]
 
 
 def test_lines_that_were_left_out_are_told_in_their_place() -> None:

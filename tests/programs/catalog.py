@@ -59,7 +59,6 @@ PROGRAMS = {
         # Sums over the batch are rounded to 11 bits, and those of parts in another way.
         Program(name="mixed_float16", expected=BOTH, atol=2e-3),
         Program(name="own_fit", expected=BOTH, kill_after=4),
-        Program(name="recommender", expected=BOTH),
         Program(name="returned_losses", expected=BOTH, kill_after=4),
         Program(name="text_transformer", expected=BOTH),
         Program(name="train_step_keras2", expected=BOTH),

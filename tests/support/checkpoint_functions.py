@@ -66,19 +66,12 @@ def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str,
     return {"weights": flat(model), "restored_step": progress_of(ctx).status().restored_step}
 
 
-def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
+def checkpoints_cannot_be_stored(ctx: Any) -> dict[str, Any]:
     """Where the folder of checkpoints should be there is a file. Returns what the train function saw."""
     Storage.open(ctx.storage).write_bytes("checkpoints", b"no folder")
     model = made(ctx, "adam")
     try:
-        if way == "fit":
-            ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=100_000)
-        elif way == "train_steps":
-            ctx.restore(model=model)
-            ctx.train_steps(lambda batch: {"x": tf.reduce_sum(batch[0])}, data(), num_steps=100_000)
-        else:
-            ctx.save(step=1, model=model)
-            run_of(ctx).checkpoints.finish()
+        ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=100_000)
     except Exception as error:
         run_of(ctx).checkpoints.finish()  # raises nothing any more
         return {"error": f"{type(error).__name__}: {error}", "step": progress_of(ctx).status().step}
@@ -119,32 +112,15 @@ def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, A
             pass
 
     with ctx.strategy.scope():
-        steps = 4 if way == "steps per execution" else 1
-        model = dense_model(tf.keras, "adam", steps_per_execution=steps, metrics=("accuracy",))
+        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
     endless = data().repeat()
-    if way == "train_steps":
-        train_steps(ctx, model, endless, num_steps=num_steps)
-    elif way == "own loop":
+    if way == "own loop":
         own_loop(ctx, model, endless, num_steps=num_steps)
-    elif way == "own fit":
-        model.fit(endless, epochs=1, steps_per_epoch=num_steps, verbose=0, callbacks=ctx.callbacks())
-    elif way == "data of unknown length":
-        ended = endless.take(num_steps).filter(lambda *batch: True)
-        ctx.fit(model, ended, epochs=1)
     else:
         callbacks = [Watch()] if way == "watched by the chief" and ctx.is_chief else []
         ctx.fit(model, endless, epochs=1, steps_per_epoch=num_steps, callbacks=callbacks)
     status = progress_of(ctx).status()
     return {"weights": flat(model), "restored_step": status.restored_step, "step": status.step}
-
-
-def train_steps(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
-    with ctx.strategy.scope():
-        model.optimizer.build(model.trainable_variables)
-    ctx.restore(model=model, optimizer=model.optimizer)
-
-    step = bare_step(model, global_batch_size=32)
-    ctx.train_steps(step, dataset, num_steps=num_steps, steps_per_call=10)
 
 
 def own_loop(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:

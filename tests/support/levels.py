@@ -1,4 +1,4 @@
-"""Which cases a mark is for, what a test needs, and which part of the tests is run.
+"""Which cases a mark is for, and what a test needs.
 
 `slow` is for what takes more than a second or two, `exhaustive` for slow cases that repeat what another case
 or test shows. Both are for all cases of a test, or for those whose names have certain words between hyphens:
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -76,16 +75,3 @@ def _used_by(module: ModuleType) -> frozenset[str]:
 def names_only_tests(arguments: Sequence[str]) -> bool:
     """Returns whether each argument of pytest names a test: then it is run, whatever its marks."""
     return bool(arguments) and all("::" in one for one in arguments)
-
-
-def read_shard(text: str) -> tuple[int, int]:
-    """Returns K and N of `K/N`; raises ValueError unless 1 <= K <= N."""
-    match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"{text!r} is not a shard; write K/N with K from 1 to N, such as 2/10")
-    return int(match[1]), int(match[2])
-
-
-def shard_of(nodeid: str, num_shards: int) -> int:
-    """Returns the shard of a test, from 1 on: that of its file, whose launches its cases share."""
-    return zlib.crc32(nodeid.partition("::")[0].encode()) % num_shards + 1

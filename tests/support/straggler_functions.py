@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,34 +17,13 @@ from tests.support.train_functions import examples, made
 SLOW_TASK = "worker/1"
 
 
-def step_of(model: Any) -> Callable[[Any], dict[str, Any]]:
-    """Returns a replica's step of a global batch of 8."""
-    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = loss_of(y, model(x, training=True)) / 8
-        variables = model.trainable_variables
-        gradients = tape.gradient(loss, variables)
-        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return {"loss": loss}
-
-    return step_fn
-
-
-def slowed(
-    ctx: Any, *, by: str | None, num_steps: int = 60, pause_s: float = 0.1, loop: bool = False
-) -> dict[str, Any]:
+def slowed(ctx: Any, *, by: str | None, num_steps: int = 60, pause_s: float = 0.1) -> dict[str, Any]:
     """Trains while worker/1 is slowed; returns the local values and the paces that were reported.
 
     Args:
-      by: What slows it: `data` or `compute` for `pause_s` at each step, `host` by other processes on the one
-        CPU that it may use, or nothing.
-      loop: Whether to train by `train_steps` instead of `fit`.
+      by: What slows it, for `pause_s` at each step: `data`, `compute`, or nothing.
     """
-    is_slow = str(ctx.task) == SLOW_TASK
-    pause_s = pause_s if is_slow else 0.0
+    pause_s = pause_s if str(ctx.task) == SLOW_TASK else 0.0
 
     def read(x: np.ndarray) -> np.ndarray:
         time.sleep(pause_s if by == "data" else 0.0)
@@ -81,39 +55,9 @@ def slowed(
         return forward(tf.ensure_shape(tf.numpy_function(compute, [x], tf.float32), x.shape), *args, **kwargs)
 
     model.call = slow_call
-    busy = busy_cpu() if by == "host" and is_slow else contextlib.nullcontext()
-    if loop:
-        with busy:
-            ctx.train_steps(step_of(model), dataset.repeat(), num_steps=num_steps, steps_per_call=4)
-    else:
-        with busy:
-            ctx.fit(model, dataset.repeat(), epochs=1, steps_per_epoch=num_steps)
+    ctx.fit(model, dataset.repeat(), epochs=1, steps_per_epoch=num_steps)
     assert progress_of(ctx).status().pace is not None
     return {"recorded": [one for one in recorded if "examples_per_s" in one], "paces": paces}
-
-
-@contextlib.contextmanager
-def busy_cpu() -> Iterator[None]:
-    """Keeps this process on one CPU, on which others compute that come first."""
-    cpu = max(os.sched_getaffinity(0))
-    # Each ends with the pipe of its parent, also if that is killed.
-    program = (
-        f"import os, sys, threading; os.sched_setaffinity(0, {{{cpu}}})\n"
-        "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()\n"
-        "while True: pass"
-    )
-    others = [subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) for _ in range(3)]
-    niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 6)
-    for thread in map(int, os.listdir("/proc/self/task")):
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(thread, {cpu})
-            os.setpriority(os.PRIO_PROCESS, thread, niceness)
-    try:
-        yield
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
 
 
 def trained_with_and_without_the_clock(ctx: Any, *, program: str) -> dict[str, Any]:
@@ -141,13 +85,10 @@ def trained_with_and_without_the_clock(ctx: Any, *, program: str) -> dict[str, A
     }
 
 
-def slowed_worker(ctx: Any, *, pause_s: float, loop: bool, num_steps: int = 1200) -> dict[str, Any]:
+def slowed_worker(ctx: Any, *, pause_s: float, num_steps: int = 1200) -> dict[str, Any]:
     """Trains under parameter servers, where each step of worker/1 waits `pause_s` for its data, else 20 ms.
 
     Returns what the chief has told of its workers.
-
-    Args:
-      loop: Whether to train by `train_steps` instead of `fit`.
     """
     told: list[Any] = []
     progress = progress_of(ctx)
@@ -172,9 +113,6 @@ def slowed_worker(ctx: Any, *, pause_s: float, loop: bool, num_steps: int = 1200
         return tf.data.experimental.from_variant(slowed, dataset.element_spec)
 
     model = made(ctx, "adam", is_built=True)
-    if loop:
-        ctx.train_steps(step_of(model), data, num_steps=num_steps)
-    else:
-        ctx.fit(model, data, epochs=1, steps_per_epoch=num_steps)
+    ctx.fit(model, data, epochs=1, steps_per_epoch=num_steps)
     assert progress.status().worker_paces
     return {"told": told}

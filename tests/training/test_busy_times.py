@@ -43,15 +43,13 @@ def test_wait_for_the_other_workers_at_an_end_is_no_workers_time() -> None:
     assert told.sums[-1] == ((3, 20), (9, 10))
 
 
-@pytest.mark.exhaustive("slow worker-train_steps", covered_by="[slow worker-fit]")
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", [False, True], ids=["fit", "train_steps"])
 @pytest.mark.parametrize("is_slow", [True, False], ids=["slow worker", "equal workers"])
-def test_worker_whose_steps_take_longer_is_named(is_slow: bool, loop: bool) -> None:
+def test_worker_whose_steps_take_longer_is_named(is_slow: bool) -> None:
     cluster = Cluster(strategy="parameter_server", workers=2, ps=1)
     target = "tests.support.straggler_functions:slowed_worker"
     pause_s = 0.2 if is_slow else 0.02
-    [chief] = run_function(target, cluster, pause_s=pause_s, loop=loop, timeout_s=500)
+    [chief] = run_function(target, cluster, pause_s=pause_s, timeout_s=500)
     found = worker_stragglers(chief.values["told"])
     assert [(str(one.task), one.cause.value) for one in found] == [("worker/1", "unknown")] * is_slow
     if is_slow:

@@ -91,46 +91,21 @@ def test_checkpoint_that_is_gone_at_the_end_of_the_run_is_an_error(tmp_path: Pat
         run_function(f"{FUNCTIONS}:checkpoint_is_deleted", Cluster(), storage=tmp_path)
 
 
-@pytest.mark.exhaustive("save", "train_steps", covered_by="[fit]")
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["fit", "train_steps", "save"])
-def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) -> None:
-    [task] = run_function(
-        f"{FUNCTIONS}:checkpoints_cannot_be_stored", Cluster(), way=way, job_options={"checkpoint_every": "5"}
-    )
+def test_what_cannot_be_stored_ends_the_training_with_its_own_error() -> None:
+    options = {"checkpoint_every": "5"}
+    [task] = run_function(f"{FUNCTIONS}:checkpoints_cannot_be_stored", Cluster(), job_options=options)
     assert task.values["error"].startswith("StorageError: cannot ")
     assert "checkpoints" in task.values["error"]
     assert task.values["step"] < 100_000
 
 
-@pytest.mark.exhaustive(
-    "data of unknown length",
-    "fit",
-    "own fit",
-    "steps per execution",
-    "train_steps",
-    covered_by="[watched by the chief-3]; test_parameter_server.py: command_to_save",
-)
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("way", "keras"),
-    [
-        ("watched by the chief", "3"),
-        ("own fit", "legacy"),
-        ("train_steps", "3"),
-        ("own loop", "3"),
-        ("fit", "3"),
-        ("fit", "legacy"),
-        ("own fit", "3"),
-        ("steps per execution", "3"),
-        ("data of unknown length", "3"),
-    ],
-)
+@pytest.mark.parametrize("way", ["watched by the chief", "own loop"])
 def test_command_to_one_worker_makes_all_save_inside_an_epoch(
-    way: str, keras: str, tmp_path: Path, wait_until: Callable[..., None]
+    way: str, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    cluster = replace(TWO_WORKERS, keras=keras)
-    with started(f"{FUNCTIONS}:train_long", cluster, storage=tmp_path, way=way) as tasks:
+    with started(f"{FUNCTIONS}:train_long", TWO_WORKERS, storage=tmp_path, way=way) as tasks:
         wait_until(lambda: trains(tmp_path, tasks), timeout_s=300)
         for num_commands in (1, 2):
             tasks[1].process.send_signal(signal.SIGHUP)  # what Command.SAVE does in a task

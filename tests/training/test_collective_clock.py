@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -25,32 +23,15 @@ def named(tasks: list[TaskProcess]) -> dict[str, str]:
     return {str(one.task): one.cause.value for one in found}
 
 
-@pytest.mark.exhaustive(
-    "another process",
-    "compute",
-    "compute in train_steps",
-    covered_by="[data]; tests/stragglers for each cause",
-)
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cause", "arguments"),
-    [
-        ("data", {"by": "data", "pause_s": 1.0, "num_steps": 30}),
-        ("compute", {"by": "compute", "pause_s": 0.2}),
-        ("compute", {"by": "compute", "pause_s": 0.2, "loop": True}),
-        ("another process on its host", {"by": "host", "num_steps": 25}),
-    ],
-    ids=["data", "compute", "compute in train_steps", "another process"],
-)
-def test_others_wait_for_the_slow_task_which_is_named_with_its_cause(
-    cause: str, arguments: dict[str, Any]
-) -> None:
-    tasks = run_function(SLOWED, TWO_WORKERS, timeout_s=580, **arguments)
+def test_others_wait_for_the_task_whose_data_are_slow_which_is_named_with_its_cause() -> None:
+    """tests/stragglers has each cause."""
+    tasks = run_function(SLOWED, TWO_WORKERS, timeout_s=580, by="data", pause_s=1.0, num_steps=30)
     waits = medians(tasks, "collective_wait")
     assert waits["worker/0"] > 0.5
     assert waits["worker/1"] < 0.5 * waits["worker/0"]
-    assert (medians(tasks, "input_wait")["worker/1"] > 0.4) is (cause == "data")
-    assert named(tasks) == {"worker/1": cause}
+    assert medians(tasks, "input_wait")["worker/1"] > 0.4
+    assert named(tasks) == {"worker/1": "data"}
 
 
 @pytest.mark.slow
@@ -63,16 +44,13 @@ def test_with_deterministic_operations_nothing_is_measured() -> None:
     assert {"collective_wait" in one for task in tasks for one in task.values["recorded"]} == {False}
 
 
-@pytest.mark.exhaustive(
-    "legacy", "sparse gradients", covered_by="[3-dense gradients]; test_sparse_gradients.py"
-)
+@pytest.mark.exhaustive("legacy", covered_by="[3]")
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["ema", "recommender"], ids=["dense gradients", "sparse gradients"])
 @pytest.mark.parametrize("keras", ["3", "legacy"])
-def test_results_do_not_change_by_a_bit(program: str, keras: str) -> None:
+def test_results_do_not_change_by_a_bit(keras: str) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
     target = "tests.support.straggler_functions:trained_with_and_without_the_clock"
-    for task in run_function(target, cluster, program=program, timeout_s=500):
+    for task in run_function(target, cluster, program="ema", timeout_s=500):
         assert task.values["differ"] == []
         assert task.values["num_compared"] > 2
         assert task.values["waited_s"] > 0

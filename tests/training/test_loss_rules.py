@@ -15,8 +15,8 @@ from tests.support.selected import selected
 pytestmark = pytest.mark.slow
 
 FUNCTIONS = "tests.support.loss_functions"
-SUMMED = ("function, sum", "function, each", "step, divided by replicas", "step, average loss")
-AVERAGED = ("function, mean", "compute_loss", "Keras's Distiller", "step, mean", "step, loss object and mean")
+SUMMED = ("function, sum", "step, divided by replicas")
+AVERAGED = ("function, mean", "compute_loss", "Keras's Distiller", "step, mean")
 THREE = ("step, mean", "step, divided by three")  # in batches of 3, of which one worker has a single row
 NOTED = {
     "clips": "clips or rescales its gradients by itself",
@@ -36,32 +36,22 @@ DICE = "Keras's loss Dice compares the examples of a batch"
 # What is noted of a model, each by a piece of a sentence; nothing else is, but of a mean that it is averaged.
 MODELS = {
     "a metric that draws": ["contrast (", "compares the examples of a batch"],
-    "a layer that draws": [f"layers noise {DRAWS}"],
     "a layer whose draws are not used": [],
     "a dropout": [f"layers dropout {DRAWS}{ANY_NUMBER}"],
-    "a sum and a dropout": [f"layers dropout_1 {DRAWS}{ANY_NUMBER}"],
     "a masked mean": ["its losses depend on how a batch is divided"],
-    "a loss that draws": ["_random ("],
     "a pruned layer": [],
     "an averaged layer": [f"layers averaged {STATE}"],
-    "a pruned layer and Keras's loss": [],
-    "an averaged layer and Keras's loss": [f"layers averaged_1 {STATE}"],
     "text as long as the longest": [f"layers text {COMPARES}", "; set output_sequence_length"],
-    "text under a mask": [],
     "text of one length": [],
     "a layer that compares": [f"layers centred {COMPARES}"],
-    "a layer that slices": [f"layers sliced {COMPARES}"],
-    "a layer of the user's": [],
-    "a model that compares": [f"layers inner {COMPARES}"],
     "a model of Keras's layers": [],
-    "Keras's layers": [],
     "Keras's Dice": [DICE],
     "Keras's Dice by its name": ["Keras's loss dice compares the examples of a batch"],
     "Keras's Dice of each example": [],
 }
 # Known to treat each example by itself, so that nothing is traced to find out.
 UNCHECKED = {
-    *("text of one length", "a model of Keras's layers", "Keras's layers"),
+    *("text of one length", "a model of Keras's layers"),
     *("Keras's Dice", "Keras's Dice by its name", "Keras's Dice of each example"),
 }
 CLUSTERS = {
@@ -126,12 +116,6 @@ CASES = [
 ]
 
 
-@pytest.mark.exhaustive(
-    "function, each",
-    "step, average loss",
-    "step, loss object and mean",
-    covered_by="[function, sum], [step, divided by replicas], [step, mean]",
-)
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("kind", [*SUMMED, *AVERAGED])
 def test_weights_and_losses_equal_those_of_one_device(run: Run, kind: str, cluster: str, keras: str) -> None:
@@ -140,9 +124,8 @@ def test_weights_and_losses_equal_those_of_one_device(run: Run, kind: str, clust
     [expected] = run("one device", keras)[kind]
     for task in run(cluster, keras)[kind]:
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
-        # These steps return what they have divided. tf_keras weighs each replica's sum by its examples.
-        is_shown = kind not in ("step, divided by replicas", "step, average loss")
-        if is_shown and (kind, keras) != ("function, sum", "legacy"):
+        # This step returns what it has divided. tf_keras weighs each replica's sum by its examples.
+        if kind != "step, divided by replicas" and (kind, keras) != ("function, sum", "legacy"):
             np.testing.assert_allclose(task.values["loss"], expected.values["loss"], atol=1e-5)
         if kind in SUMMED:
             assert about_gradients(task) == []
@@ -174,19 +157,6 @@ def test_loss_that_draws_is_told_and_averaged_like_any_other(run: Run, cluster: 
     assert drawn.endswith("so results repeat only with the same number of replicas")
 
 
-@pytest.mark.exhaustive(
-    "Keras's layers",
-    "a layer of the user's",
-    "a layer that draws",
-    "a layer that slices",
-    "a loss that draws",
-    "a model that compares",
-    "a pruned layer and Keras's loss",
-    "a sum and a dropout",
-    "an averaged layer and Keras's loss",
-    "text under a mask",
-    covered_by="a dropout, a layer that compares, a model of Keras's layers",
-)
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 @pytest.mark.parametrize("model", MODELS)
 def test_notes_name_their_cause_and_nothing_else(

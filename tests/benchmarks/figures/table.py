@@ -39,13 +39,11 @@ class Benchmark:
 
 
 BENCHMARKS = (
-    Benchmark("import_time", minutes=0.1),
     Benchmark("steps", "--rounds 1", quick="--rounds 1 --steps 40", minutes=0.8),
     Benchmark("parameter_server", "--rounds 2 --steps 3000", quick="--rounds 1 --steps 200", minutes=1.5),
     Benchmark(
         "virtual_replicas", "--rounds 1 --models dense", quick="--rounds 1 --models dense", minutes=0.5
     ),
-    Benchmark("collective_clock", quick="--rounds 3 --steps 20", minutes=0.3),
     Benchmark("small_fits", "--rounds 2", quick="--rounds 1 --fits 2", minutes=0.6),
     Benchmark("small_fits", "--parts", quick="--parts --fits 2", minutes=0.2),
     Benchmark("first_fit", "dense --rounds 1", quick="dense --rounds 1", minutes=0.3),
@@ -79,9 +77,7 @@ BENCHMARKS = (
     Benchmark("lost_host", "--rounds 1", quick="--rounds 1", minutes=1.3),
     Benchmark("lost_host", "--elastic --rounds 1", quick="--elastic --rounds 1", minutes=0.8),
     Benchmark("repeated_steps", "--rounds 1 --pauses 0 0.05", quick="--rounds 1 --pauses 0", minutes=0.9),
-    Benchmark("many_workers", "--workers 6", quick="--workers 3 --rounds 1", minutes=0.4),
     Benchmark("many_runs", "--runs 10", quick="--runs 2", minutes=0.8),
-    Benchmark("search", "--trials 3", quick="--trials 2", minutes=1.1),
     Benchmark("parameter_server_kills", "worker --rounds 2", quick="worker --rounds 1", minutes=1.0),
     Benchmark("faults", "--faults 1", quick="--faults 1", minutes=0.6),
     Benchmark("task_memory", "--workers 4", quick="--workers 2", minutes=0.5),
@@ -91,7 +87,6 @@ BENCHMARKS = (
     Benchmark("checkpoint_stall", "--rounds 1", quick="--rounds 1 --saves 1", minutes=2.3),
     Benchmark("metrics_reading", "--kinds written", quick="--rows 20000 --repeats 1", minutes=0.8),
     Benchmark("page", "--repeats 2", quick="--rows 20000 --repeats 1", minutes=0.4),
-    Benchmark("run_list", "--no-s3", quick="--no-s3 --runs 100", minutes=0.4),
     Benchmark("input", "--rows 1600000 --rounds 2", quick="--rows 60000 --rounds 1", minutes=2.1),
     Benchmark("input", "--parts --rounds 3", quick="--parts --rows 60000 --rounds 1", minutes=0.3),
     Benchmark(
@@ -104,7 +99,6 @@ BENCHMARKS = (
         quick="--rounds 1 --rows 20000 --steps 60",
         minutes=0.3,
     ),
-    Benchmark("ray_datasets", "--rounds 2", quick="--rows 50000 --rounds 1", minutes=0.5),
     Benchmark("records", "--rounds 1", quick="--rounds 1 --records 2000 --pictures 100", minutes=0.8),
     Benchmark(
         "plain_pipeline", "--rounds 1 --side 320", quick="--rounds 1 --records 100 --side 32", minutes=0.8
@@ -143,11 +137,9 @@ BENCHMARKS = (
     Benchmark(
         "plain_pipeline", "--rounds 2", quick="--rounds 1 --records 100 --side 64", minutes=2.6, is_long=True
     ),
-    Benchmark("many_workers", quick="--workers 3 --rounds 1", minutes=2.2, is_long=True),
     Benchmark("task_memory", quick="--workers 2", minutes=1.6, is_long=True),
     Benchmark("virtual_replicas", "--rounds 2", quick="--rounds 1 --models dense", minutes=3.8, is_long=True),
     Benchmark("predict", "--rounds 2", quick="--rows 20000 --rounds 1", minutes=2.0, is_long=True),
-    Benchmark("search", quick="--trials 2", minutes=3.8, is_long=True),
     Benchmark("virtual_replicas", "--growth", quick="--growth --models dense", minutes=8.0, is_long=True),
     Benchmark("scale", "--tasks --agents 200", quick="--tasks --agents 3", minutes=6.0, is_long=True),
     Benchmark(

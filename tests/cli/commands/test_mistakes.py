@@ -229,3 +229,30 @@ def test_failed_start_leaves_no_run_folder(raydist: Run, job_file: Write, tmp_pa
     raydist("submit", str(job_file()), "--address", "local", "--cpus", "worker=9999")
     raydist("submit", str(job_file()), "--address", "127.0.0.1:1")
     assert not list(tmp_path.rglob("run.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("predict nobody data -o out", "nobody"),
+        ("predict numbers nowhere -o out", "there is no such file, or folder with files"),
+        ("predict numbers job.py -o out", "tell no format; give --format"),
+        ("export numbers --to onx", "--to names 'onx'; did you mean onnx?"),
+        ("export numbers --to ,", "--to names ','; write one of saved_model, onnx"),
+        ("export empty --to keras", "run empty has no exported model"),
+    ],
+)
+def test_mistake_about_an_export_is_told_before_ray_is_asked(
+    raydist: Run, job_file: Write, tmp_path: Path, arguments: str, sentence: str
+) -> None:
+    job_file()
+    exported = tmp_path / "raydist_runs/numbers/export/saved_model/saved_model.pb"
+    exported.parent.mkdir(parents=True)
+    exported.touch()
+    for run in ("numbers", "empty"):
+        (tmp_path / "raydist_runs" / run).mkdir(exist_ok=True)
+        (tmp_path / "raydist_runs" / run / "run.json").write_text("{}")
+    address = ["--address", "127.0.0.1:1"] if "predict" in arguments else []
+    code, out, err = raydist(*arguments.split(), *address)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert sentence in err

@@ -77,9 +77,30 @@ def guarded_head() -> Iterator[RayHead]:
         yield head
 
 
+# Ray's proxy of clients; the signal comes between fork and exec, as it does in gRPC's code there.
+_FORK_DIES_ONCE = """
+import os, signal
+def die_once():
+    try:
+        os.mkdir({died!r})
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGSEGV)
+if b"--mode=proxy" in open("/proc/self/cmdline", "rb").read():
+    os.register_at_fork(after_in_child=die_once)
+"""
+
+
 @pytest.fixture(scope="module")
-def open_head() -> Iterator[RayHead]:
-    with ray_head(RAY_AUTH_MODE="disabled") as head:
+def died(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is there once the proxy of `open_head` has died of a fork."""
+    return tmp_path_factory.mktemp("fork") / "died"
+
+
+@pytest.fixture(scope="module")
+def open_head(died: Path) -> Iterator[RayHead]:
+    (died.parent / "sitecustomize.py").write_text(_FORK_DIES_ONCE.format(died=str(died)))
+    with ray_head(RAY_AUTH_MODE="disabled", PYTHONPATH=str(died.parent)) as head:
         yield head
 
 
@@ -134,26 +155,10 @@ def test_client_address_reaches_a_cluster_from_outside(guarded_head: RayHead) ->
     assert answer["answers"] == [42, "actor"]
 
 
-# Ray's proxy of clients; the signal comes between fork and exec, as it does in gRPC's code there.
-_FORK_DIES_ONCE = """
-import os, signal
-def die_once():
-    try:
-        os.mkdir({died!r})
-    except FileExistsError:
-        return
-    os.kill(os.getpid(), signal.SIGSEGV)
-if b"--mode=proxy" in open("/proc/self/cmdline", "rb").read():
-    os.register_at_fork(after_in_child=die_once)
-"""
-
-
 @pytest.mark.slow
-def test_client_server_that_dies_of_its_fork_is_asked_again(tmp_path: Path) -> None:
-    died = tmp_path / "died"
-    (tmp_path / "sitecustomize.py").write_text(_FORK_DIES_ONCE.format(died=str(died)))
-    with ray_head(RAY_AUTH_MODE="disabled", PYTHONPATH=str(tmp_path)) as head:
-        answer = try_to_connect(head.client_address, head.environ)
+def test_client_server_that_dies_of_its_fork_is_asked_again(open_head: RayHead, died: Path) -> None:
+    assert not died.exists()
+    answer = try_to_connect(open_head.client_address, open_head.environ)
     assert died.exists()
     assert "error" not in answer, answer
     assert answer["answers"] == [42, "actor"]
