@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Raydist, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import RunningRay, start_raydist, status_of
 from tests.support.ray_heads import ray_head
 
 pytestmark = pytest.mark.slow
@@ -84,9 +84,6 @@ class Runs:
     def pid(self, name: str, task: str) -> int | None:
         return next((one["pid"] for one in self.record(name)["tasks"] if one["task"] == task), None)
 
-    def checkpoints(self, name: str) -> Path:
-        return self._folder / "raydist_runs" / name / "checkpoints"
-
     def log(self, name: str, task: str, *, attempt: int) -> str:
         folder = self._folder / "raydist_runs" / name / "logs" / str(attempt) / task.replace("/", "-")
         return "".join(path.read_text() for path in sorted(folder.iterdir()))
@@ -119,19 +116,6 @@ def check(result: dict[str, Any], undisturbed: list[np.ndarray], *, attempts: in
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def check_curve(raydist: Raydist, name: str) -> None:
-    """Checks that the curve has each epoch once."""
-    rows = raydist("metrics", name, "--format", "csv").out.splitlines()
-    steps = [row.split(",")[0] for row in rows[1:]]
-    assert sorted(map(int, steps)) == [20, 40, 60], rows
-
-
-def is_uploading(folder: Path) -> bool:
-    """Whether there is a checkpoint of which some is written, and no marker."""
-    names = [{file.name for file in step.iterdir()} for step in folder.glob("step-*")]
-    return any(files and not any("commit" in file for file in files) for files in names)
-
-
 def test_run_by_a_client_address_is_as_one_of_the_cluster(
     undisturbed: list[np.ndarray], wait_until: WaitUntil, tmp_path: Path
 ) -> None:
@@ -144,29 +128,6 @@ def test_run_by_a_client_address_is_as_one_of_the_cluster(
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         check(runs.end(process), undisturbed)
-
-
-def test_run_whose_chief_is_killed_twice_ends_with_the_same_weights(
-    runs: Runs, raydist: Raydist, undisturbed: list[np.ndarray], wait_until: WaitUntil
-) -> None:
-    process = runs.start("killed", "--workers", "2", "-p", "ballast_mb=64", "-p", "paced=2")
-    pids: list[int | None] = [None]
-    for moment in (
-        lambda: True,  # as it starts
-        lambda: is_uploading(runs.checkpoints("killed")),
-    ):
-        wait_until(
-            lambda moment=moment: (
-                process.poll() is not None
-                or (runs.pid("killed", "worker/0") not in (None, pids[-1]) and moment())
-            ),
-            timeout_s=240,
-        )
-        pids.append(runs.pid("killed", "worker/0"))
-        assert pids[-1] is not None
-        os.kill(pids[-1], signal.SIGKILL)
-    check(runs.end(process), undisturbed, attempts=3)
-    check_curve(raydist, "killed")
 
 
 def test_run_whose_tasks_have_to_leave_and_hang_ends_with_the_same_weights(
