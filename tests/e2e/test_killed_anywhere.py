@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.conftest import Raydist
 from tests.support.kill_places import FOLDER, NUM_STEPS, SAVED_EVERY, Place, lines_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 _CODE = [Path(__file__).parents[1] / "support" / name for name in ("kill_places.py", "kill_ways.py")]
 _CALLBACKS = "raydist.training.trainers.run_callbacks"
@@ -294,10 +294,10 @@ class Run:
             *("submit", job, "--name", name, "--json", *way.options, "--no-export"),
             *("--checkpoint-every", str(SAVED_EVERY), "--max-failures", "500"),
             *("--env", f"{FOLDER}={self.folder}"),
-            timeout_s=900,
+            timeout_s=1700,
         )
         if "--detach" in way.options and ended.code == 0:
-            raydist("wait", name, timeout_s=900)
+            raydist("wait", name, timeout_s=1700)
             ended = raydist("status", name, "--json")
         assert ended.code == 0, f"after {lines_of(self.folder / 'killed')[-2:]}: {ended.err}"
         self.result: dict[str, Any] = ended.json
