@@ -160,8 +160,14 @@ WAYS = {
             *("after the deletion", "in validation", "in validation, the chief", "before an epoch ends"),
             *("in a callback, as an epoch ends", "after an epoch ends", "as callbacks are restored"),
             *("in a step, the agent", "in a step, the fork server", "in a step, stopped", "in a status"),
-            *("in the last step", "after the last step", "before a fit ends", "after a fit has ended"),
-            *("as the fit returns", "before the end", "before the end, both", "in the metrics' writer"),
+            *(
+                "in the last step",
+                "in the metrics' writer",
+                "after the last step",
+                "before a fit ends",
+                "after a fit has ended",
+            ),
+            *("as the fit returns", "before the end", "before the end, both"),
             *("before the result", "before the result is sent"),
         ),
     ),
@@ -267,8 +273,11 @@ def test_run_whose_tasks_die_at_each_place_has_the_bits_of_the_undisturbed_one(
         expected = {step: told for _, step, told in calm.shown(task)}
         for attempt, step, told in killed.shown(task):
             before = [place for place, in_attempt, _ in deaths if in_attempt < attempt]
-            assert told == expected[step], f"{task} at step {step} after {before[-2:]}"
-        assert {step for _, step, _ in killed.shown(task)} == expected.keys()
+            assert told == expected.get(step, told), f"{task} at step {step} after {before[-2:]}"
+        steps = {step for _, step, _ in killed.shown(task)}
+        # How many steps a call takes depends on their time.
+        assert steps == expected.keys() or "packs=true" in way.options
+        assert NUM_STEPS in steps & expected.keys()
         check_bits(killed.variables(task), calm.variables(task))
     check_bits(killed.checkpoint(), calm.checkpoint())
     assert killed.result["metrics"] == calm.result["metrics"]
@@ -310,7 +319,9 @@ class Run:
         return dict(np.load(self.folder / f"end-{task}.npz"))
 
     def checkpoint(self) -> dict[str, np.ndarray]:
-        """Returns what the last one holds: weights, the optimizer's variables, random states."""
+        """Returns what the last one holds, with slots and random states; a script has none."""
+        if self.result["checkpoint"] is None:
+            return {}
         content = Path(self.result["checkpoint"], "variables.npz").read_bytes()
         with np.load(io.BytesIO(content)) as arrays:
             return dict(arrays)

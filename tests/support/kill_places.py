@@ -63,11 +63,13 @@ class Places:
         self._ctx, self._task = ctx, ctx.task
         self._step = -1
         plan = json.loads((self.folder / "plan.json").read_text())
-        self._next = len(lines_of(self.folder / "killed"))
+        killed = lines_of(self.folder / "killed")
+        # One place an attempt: another task may have died before this one was here.
+        is_over = any(attempt == ctx.attempt for _, attempt, _ in killed)
         (self.folder / f"pid-{self._task.path_name}").write_text(str(os.getpid()))
-        for number, (name, fields) in enumerate(plan):
-            if number >= self._next and fields["task"] == self._task.index:
-                self._watch(number, name, Place(**fields))
+        for name, fields in [] if is_over else plan[len(killed) :][:1]:
+            if fields["task"] == self._task.index:
+                self._watch(name, Place(**fields))
 
     def shown(self, step: int, values: Mapping[str, Any]) -> None:
         """Takes what the training shows of a step, in all of its bits."""
@@ -84,14 +86,14 @@ class Places:
             **{name.replace("/", "."): one.numpy() for name, one in variables.items()},
         )
 
-    def _watch(self, number: int, name: str, place: Place) -> None:
+    def _watch(self, name: str, place: Place) -> None:
         owner, attribute = _found(place.at)
         original = getattr(owner, attribute)
         num_calls = 0
 
         def is_reached(arguments: tuple[object, ...], *, when: str) -> bool:
             nonlocal num_calls
-            if number != self._next or when != place.when:
+            if when != place.when:
                 return False
             if place.step is not None and self._step < place.step:
                 return False
@@ -115,7 +117,6 @@ class Places:
         setattr(owner, attribute, wrapper)
 
     def _strike(self, name: str, place: Place) -> None:
-        self._next = -1
         if place.victim in ("peer", "both"):
             time.sleep(0.1)  # the peer comes to where it waits for this one
         pids = self._pids(place.victim)
