@@ -210,6 +210,12 @@ def assign_sum(variable: Any, value: Any, method: str = "assign") -> list[Any]:
     return changes
 
 
+def own_replicas(strategy: Any, num_local: int) -> range:
+    """Returns the numbers of this worker's replicas, of which each worker has as many."""
+    first = getattr(strategy.extended, "_id_in_cluster", 0) * num_local
+    return range(first, first + num_local)
+
+
 def plain_variable(value: int, dtype: tf.DType) -> tf.Variable:
     """Returns a variable that no strategy mirrors, also in a strategy's scope."""
     return resource_variable_ops.ResourceVariable(value, dtype=dtype)

@@ -151,7 +151,7 @@ class TaskContext(TrainContext):
         with made_by_all("ctx.save", self._run.strategy):
             self._run.register(trackables)
             self._run.reporter.step = max(self.step, step)
-            self._run.save(trackables, step=step)
+            self._run.save(self._run.registered, step=step)
 
     def wants_save(self) -> bool:
         with made_by_all("ctx.wants_save", self._run.strategy):
@@ -170,7 +170,9 @@ class TaskContext(TrainContext):
             return None
         with self.strategy.scope():
             run.checkpoints.build_optimizers(state, trackables)
-        run.checkpoints.restore(state, trackables)
+        saved = state.groups()
+        known = {name: one for name, one in run.registered.items() if name in trackables or name in saved}
+        run.checkpoints.restore(state, known)
         run.reporter.step = state.step
         run.restored = state
         return state.step

@@ -372,10 +372,8 @@ def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
         else functools.partial(collectives.gather_over_workers, strategy)
     )
     exchange = Exchange()
-    if isinstance(strategy, VirtualReplicasStrategy):
+    if isinstance(strategy, VirtualReplicasStrategy) or _has_copies(strategy):
         exchange = Exchange(copies=functools.partial(collectives.copies_of_replicas, strategy=strategy))
-    elif _sums_replicas(strategy):
-        exchange = Exchange(sums=functools.partial(collectives.sums_over_replicas, strategy=strategy))
     run.checkpoints.exchange_by(gather, exchange)
     collective_calls.begin(strategy, functools.partial(setattr, run.reporter.progress, "collective"))
     reporting.note(all_reduce.note_on(strategy))
@@ -383,8 +381,8 @@ def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
     reporting.note(worker_shares.note_on(strategy))
 
 
-def _sums_replicas(strategy: tf.distribute.Strategy) -> bool:
-    """Whether a checkpoint has the sums of what several replicas hold; a TPU sums no float64."""
+def _has_copies(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a checkpoint has what each of several replicas holds; a TPU's is not read here."""
     is_other = isinstance(strategy, (tf.distribute.TPUStrategy, tf.distribute.ParameterServerStrategy))
     return strategy.num_replicas_in_sync > 1 and not is_other and not is_central(strategy)
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_digits_are_learned_under_central_storage(raydist: Raydist) -> None:
-    # Of the other strategies: test_kept_state.py, test_embedding_jobs.py, the README's command
+    # Of the other strategies: test_killed_anywhere.py, test_embedding_jobs.py, the README's command
     strategy = ("--strategy", "central_storage", "--devices", "2")
     ended = raydist("submit", str(ROOT / "jobs" / "digits.py"), *strategy, "-p", "epochs=3", "--json")
     assert ended.code == 0, ended.err

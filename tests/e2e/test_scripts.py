@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,7 @@ import pytest
 
 from raydist.outcome.status import Scope
 from raydist.storage.run_storage import open_run
-from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import Ended, status_of
 from tests.support.metric_rows import merge_rows, read_rows
 from tests.support.same_results import files_of, lines_of, same_files, same_lines
 from tests.support.scripts import PLAIN, QUIET, copy_of_scripts, results, run_bare
@@ -69,51 +65,6 @@ def test_script_gives_the_losses_of_two_bare_processes(
     np.testing.assert_allclose(losses, found["worker-0"]["loss"], rtol=1e-6)
 
 
-def test_killed_worker_brings_the_script_back_and_it_goes_on_from_its_own_checkpoint(
-    running_ray: RunningRay, tmp_path: Path, bare: dict[str, Any]
-) -> None:
-    """By BackupAndRestore; by CheckpointManager in training/test_scripts.py."""
-    script = copy_of_scripts(tmp_path) / "multi_worker_keras.py"
-    source = script.read_text()
-    # Nobody else trains on this machine: without a pause there would be no time to kill anybody.
-    pause = "tf.keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs=None: time.sleep(4))"
-    paused = source.replace("callbacks = [", f"import time\ncallbacks = [{pause}] + [")
-    assert paused != source
-    script.with_name("paused.py").write_text(paused)
-    out, shared = (folder(tmp_path / each) for each in ("out", "shared"))
-    options = ["--json", "--name", "killed", "--workers", "2", "--keras", "legacy"]
-    arguments = (str(script.with_name("paused.py")), *options, "--", str(out), str(shared))
-    process = start_raydist(running_ray, tmp_path, "submit", *arguments)
-    try:
-        kill_a_worker_once_saved(tmp_path, shared, process)
-        stdout, stderr = process.communicate(timeout=240)
-    finally:
-        process.kill()
-    assert process.returncode == 0, stdout + stderr
-    told = json.loads(stdout)
-    assert (told["attempts"], told["steps"]) == (2, 42)
-    assert stderr.splitlines().count("==> attempt 1 <==") == 1
-    assert any("attempt 1 ran paused.py from its beginning" in note for note in told["notes"])
-    assert any("worker/1" in note for note in told["notes"])
-    for task, expected in bare.items():
-        found = results(out)[task]
-        # The new attempt has the losses of the epochs that it trained, and the weights of the whole run.
-        num = len(found["loss"])
-        assert num < 3
-        np.testing.assert_allclose(found["loss"], expected["loss"][-num:], atol=1e-5)
-        np.testing.assert_allclose(found["weights"], expected["weights"], rtol=1e-5, atol=1e-6)
-
-
-def kill_a_worker_once_saved(tmp_path: Path, shared: Path, driver: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not [path for path in shared.rglob("*") if path.is_file() and is_whole(path)]:
-        assert driver.poll() is None, driver.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    [pid] = [task["pid"] for task in status_of(tmp_path, "killed")["tasks"] if task["task"] == "worker/1"]
-    os.kill(pid, signal.SIGKILL)
-
-
 # In a copy of a script: worker/1 is killed in the first attempt, as soon as it has written a file.
 KILLED = """
 def _die():
@@ -149,11 +100,6 @@ def test_killed_worker_changes_nothing_of_a_script_that_builds_no_strategy(
     output = tmp_path / "raydist_runs" / "r" / "output"
     same_files(output / "working_dir", bare, rtol=1e-4)
     assert set(files_of(output / "earlier_attempts")) == {"logs/fit/TIME/train/events"}
-
-
-def is_whole(path: Path) -> bool:
-    """Whether it is what Keras and TensorFlow write last."""
-    return path.name in ("checkpoint", "training_metadata.json")
 
 
 def test_parameter_server_script_trains(raydist: Submit, tmp_path: Path) -> None:

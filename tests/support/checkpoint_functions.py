@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +48,6 @@ def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
     ctx.fit(model, data, epochs=2, callbacks=[Watch()])
     threads = [thread.name for thread in threading.enumerate()]
     return {"committed": committed, "threads": threads, "checkpoint": progress_of(ctx).status().checkpoint}
-
-
-def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str, Any]:
-    """Trains; the marker of `step` is never written, as if storage did not answer any more."""
-    write = Storage.write_bytes
-
-    def hang(self: Any, key: str, content: bytes, **rest: Any) -> None:
-        if f"step-{step}-a0/_COMMITTED" in key:
-            time.sleep(300)
-        write(self, key, content, **rest)
-
-    Storage.write_bytes = hang  # type: ignore[method-assign]
-    model = made(ctx, "adam", metrics=("accuracy",))
-    ctx.fit(model, data, epochs=epochs)
-    return {"weights": flat(model), "restored_step": progress_of(ctx).status().restored_step}
 
 
 def checkpoints_cannot_be_stored(ctx: Any) -> dict[str, Any]:

@@ -50,23 +50,6 @@ def test_training_goes_on_while_a_checkpoint_is_stored(keras: str) -> None:
     assert "raydist-checkpoint" not in task.values["threads"]
 
 
-@pytest.mark.slow
-def test_chief_killed_during_an_upload_resumes_from_the_commit_before(
-    undisturbed: Undisturbed, tmp_path: Path, wait_until: Callable[..., None]
-) -> None:
-    target, options = f"{FUNCTIONS}:hangs_before_the_marker_of", {"checkpoint_every": "5"}
-    arguments = {"epochs": 3, "job_options": options}
-    expected = undisturbed(TWO_DEVICES)
-    with started(target, TWO_DEVICES, step=10, storage=tmp_path, **arguments) as tasks:
-        torn = tmp_path / "test/checkpoints/step-10-a0/variables.npz"
-        wait_until(torn.exists, timeout_s=300)
-        tasks[0].kill()
-    [task] = run_function(target, TWO_DEVICES, step=-1, storage=tmp_path, attempt=1, **arguments)
-    assert task.values["restored_step"] == 5
-    np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
-    assert not torn.exists()
-
-
 REPLACED = (
     r"StorageError: the run's storage was lost or replaced during the run: .*/storage/test/token is missing"
 )

@@ -252,8 +252,7 @@ class TaskCheckpoints:
             variables.write(groups, state.files, checkpoint=state.uri)
         if (sentence := variables.other_replicas(groups, state.files)) is not None:
             self._progress.note(sentence)
-        restored = [one for group in groups.values() for one in group]
-        self._check_equal(restored, when=f"after the restore of {state.uri}")
+        self.check_equal(trackables, when=f"after the restore of {state.uri}")
         # What has the end of an earlier `fit` is not what the run continues from.
         self._progress.restored(max(state.step, self._newest.step if self._newest is not None else 0))
         logger.info("restored step %d from %s", state.step, state.uri)

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from raydist import tf_private
 from raydist.errors import CheckpointError, UnsupportedError
-from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, REPLICAS, digest_of
+from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, OF_WORKERS, REPLICAS, digest_of
 from raydist.tf_private import ShardedVariable
 from raydist.training.checkpointing.npz import NpzArrays, NpzBuffer
 from raydist.training.cluster import virtual_strategy
@@ -55,22 +55,20 @@ def variables_of(name: str, trackable: Any) -> list[Any]:
     return [part for variable in found for part in tf_private.parts_of(variable)]
 
 
-Sums = Callable[[Sequence[Any]], Sequence[np.ndarray]]
+Copies = Callable[[Sequence[Any]], Sequence[np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """How what several replicas hold is put together, each by one collective.
+    """How what several replicas hold is put together.
 
     Attributes:
-      sums: Returns the sums of variables over all replicas; None where there is but one replica, or each
-        variable is the same for all.
-      copies: Returns what each virtual replica has of some variables, `[num_replicas, ...]`; None where there
-        are none. It is saved beside the variables' sums and means.
+      copies: Returns what each replica has of some variables, `[num_replicas, ...]`, by one collective; None
+        where there is but one replica, or each variable is the same for all. It is saved beside their sums
+        and means, so that the same number of replicas continues with the same bits.
     """
 
-    sums: Sums | None = None
-    copies: Sums | None = None
+    copies: Copies | None = None
 
 
 class Snapshots:
@@ -100,16 +98,15 @@ class Snapshots:
           averaged: Variables that each replica changes for itself, of which the mean is saved.
         """
         wholes = _whole_variables(groups)
-        summed = {} if exchange.sums is None else _summed(wholes, exchange.sums, averaged)
-        of_replicas = {} if exchange.copies is None else _of_replicas(wholes, exchange.copies)
-        summed |= {key: [whole] for key, (whole, _) in of_replicas.items()}
+        of_replicas = {} if exchange.copies is None else _of_replicas(wholes, exchange.copies, averaged)
+        summed = {key: [whole] for key, (whole, _) in of_replicas.items()}
         if not is_chief:
             for key, whole in wholes.items():
                 if key not in summed and tf_private.is_synchronized_on_read(whole.parts[0]):
                     whole.read()
             return None
         entries = {key: whole.stored_as() for key, whole in wholes.items()}
-        stacks = {f"{REPLICAS}{key}": stack for key, (_, stack) in of_replicas.items()}
+        stacks = {_copies_key(key, wholes[key]): stack for key, (_, stack) in of_replicas.items()}
         entries |= {key: (stack.shape, stack.dtype) for key, stack in stacks.items()}
         if self._buffer is None or self._buffer.entries != entries:
             self._buffer = None  # two of them would not fit
@@ -120,7 +117,8 @@ class Snapshots:
             self._buffer.fill(key, [stack])
         described = [(key, whole, whole.shape, whole.numpy_dtype) for key, whole in wholes.items()]
         for key, stack in stacks.items():
-            described.append((key, wholes[key.removeprefix(REPLICAS)], stack.shape, stack.dtype))
+            whole = wholes[key.removeprefix(OF_WORKERS).removeprefix(REPLICAS)]
+            described.append((key, whole, stack.shape, stack.dtype))
         index = [
             {"key": key, "name": whole.name, "shape": list(shape), "dtype": str(np.dtype(dtype))}
             for key, whole, shape, dtype in described
@@ -181,7 +179,7 @@ def other_replicas(groups: Mapping[str, Sequence[Any]], files: Mapping[str, byte
     if (first := next(own, None)) is None:
         return None
     stacked = (one for one in json.loads(files[INDEX_NAME]) if one["key"].startswith(REPLICAS))
-    saved = next((one["shape"][0] for one in stacked), None)
+    saved = next((one["shape"][0] for one in stacked if not one["key"].startswith(OF_WORKERS)), None)
     now = first.distribute_strategy.num_replicas_in_sync
     if saved == now:
         return None
@@ -219,8 +217,8 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
         if str(array.dtype) != entry["dtype"]:
             array = array.view(whole.numpy_dtype).reshape(entry["shape"])
         whole.write(array)
-        if virtual_strategy.is_own(whole.parts[0]) and f"{REPLICAS}{key}" in saved:
-            _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
+        if (copies := _copies_key(key, whole)) in saved:
+            _write_copies(whole.parts[0], arrays[copies])
 
 
 def build_optimizers(trackables: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
@@ -309,22 +307,34 @@ class _Whole:
             start += part.shape[0]
 
 
-def _of_replicas(wholes: Mapping[str, _Whole], copies: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns, by key, what the virtual replicas have together of what each has for itself, and each's.
+def _of_replicas(
+    wholes: Mapping[str, _Whole], copies: Copies, averaged: Collection[Any]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns, by key, what the replicas have together of what each has for itself, and each's.
 
     Together it is the sum of what is summed, of other floats the mean, of other numbers the first one's.
+    What is made outside of the scope has no copies of replicas.
     """
-    own = {key: whole.parts[0] for key, whole in wholes.items() if virtual_strategy.is_own(whole.parts[0])}
+    means = {id(one) for one in averaged}
+    firsts = ((key, whole.parts[0]) for key, whole in wholes.items() if len(whole.parts) == 1)
+    own = {
+        key: one
+        for key, one in firsts
+        if isinstance(one, tf.distribute.DistributedValues)
+        and (virtual_strategy.is_own(one) or id(one) in means or _is_put_together_on_read(one))
+    }
     if not own:
         return {}
     found = {}
     for (key, variable), stack in zip(own.items(), copies(list(own.values())), strict=True):
-        if variable.aggregation == tf.VariableAggregation.SUM:
-            whole = summed_by_tree(stack)
-        elif not variable.dtype.is_floating or all(one.tobytes() == stack[0].tobytes() for one in stack):
+        is_sum = variable.aggregation == tf.VariableAggregation.SUM and id(variable) not in means
+        is_equal = not is_sum and all(one.tobytes() == stack[0].tobytes() for one in stack)
+        if is_equal or not (is_sum or variable.dtype.is_floating):
             whole = stack[0]
         else:
-            whole = (summed_by_tree(stack) / len(stack)).astype(stack.dtype)
+            is_virtual = virtual_strategy.is_own(variable)
+            total = summed_by_tree(stack) if is_virtual else np.sum(stack, axis=0, dtype="float64")
+            whole = np.asarray(total if is_sum else total / len(stack)).astype(stack.dtype)
         # What .npz has no name for, such as bfloat16, is bytes there.
         found[key] = whole, stack if stack.dtype.kind in "biufc" else _as_bytes(stack)
     return found
@@ -334,41 +344,25 @@ def _as_bytes(stack: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(stack).reshape(len(stack), -1).view(np.uint8)
 
 
+def _copies_key(key: str, whole: _Whole) -> str:
+    return f"{REPLICAS if virtual_strategy.is_own(whole.parts[0]) else OF_WORKERS}{key}"
+
+
 def _write_copies(variable: Any, stack: np.ndarray) -> None:
-    """Assigns each virtual replica of this worker what it had for itself, if there were as many."""
-    strategy: Any = variable.distribute_strategy
-    if strategy.num_replicas_in_sync == len(stack):
-        for copy, replica in zip(variable.values, strategy.own_replicas, strict=True):
+    """Assigns each replica of this worker what it had for itself, if there were as many."""
+    strategy: Any = getattr(variable, "distribute_strategy", None)
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    if is_distributed and strategy.num_replicas_in_sync == len(stack):
+        own = getattr(strategy, "own_replicas", None)
+        own = tf_private.own_replicas(strategy, len(variable.values)) if own is None else own
+        for copy, replica in zip(variable.values, own, strict=True):
             copy.assign(stack[replica].view(variable.dtype.as_numpy_dtype).reshape(variable.shape))
 
 
-def _summed(
-    wholes: Mapping[str, _Whole], sums: Sums, averaged: Collection[Any]
-) -> dict[str, list[np.ndarray]]:
-    """Returns the values, by key, of variables that are summed on read, and the means of `averaged`.
-
-    What is made outside of the scope has no copies of replicas.
-    """
-    own = {id(one) for one in averaged}
-    kept = {
-        key: whole.parts[0]
-        for key, whole in wholes.items()
-        if len(whole.parts) == 1
-        and isinstance(whole.parts[0], tf.distribute.DistributedValues)
-        and (id(whole.parts[0]) in own or _is_summed_on_read(whole.parts[0]))
-    }
-    if not kept:
-        return {}
-    found = {}
-    for (key, variable), total in zip(kept.items(), sums(list(kept.values())), strict=True):
-        count = variable.distribute_strategy.num_replicas_in_sync if id(variable) in own else 1
-        found[key] = [np.asarray(total / count, wholes[key].numpy_dtype)]
-    return found
-
-
-def _is_summed_on_read(variable: Any) -> bool:
-    is_sum = getattr(variable, "aggregation", None) is tf.VariableAggregation.SUM
-    return is_sum and tf_private.is_synchronized_on_read(variable) and variable.dtype.is_floating
+def _is_put_together_on_read(variable: Any) -> bool:
+    aggregations = tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN
+    is_known = getattr(variable, "aggregation", None) in aggregations
+    return is_known and tf_private.is_synchronized_on_read(variable) and variable.dtype.is_floating
 
 
 def _whole_variables(groups: Mapping[str, Sequence[Any]]) -> dict[str, _Whole]:

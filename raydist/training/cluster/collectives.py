@@ -77,18 +77,26 @@ def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strateg
         total = flat if is_alone(strategy) else _sums_over_workers(strategy, flat)
         parts = np.split(total, np.cumsum([one.size for one in own])[:-1])
         sums = [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
+    _keep_totals(variables, sums, strategy)
+    return sums
+
+
+def _keep_totals(
+    variables: Sequence[Any], sums: Sequence[np.ndarray], strategy: tf.distribute.Strategy
+) -> None:
     for variable, total in zip(variables, sums, strict=True):
         is_mean = variable.aggregation == tf.VariableAggregation.MEAN
         held = total / strategy.num_replicas_in_sync if is_mean else total
         kept_totals.keep(variable, tf.cast(held, variable.dtype))
-    return sums
 
 
-def copies_of_replicas(variables: Sequence[Any], strategy: VirtualReplicasStrategy) -> list[np.ndarray]:
-    """Returns what each virtual replica holds of some variables, `[num_replicas, ...]`: one collective."""
-    return rows_of_replicas(
-        [np.stack([copy.numpy() for copy in one.values]) for one in variables], strategy=strategy
-    )
+def copies_of_replicas(variables: Sequence[Any], strategy: tf.distribute.Strategy) -> list[np.ndarray]:
+    """Returns what each replica holds of some variables, `[num_replicas, ...]`: one collective."""
+    own = [np.stack([copy.numpy() for copy in one.values]) for one in variables]
+    copies = rows_of_replicas(own, strategy=strategy)
+    if not isinstance(strategy, VirtualReplicasStrategy):
+        _keep_totals(variables, [np.sum(one, axis=0, dtype="float64") for one in copies], strategy)
+    return copies
 
 
 def means_over_replicas(strategy: VirtualReplicasStrategy, own: np.ndarray) -> list[float]:
@@ -102,14 +110,20 @@ def means_over_replicas(strategy: VirtualReplicasStrategy, own: np.ndarray) -> l
     return means
 
 
-def rows_of_replicas(own: Sequence[np.ndarray], *, strategy: VirtualReplicasStrategy) -> list[np.ndarray]:
-    """Returns arrays with a row for each virtual replica, of those of this worker: one collective."""
-    num_local = len(strategy.own_replicas)
+def rows_of_replicas(own: Sequence[np.ndarray], *, strategy: tf.distribute.Strategy) -> list[np.ndarray]:
+    """Returns arrays with a row for each replica, of those of this worker: one collective."""
+    num_local = len(own[0])
     rows = [np.ascontiguousarray(one).reshape(num_local, -1).view(np.uint8) for one in own]
     sizes = [one.shape[1] for one in rows]
-    fill = np.zeros([num_local, -sum(sizes) % 4], np.uint8)  # collectives take no bytes, but int32
-    sent = np.concatenate([*rows, fill], axis=1).view(np.int32)
-    found = _traced_rows(strategy)(tf.constant(sent)).numpy().view(np.uint8)
+    fill = np.zeros([num_local, -sum(sizes) % 8], np.uint8)  # collectives take no bytes, but integers
+    sent = np.concatenate([*rows, fill], axis=1)
+    if isinstance(strategy, VirtualReplicasStrategy):
+        found = _traced_rows(strategy)(tf.constant(sent.view(np.int32))).numpy().view(np.uint8)
+    elif is_alone(strategy):
+        found = sent
+    else:
+        gathered = _gathered(strategy, sent.reshape(-1).view(np.int64), key=2 * sent.size // 8)
+        found = gathered.view(np.uint8).reshape(-1, sent.shape[1])
     parts = np.split(found[:, : sum(sizes)], np.cumsum(sizes)[:-1], axis=1)
     return [
         np.ascontiguousarray(part).view(one.dtype).reshape(len(part), *one.shape[1:])
@@ -139,18 +153,23 @@ def gather_over_workers(
       values: As many in each worker.
       is_meeting: Whether workers meet by it, which no other gather may take part in.
     """
-    num_workers = tf_private.num_workers_of(strategy)
+    # TensorFlow takes one shape for each key (collective_param_resolver_local.cc).
+    key = 2 * len(values) + is_meeting
+    rows: list[list[int]] = _gathered(strategy, np.asarray(values, np.int64), key=key).tolist()
+    return rows
+
+
+def _gathered(strategy: tf.distribute.Strategy, row: np.ndarray, *, key: int) -> np.ndarray:
     with tf_private.CollectiveCalls.told(), tf.device(tf_private.host_of(strategy)):
         gathered = tf.raw_ops.CollectiveGatherV2(
-            input=tf.constant([list(values)], tf.int64),
-            group_size=num_workers,
+            input=tf.constant(row[None]),
+            group_size=tf_private.num_workers_of(strategy),
             group_key=_WORKERS,
-            # TensorFlow takes one shape for each key (collective_param_resolver_local.cc).
-            instance_key=2 * len(values) + is_meeting,
+            instance_key=key,
             ordering_token=[],
         )
-    rows: list[list[int]] = gathered.numpy().tolist()
-    return rows
+    found: np.ndarray = gathered.numpy()
+    return found
 
 
 def local_index(strategy: tf.distribute.Strategy) -> Any:

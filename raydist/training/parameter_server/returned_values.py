@@ -97,8 +97,13 @@ class LocalMetrics:
             return numbers(self._model.get_metrics_result())
 
     def write(self, tally: Tally) -> None:
-        """Assigns the sums to the metrics' variables, for those who read them there."""
-        for slot, value in zip(self._slots, self._narrow(tally), strict=True):
+        """Assigns the sums to the metrics' variables, for those who read them there.
+
+        And rounds them alike, so that a run that is restored from these variables goes on with the same sums.
+        """
+        narrow = self._narrow(tally)
+        tally.values = [value.astype(one.dtype) for value, one in zip(narrow, tally.values, strict=True)]
+        for slot, value in zip(self._slots, narrow, strict=True):
             slot.variable.assign(value)
 
     def read(self) -> Tally:

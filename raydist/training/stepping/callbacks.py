@@ -20,6 +20,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives, default_strategy
 from raydist.training.cluster.collectives import worker_names
 from raydist.training.reporting import reporter
+from raydist.training.stepping.backups import replace_whole
 from raydist.training.stepping.hooks import Hooks, in_run_order, users_of
 from raydist.training.stepping.model_access import may_reach_model
 from raydist.training.stepping.packing import BatchHook, batch_hook_of, watches_batches
@@ -75,6 +76,10 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
     users = users_of(callbacks)
     left_out = {id(one) for one in _restoring_twice(users, callbacks)}
     current = reporter.current()
+    for one in users:
+        is_kept = "BackupAndRestore" in keras_kinds(one) and id(one) not in left_out
+        if is_kept and (current is None or current.is_chief):
+            replace_whole(one)  # before the workers compare their files
     if current is None or collectives.is_alone(strategy):
         return [one for one in callbacks if id(one) not in left_out]
     for one in users:

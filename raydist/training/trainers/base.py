@@ -25,6 +25,7 @@ from raydist.training.input.shuffle_seeds import EndedTrainings
 from raydist.training.reporting.progress import Commands
 from raydist.training.reporting.reporter import Reporter, note
 from raydist.training.trainers.export import export
+from raydist.training.trainers.model_state import random_layers_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +251,11 @@ class TaskRun:
         return is_due or self.commands.save.is_set()
 
     def register(self, trackables: Mapping[str, Any]) -> None:
-        """Takes what the train function saves and restores by itself; its loops save that by schedule."""
-        self.registered = dict(trackables)
+        """Takes what the train function saves and restores by itself; its loops save that by schedule.
+
+        With the random state of tf_keras's layers, which are not among their model's variables.
+        """
+        self.registered = {**trackables, **random_layers_of(trackables)}
 
     def note_unsaved(self, changed: Sequence[Any]) -> None:
         """Notes what of the variables that a loop changes its checkpoints will not have.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +24,13 @@ def random_groups_of(model: Any) -> dict[str, list[Any]]:
         _TENSORFLOW: tf_private.global_random_variables(),
         _LAYERS: adapter_of(model).random_variables(model),
     }
+    return {name: variables for name, variables in found.items() if variables}
+
+
+def random_layers_of(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns the random state of the models among `trackables` that their own variables lack, in groups."""
+    models = {name: one for name, one in trackables.items() if hasattr(one, "train_step")}
+    found = {f"{name}-random": adapter_of(one).random_variables(one) for name, one in models.items()}
     return {name: variables for name, variables in found.items() if variables}
 
 
