@@ -187,6 +187,7 @@ def predicted(ctx: Any) -> dict[str, Any]:
         ctx.predict(_of_two_inputs(ctx), {"left": x, "right": tf.constant(x)}), 2 * x, atol=1e-6
     )
     np.testing.assert_allclose(ctx.predict(_of_two_inputs(ctx), [x, x]), 2 * x, atol=1e-6)
+    np.testing.assert_array_equal(ctx.predict(_of_two_rows(ctx), x), x.reshape(-1, 3))
     mistakes = {
         "no rows": x[:0],
         "no batches": tf.data.Dataset.from_tensor_slices(x).batch(16).take(0),
@@ -206,6 +207,13 @@ def _of_two_inputs(ctx: Any) -> Any:
     with ctx.strategy.scope():
         inputs = [keras.layers.Input((6,), name=name) for name in ("left", "right")]
         return keras.Model(inputs, keras.layers.Add()(inputs))
+
+
+def _of_two_rows(ctx: Any) -> Any:
+    """Makes two rows of each example."""
+    with ctx.strategy.scope():
+        layer = keras.layers.Lambda(lambda one: tf.reshape(one, [-1, 3]), output_shape=(3,))
+        return keras.Sequential([keras.layers.Input((6,)), layer])
 
 
 def weighted_by_keras(ctx: Any) -> dict[str, Any]:

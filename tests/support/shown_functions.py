@@ -188,6 +188,18 @@ def loss_of_sums(ctx: Any) -> Any:
     return {**fitted(model), "first": [float(np.ravel(first)[0])]}
 
 
+def losses_of_examples(ctx: Any) -> Any:
+    """Losses with reduction="none" of one output, and of two."""
+    loss = keras.losses.MeanSquaredError(reduction="none")
+    one = made(ctx, loss=loss)
+    with ctx.strategy.scope():
+        two = keras.Model(one.inputs, [one.output, keras.layers.Dense(1)(one.layers[1].output)])
+        two.compile(keras.optimizers.SGD(0.05), [loss, loss])
+    data = batches().map(lambda x, y: (x, (y, 2 * y)))
+    history = two.fit(data, epochs=2, verbose=0, validation_data=data.take(1)).history
+    return {**fitted(one), **{f"{number} of two": one for number, one in enumerate(history.values())}}
+
+
 def metric_from_outside(ctx: Any) -> Any:
     outside = keras.metrics.MeanAbsoluteError(name="outside")
     return fitted(made(ctx, metrics=[outside]))
@@ -199,6 +211,7 @@ PROGRAMS = {
     "evaluated": evaluated,
     "zero": zero_metric,
     "loss of sums": loss_of_sums,
+    "losses of examples": losses_of_examples,
     "sum in a layer": lambda ctx: fitted(made(ctx, layers=[SumInLayer])),
     "normed": lambda ctx: fitted(made(ctx, layers=[keras.layers.BatchNormalization])),
     "normed, mean in a layer": lambda ctx: fitted(

@@ -19,6 +19,7 @@ EQUAL = (
     "renamed",
     "zero",
     "loss of sums",
+    "losses of examples",
 )
 # By program the value that cannot be put together from the replicas'.
 NOTED = {"own step": ("root", "largest"), "returned": ("sum_of_errors",)}

@@ -97,10 +97,14 @@ def doubled(batch: Any) -> Any:
 
 
 def drop_padding(outputs: Any, element: Any) -> Any:
-    """Cuts the rows that a padding example made off the outputs (a structure of `[batch, ...]` tensors)."""
+    """Cuts the rows that a padding example made off the outputs (a structure of tensors).
+
+    All of them, as a model may make several rows of an example.
+    """
     if not isinstance(element, Slice):
         return outputs
-    return rows(outputs, 0, element.num_examples)
+    is_given = element.num_examples > 0
+    return tf.nest.map_structure(lambda one: rows(one, 0, tf.where(is_given, num_rows(one), 0)), outputs)
 
 
 def keep_on_padding(variables: Sequence[tf.Variable], element: Any, run: Callable[[], Any]) -> Any:

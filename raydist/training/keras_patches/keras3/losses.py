@@ -82,7 +82,8 @@ def _scale_loss(original: Callable[..., Any], value: Any) -> Any:
     because="it undoes scale_loss_for_distribution",
 )
 def _unscale_loss(original: Callable[..., Any], value: Any) -> Any:
-    return replica_share.unscale_by_share(value)
+    # With reduction="none" it is a loss for each example, which nothing has scaled.
+    return replica_share.unscale_by_share(value) if value.shape.rank == 0 else value
 
 
 @replaces(
@@ -144,7 +145,7 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
         if is_static:
             share = replica_share.step_weight(values.dtype)
             if not tf.executing_eagerly():
-                sample_weight = share
+                sample_weight = share if values.shape.rank == 0 else None
             elif share is not None:
                 sample_weight = tf.cast(sample_weight, share.dtype) * tf.sign(share)
         elif getattr(values, "shape", None) == ():

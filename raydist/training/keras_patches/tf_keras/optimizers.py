@@ -282,4 +282,7 @@ def _update_state(original: Callable[..., Any], self: Any, values: Any, sample_w
         if _container.is_called and replica_share.is_sum():  # and weighted by the replica's examples
             values = replica_share.unscale_by_share(values)
         values, sample_weight = replica_share.of_step(self, values, sample_weight)
+    elif _container.is_called and (share := replica_share.step_weight(values.dtype)) is not None:
+        # Losses with reduction="none", each of which weighs as many examples as the global batch has.
+        sample_weight = tf.math.divide_no_nan(tf.cast(sample_weight, share.dtype), share)
     return original(self, values, sample_weight=sample_weight)
