@@ -32,7 +32,7 @@ from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.checkpointing.variables import Exchange
-from raydist.training.checks import loss_rules
+from raydist.training.checks import rehearsal
 from raydist.training.cluster import (
     cache_files,
     collective_calls,
@@ -340,7 +340,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     if not assignment.is_chief:
         # Each task would make a run of MLflow of its own, all with one name and the same values.
         wrapt.register_post_import_hook(_end_autologging, "mlflow.utils.autologging_utils")
-    loss_rules.enable_check(job.patch_keras and job.check_equality)
+    rehearsal.enable(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
     worker_shares.configure(assignment.shares)
     return note

@@ -18,7 +18,7 @@ from raydist.training.checks import (
     findings,
     layer_notes,
     loop_scalars,
-    loss_rules,
+    rehearsal,
     step_check,
     step_notes,
     step_rules,
@@ -49,7 +49,7 @@ def rule_of_loop(
 ) -> LoopRule:
     """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced."""
     num_replicas = strategy.num_replicas_in_sync
-    if num_replicas == 1 or not loss_rules.is_enabled():
+    if num_replicas == 1 or not rehearsal.is_enabled():
         return LoopRule()
 
     step, batch = step_rules.for_one_replica(step_fn, strategy, element)
@@ -72,9 +72,8 @@ def rule_of_loop(
     check = step_rules.checked(
         step, batch, name=step_fn, strategy=strategy, numbers_in=numbers_in, variants=variants
     )
-    number, division = step_rules.divider(check, numbers, strategy=strategy, element=element)
     rule, found = step_rules.find_rule(
-        step_fn, check, strategy=strategy, is_loop=True, number=number, division=division
+        step_fn, check, strategy=strategy, is_loop=True, numbers=numbers, element=element
     )
     parts = step_rules.described_parts(num_replicas, 1)
     drifting = [] if check is None else _drifting_in_loop(check)

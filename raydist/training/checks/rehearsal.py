@@ -34,6 +34,19 @@ from raydist.training.user_code import linearity
 _LIBRARIES = ("keras", "tf_keras", "raydist")
 
 
+class _Settings:
+    is_enabled = True
+
+
+def enable(is_enabled: bool) -> None:
+    """Whether steps are rehearsed. Otherwise all train by `LossRule.SCALED`, as in TensorFlow."""
+    _Settings.is_enabled = is_enabled
+
+
+def is_enabled() -> bool:
+    return _Settings.is_enabled
+
+
 class Outcome(NamedTuple):
     """What a step makes of a batch, or of a part of it.
 

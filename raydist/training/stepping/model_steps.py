@@ -14,17 +14,17 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.checks import layer_notes, loss_rules, metric_check
-from raydist.training.checks.update_check import UpdateCheck, check_update
+from raydist.training.checks import layer_notes
+from raydist.training.checks.loss_rules import FirstLook
+from raydist.training.checks.update_check import UpdateCheck
 from raydist.training.cluster import gathered_rows, kept_totals
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import accumulation, batch_slices, compilation, step_logs
 from raydist.training.replicas.accumulation import Group
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
-from raydist.training.reporting import reporter
 from raydist.training.stepping import fit_session, step_calls
-from raydist.training.user_code import code_names, side_effects
+from raydist.training.user_code import code_names
 
 
 def refuse_own_functions(model: Any) -> None:
@@ -141,8 +141,8 @@ def make_step_function(
     shown: step_logs.Results | None,
     metric_variables: Callable[[], Sequence[tf.Variable]],
     finish: Callable[[Any], Any],
+    check_graph: Callable[[tf.Graph], object],
     build: Callable[[], object] = lambda: None,
-    check_graph: Callable[[tf.Graph], object] = lambda graph: None,
     after_step: Callable[[], object] = lambda: None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `step_calls.StepCall` that returns the logs of its last step.
@@ -152,21 +152,20 @@ def make_step_function(
       shown: What the logs of a step of the user's show, found when it is traced; None for Keras's own.
       metric_variables: Returns the variables that a padding example must not change.
       finish: Takes the logs of this task's replicas, and returns those of all: a collective.
-      build: Called before the first steps are looked at, which need the model's weights.
-      check_graph: Called with the graph of the first training steps that have run, if they were traced.
+      check_graph, build: As of `FirstLook`.
       after_step: Called on each replica when the step has run.
     """
     strategy = model.distribute_strategy
-    loss_rules.forget(model, is_training=is_training)
-    update_check: UpdateCheck | None = None
+    first_look = FirstLook(
+        model, step, is_training=is_training, shown=shown, build=build, check_graph=check_graph
+    )
 
     def replica_step(element: Any) -> Any:
-        rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
         outputs = batch_slices.run_slice(
             step,
             element,
             kept=metric_variables(),
-            rule=rule,
+            rule=first_look.rule,
             is_model_step=True,
             is_evaluation=not is_training,
         )
@@ -174,12 +173,12 @@ def make_step_function(
         return outputs
 
     def replica_update(group: Group) -> Any:
-        assert update_check is not None  # `look_at_groups` comes first
+        assert first_look.update is not None  # `at_groups` comes first
         outputs = run(
             step,
             group.batches,
-            rule=loss_rules.rule_of(model),
-            check=update_check,
+            rule=first_look.rule,
+            check=first_look.update,
             shown=shown,
             metric_variables=metric_variables(),
         )
@@ -204,67 +203,12 @@ def make_step_function(
         # are read from the metrics, whose variables are summed over all replicas.
         return step_logs.of_replicas(strategy, outputs)
 
-    def is_undecided(is_group: bool) -> bool:
-        if not is_training:
-            return loss_rules.is_evaluation_undecided(model, strategy)
-        return loss_rules.is_undecided(model, strategy, is_group=is_group)
-
-    def look_at(element: Any) -> None:
-        build()
-        with side_effects.undone(model):
-            rehearse(element)
-
-    def rehearse(element: Any) -> None:
-        is_group = isinstance(element, Group)
-        first, num_batches = (element.batches[0], len(element.batches)) if is_group else (element, 1)
-        undecided = is_undecided(is_group)
-        is_wanted = metric_check.is_wanted(model, strategy)
-        metrics = metric_check.unknown(model) if is_wanted else []
-        look = functools.partial(
-            loss_rules.check_step, model, step, first, shown=shown, is_training=is_training
-        )
-        check = look(is_decided=not undecided, metrics=metrics)
-        if check is not None:  # the step may run eagerly, without a graph
-            reporter.note(layer_notes.note_on_turns(strategy, check.rehearsal.graph))
-        if undecided and not is_training:
-            loss_rules.decide_evaluation(model, check)
-        elif undecided:
-            loss_rules.decide_training(model, check, first, num_batches=num_batches)
-            if is_group:
-                loss_rules.check_rule(model)
-        if is_wanted and len(made := metric_check.unknown(model)) > len(metrics):  # in that trace
-            metrics, check = made, look(is_decided=True, metrics=made)
-        if metrics:
-            metric_check.check(model, check)
-
-    def look_at_groups(element_spec: Any) -> None:
-        nonlocal update_check
-        update_check = check_update(model, step, element_spec)
-        if not loss_rules.is_undecided(model, strategy, is_group=True):
-            loss_rules.check_rule(model)
-
-    def look_at_graph(graph: tf.Graph) -> None:
-        if not is_training:
-            reporter.note(layer_notes.note_on_turns(strategy, graph))
-            return
-        check_graph(graph)
-        for sentence in layer_notes.notes_on_workers(strategy, graph):
-            reporter.note(sentence)
-        if not loss_rules.is_decided(model):  # which would have said so
-            reporter.note(layer_notes.note_on_step(model, strategy, graph))
-
-    first_look = step_calls.FirstLook(
-        is_wanted=lambda is_group: is_undecided(is_group) or metric_check.is_wanted(model, strategy),
-        at_element=look_at,
-        at_groups=look_at_groups,
-    )
     function = step_calls.call_of_steps(
         one_step,
         run_eagerly=model.run_eagerly,
         jit_compile=compilation.is_compiled(model, strategy),
         as_element=functools.partial(batch_slices.for_replicas, strategy=strategy),
         first_look=first_look,
-        on_graph=look_at_graph,
     )
 
     unnoted = [] if shown is None or strategy.num_replicas_in_sync == 1 else [shown]

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.spec.tasks import TaskType
-from raydist.training.checks import layer_notes, loss_rules
+from raydist.training.checks import layer_notes
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
@@ -100,7 +100,7 @@ class _Reports(Hooks):
             return
         self._reporter.num_plain_fits += 1
         strategy = self.model.distribute_strategy
-        for sentence in layer_notes.notes_on(self.model, strategy, is_traced=loss_rules.is_enabled()):
+        for sentence in layer_notes.notes_on(self.model, strategy):
             self._reporter.note(sentence)
         length = layer_notes.note_on_length(self.model, self.params, initial_epoch=self._initial_epoch)
         if length is not None and is_distributed(strategy):
