@@ -80,7 +80,7 @@ class FirstLook:
           build: Called before the step is looked at, which needs the model's weights.
           check_graph: Called with the graph of the first training steps that have run.
         """
-        self.update: update_check.UpdateCheck | None = None
+        self.update: rehearsal.Rehearsal | None = None
         self._model, self._step, self._strategy = model, step, model.distribute_strategy
         self._is_training, self._shown = is_training, shown
         self._build, self._check_graph = build, check_graph

@@ -16,7 +16,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training.checks import layer_notes
 from raydist.training.checks.loss_rules import FirstLook
-from raydist.training.checks.update_check import UpdateCheck
+from raydist.training.checks.rehearsal import Rehearsal
 from raydist.training.cluster import gathered_rows, kept_totals
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import accumulation, batch_slices, compilation, step_logs
@@ -43,7 +43,7 @@ def run(
     elements: Sequence[Any],
     *,
     rule: LossRule,
-    check: UpdateCheck,
+    check: Rehearsal,
     shown: step_logs.Results | None,
     metric_variables: Sequence[tf.Variable],
 ) -> Any:
@@ -81,7 +81,7 @@ def run(
     return step_logs.of_update(outputs, shares, shown)
 
 
-def _totals(elements: Sequence[Any], shares: Sequence[tf.Tensor], check: UpdateCheck) -> list[tf.Tensor]:
+def _totals(elements: Sequence[Any], shares: Sequence[tf.Tensor], check: Rehearsal) -> list[tf.Tensor]:
     """Returns what all batches of the update, on all replicas, have of each amount: a collective if any."""
     if check.num_amounts == 0:
         return []
