@@ -25,7 +25,7 @@ from raydist.training.checks import (
     update_check,
 )
 from raydist.training.checks.step_check import StepCheck
-from raydist.training.replicas import batch_slices, step_logs
+from raydist.training.replicas import batch_slices, step_logs, step_trace
 from raydist.training.replicas.accumulation import Group
 from raydist.training.replicas.model_states import LossRule, state_of
 from raydist.training.reporting import reporter
@@ -70,7 +70,6 @@ class FirstLook:
         is_training: bool,
         shown: step_logs.Results | None,
         build: Callable[[], object],
-        check_graph: Callable[[tf.Graph], object],
     ) -> None:
         """Takes a step that gets a new function, and forgets what was known of it.
 
@@ -78,12 +77,10 @@ class FirstLook:
           step: The model's `train_step` or `test_step` as its Keras traces it, for one replica's batch.
           shown: What of metrics the step shows in its logs; None for Keras's own.
           build: Called before the step is looked at, which needs the model's weights.
-          check_graph: Called with the graph of the first training steps that have run.
         """
         self.update: rehearsal.Rehearsal | None = None
         self._model, self._step, self._strategy = model, step, model.distribute_strategy
-        self._is_training, self._shown = is_training, shown
-        self._build, self._check_graph = build, check_graph
+        self._is_training, self._shown, self._build = is_training, shown, build
         # Both Kerases drop the functions of both steps when a model is compiled, maybe with other losses.
         if is_training or model.train_function is None:
             state_of(model).rule = None
@@ -157,7 +154,7 @@ class FirstLook:
         if not self._is_training:
             reporter.note(layer_notes.note_on_turns(self._strategy, graph))
             return
-        self._check_graph(graph)
+        step_trace.check_trains(self._model, graph)
         for sentence in layer_notes.notes_on_workers(self._strategy, graph):
             reporter.note(sentence)
         if not is_decided(self._model):  # which would have said so

@@ -18,6 +18,7 @@ from raydist.training.checks import layer_notes
 from raydist.training.checks.loss_rules import FirstLook
 from raydist.training.checks.rehearsal import Rehearsal
 from raydist.training.cluster import gathered_rows, kept_totals
+from raydist.training.cluster.strategy import is_central
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import accumulation, batch_slices, compilation, step_logs
 from raydist.training.replicas.accumulation import Group
@@ -137,32 +138,35 @@ def make_step_function(
     model: Any,
     step: Callable[[Any], Any],
     *,
+    convert: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
     is_training: bool,
-    shown: step_logs.Results | None,
-    metric_variables: Callable[[], Sequence[tf.Variable]],
     finish: Callable[[Any], Any],
-    check_graph: Callable[[tf.Graph], object],
     build: Callable[[], object] = lambda: None,
     after_step: Callable[[], object] = lambda: None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `step_calls.StepCall` that returns the logs of its last step.
 
     Args:
-      step: The model's `train_step` or `test_step` as its Keras traces it, on one replica's batch.
-      shown: What the logs of a step of the user's show, found when it is traced; None for Keras's own.
-      metric_variables: Returns the variables that a padding example must not change.
+      step: The model's `train_step` or `test_step`, on one replica's batch.
+      convert: Makes of it what its Keras traces.
       finish: Takes the logs of this task's replicas, and returns those of all: a collective.
-      check_graph, build: As of `FirstLook`.
+      build: As of `FirstLook`.
       after_step: Called on each replica when the step has run.
     """
-    strategy = model.distribute_strategy
-    first_look = FirstLook(
-        model, step, is_training=is_training, shown=shown, build=build, check_graph=check_graph
-    )
+    strategy, converted = model.distribute_strategy, convert(step)
+    # What the logs of a step of the user's show, found when it is traced.
+    shown = None if code_names.is_keras(step) else step_logs.Results(model)
+    noted = converted if shown is None else lambda batch: shown.noted(converted(batch))
+    first_look = FirstLook(model, noted, is_training=is_training, shown=shown, build=build)
+
+    def metric_variables() -> Sequence[tf.Variable]:
+        """Returns the variables that a padding example must not change."""
+        # With central storage the replicas share them; a padding example counts, as one example more.
+        return [] if is_central(strategy) else step_logs.variables_of_metrics(model)
 
     def replica_step(element: Any) -> Any:
         outputs = batch_slices.run_slice(
-            step,
+            noted,
             element,
             kept=metric_variables(),
             rule=first_look.rule,
@@ -175,7 +179,7 @@ def make_step_function(
     def replica_update(group: Group) -> Any:
         assert first_look.update is not None  # `at_groups` comes first
         outputs = run(
-            step,
+            noted,
             group.batches,
             rule=first_look.rule,
             check=first_look.update,

@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from raydist import tf_private
 from raydist.spec.text import listed
-from raydist.training.checkpointing import step_trace, variables
+from raydist.training.checkpointing import variables
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.keras_patches.keras3 import adapter
+from raydist.training.replicas import step_trace
 
 _KERAS, _TENSORFLOW, _LAYERS = "random-keras", "random-tensorflow", "random-layers"
 GROUPS: tuple[str, ...] = (_KERAS, _TENSORFLOW, _LAYERS)

@@ -21,18 +21,16 @@ from keras.src.saving import saving_lib
 
 from raydist import tf_private, train_context
 from raydist.errors import UnsupportedError
-from raydist.training.checkpointing import step_trace
 from raydist.training.checks import layer_notes
 from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.collectives import is_alone
-from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
+from raydist.training.cluster.strategy import is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import names, optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics, equalize_statistics
 from raydist.training.keras_patches.replacement import overrides, replaces
-from raydist.training.replicas import batch_slices, replica_share, step_logs
+from raydist.training.replicas import batch_slices, replica_share, step_logs, step_trace
 from raydist.training.stepping import fit_session, model_steps, plain_fit
 from raydist.training.stepping.hooks import Hooks
-from raydist.training.user_code import code_names
 
 logger = logging.getLogger(__name__)
 
@@ -138,21 +136,14 @@ class RaydistTrainer(names.TensorFlowTrainer):
         because="scalars are reduced on axis 0 (keras#20585); several steps lose a capture (keras#19246)",
     )
     def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        strategy = self.distribute_strategy
-        if not is_distributed(strategy):
+        if not is_distributed(self.distribute_strategy):
             return super()._make_function(step_function)
-        converted, shown = converted_step(self, step_function), step_logs.Results(self)
-        is_own = not code_names.is_keras(step_function)
         return model_steps.make_step_function(
             self,
-            (lambda batch: shown.noted(converted(batch))) if is_own else converted,
+            step_function,
+            convert=functools.partial(converted_step, self),
             is_training=step_function == self.train_step,
-            shown=shown if is_own else None,
-            metric_variables=lambda: (
-                [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
-            ),
             finish=self._get_metrics_result_or_logs,
-            check_graph=functools.partial(step_trace.check_trains, self),
         )
 
     @overrides(

@@ -16,10 +16,9 @@ import tf_keras
 from tf_keras.src.engine import data_adapter
 
 from raydist.errors import UnsupportedError
-from raydist.training.checkpointing import step_trace
 from raydist.training.input import walk
 from raydist.training.keras_patches.tf_keras import optimizers
-from raydist.training.replicas import batch_slices, replica_share
+from raydist.training.replicas import batch_slices, replica_share, step_trace
 from raydist.training.replicas.gradient_probe import Probe
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.user_code import side_effects
