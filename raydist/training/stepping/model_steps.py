@@ -65,10 +65,8 @@ def run(
     accumulated, outputs = accumulation.Accumulated(), []
 
     def run_batch(element: Any, share: tf.Tensor) -> Any:
-        with (
-            use_share(share, rule, is_model_step=True, total_of=in_turn(totals)),
-            accumulation.collecting(accumulated),
-        ):
+        total_of = in_turn(totals)
+        with use_share(share, rule, is_model_step=True, total_of=total_of, accumulated=accumulated):
             return step(batch_slices.own_rows_of(element))
 
     for given, share in zip(elements, shares, strict=True):

@@ -97,7 +97,7 @@ def direct_assign(original: Callable[..., None], self: Any, value: Any) -> None:
         original(self, value)
         return
     added = tf.cast(value, self._value.dtype) - self._value
-    share = replica_share.current_share()
+    share = replica_share.current.share
     self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
 
 

@@ -80,7 +80,7 @@ def result_wrapper(original: Callable[..., Any], result_fn: Callable[..., Any]) 
     merged = original(result_fn)
 
     def decorated(metric_obj: Any, *args: Any) -> Any:
-        if not replica_share.is_in_model_step():  # where it means this replica's own value
+        if not replica_share.current.is_of_model:  # where it means this replica's own value
             return merged(metric_obj, *args)
         result = tf.nest.map_structure(tf.identity, result_fn(*args))
         metric_obj._call_result = result
