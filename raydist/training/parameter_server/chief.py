@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist import tf_private
-from raydist.training.checks.loop_scalars import scalars_of
+from raydist.training.checks.loop_rules import scalars_of
 from raydist.training.parameter_server import evaluation, fit, train_input
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler

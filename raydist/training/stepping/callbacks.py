@@ -21,9 +21,8 @@ from raydist.training.cluster import collectives, default_strategy
 from raydist.training.cluster.collectives import worker_names
 from raydist.training.reporting import reporter
 from raydist.training.stepping.hooks import Hooks, in_run_order, users_of
-from raydist.training.stepping.model_access import may_reach_model
 from raydist.training.stepping.packing import BatchHook, batch_hook_of, watches_batches
-from raydist.training.user_code.bytecode import may_read_after
+from raydist.training.user_code.bytecode import may_reach_model, may_read_after
 from raydist.training.user_code.code_names import is_keras, keras_kinds
 
 

@@ -18,8 +18,7 @@ from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.checks import layer_notes, loop_rules
-from raydist.training.checks.loop_rules import LoopRule
-from raydist.training.checks.loop_scalars import scalars_of
+from raydist.training.checks.loop_rules import LoopRule, scalars_of
 from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import batch_slices, compilation, step_logs

@@ -19,7 +19,7 @@ from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.fit_session import FitHooks
 from raydist.training.stepping.step_timing import PaceReport
-from raydist.training.trainers import model_state
+from raydist.training.trainers import fit_position
 from raydist.training.trainers.base import TaskRun
 from raydist.training.trainers.fit_position import FitPosition
 
@@ -73,7 +73,7 @@ class _Progress(FitHooks):
         is_grouped = session is not None and session.source.groups.size > 1
         layers = layer_notes.notes_on(model, position.run.strategy, is_grouped=is_grouped)
         length = layer_notes.note_on_length(model, self.params, initial_epoch=position.initial_epoch)
-        for sentence in (*layers, *model_state.unsaved(model)):
+        for sentence in (*layers, *fit_position.unsaved(model)):
             position.run.reporter.note(sentence)
         if length is not None and not is_grouped:
             reporter.detail(length)

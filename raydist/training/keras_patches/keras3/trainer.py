@@ -18,6 +18,7 @@ from keras.src import tree
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.saving import saving_lib
+from keras.src.trainers import trainer as base_trainer
 
 from raydist import tf_private, train_context
 from raydist.errors import UnsupportedError
@@ -25,19 +26,22 @@ from raydist.training.checks import layer_notes
 from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
-from raydist.training.keras_patches.keras3 import names, optimizers
+from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics, equalize_statistics
 from raydist.training.keras_patches.replacement import overrides, replaces
 from raydist.training.replicas import batch_slices, replica_share, step_logs, step_trace
-from raydist.training.stepping import fit_session, model_steps, plain_fit
+from raydist.training.stepping import fit_session, model_steps
 from raydist.training.stepping.hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
+# 3.16 calls them BaseTrainer and Trainer.
+BaseTrainer: Any = getattr(base_trainer, "BaseTrainer", None) or base_trainer.Trainer
+TensorFlowTrainer: Any = getattr(tf_trainer, "TensorFlowTrainer", None) or tf_trainer.Trainer
 _DRIFT = "BatchNormalization's moving statistics drift apart per replica"
 
 
-class RaydistTrainer(names.TensorFlowTrainer):
+class RaydistTrainer(TensorFlowTrainer):
     """How models of Keras 3 train that were made in a strategy's scope; all others as Keras has them.
 
     It takes the place of Keras's trainer among the bases of `keras.Model`, so a user's methods reach it by
@@ -54,7 +58,7 @@ class RaydistTrainer(names.TensorFlowTrainer):
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         strategy = self.distribute_strategy
         is_stock = not is_distributed(strategy)
-        if is_stock and not plain_fit.is_in_task():
+        if is_stock and not fit_session.is_in_task():
             return super().fit(*args, **kwargs)
         try:
             given = inspect.signature(super().fit).bind(*args, **kwargs)
@@ -66,13 +70,12 @@ class RaydistTrainer(names.TensorFlowTrainer):
         if not is_stock:
             model_steps.refuse_own_functions(self)
         ahead = [] if is_stock else [EqualStatistics()]
-        session = plain_fit.session_of(self, given.arguments, keras.callbacks, ahead=ahead)
-        try:
-            with fit_session.entered(session):
+        with fit_session.of_fit(self, given.arguments, keras.callbacks, ahead=ahead) as session:
+            try:
                 return super().fit(*given.args, **given.kwargs)
-        finally:
-            if session.first is not None:
-                self._initial_epoch = None  # or the next `fit` would begin there too
+            finally:
+                if session.first is not None:
+                    self._initial_epoch = None  # or the next `fit` would begin there too
 
     @overrides("self ...", because=_DRIFT)
     @collective_calls.by_all
@@ -169,7 +172,7 @@ class RaydistTrainer(names.TensorFlowTrainer):
     def _aggregate_additional_loss(self, loss: Any) -> Any:
         if len(loss.shape) == 0:
             return super()._aggregate_additional_loss(loss)
-        return replica_share.scale_sum(names.BaseTrainer._aggregate_additional_loss(self, loss))
+        return replica_share.scale_sum(BaseTrainer._aggregate_additional_loss(self, loss))
 
     @overrides(
         "self logs", because="values of a user's own step that are not metrics differ from worker to worker"
@@ -289,7 +292,7 @@ def _write(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, *
 
 
 @replaces(
-    names.BaseTrainer,
+    BaseTrainer,
     "compile",
     "self ...",
     because="outside of the strategy's scope it gives each worker metrics of its own",

@@ -28,7 +28,7 @@ from raydist.training.input import recipes
 from raydist.training.keras_patches.replacement import lowered, overrides, replaces
 from raydist.training.keras_patches.tf_keras import build, coordinated
 from raydist.training.replicas import gradient_probe, gradients, replica_share, step_logs
-from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
+from raydist.training.stepping import fit_session, model_steps, step_calls
 
 
 @replaces(
@@ -141,7 +141,7 @@ class RaydistModel(_StockModel):
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         recipes.refuse_in_keras(*args, *kwargs.values())
         is_stock = tf_private.is_default(self.distribute_strategy)
-        if is_stock and not plain_fit.is_in_task():
+        if is_stock and not fit_session.is_in_task():
             return super().fit(*args, **kwargs)
         try:
             given = inspect.signature(super().fit).bind(*args, **kwargs)
@@ -151,8 +151,7 @@ class RaydistModel(_StockModel):
             coordinated.check_fit(given.arguments)
         elif not is_stock:
             check_supported(self, self.distribute_strategy)
-        session = plain_fit.session_of(self, given.arguments, tf_keras.callbacks)
-        with fit_session.entered(session):
+        with fit_session.of_fit(self, given.arguments, tf_keras.callbacks):
             return super().fit(*given.args, **given.kwargs)
 
     @overrides("self ...", because=coordinated.COUNTS)
