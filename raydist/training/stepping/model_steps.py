@@ -163,43 +163,34 @@ def make_step_function(
         return [] if is_central(strategy) else step_logs.variables_of_metrics(model)
 
     def replica_step(element: Any) -> Any:
-        outputs = batch_slices.run_slice(
-            noted,
-            element,
-            kept=metric_variables(),
-            rule=first_look.rule,
-            is_model_step=True,
-            is_evaluation=not is_training,
-        )
-        after_step()
-        return outputs
-
-    def replica_update(group: Group) -> Any:
-        assert first_look.update is not None  # `at_groups` comes first
-        outputs = run(
-            noted,
-            group.batches,
-            rule=first_look.rule,
-            check=first_look.update,
-            shown=shown,
-            metric_variables=metric_variables(),
-        )
-        after_step()
-        return outputs
-
-    def logged_step(element: Any) -> Any:
-        outputs = replica_step(element)
-        if shown is None:
+        rule, kept = first_look.rule, metric_variables()
+        if isinstance(element, Group):
+            assert first_look.update is not None  # `at_groups` comes first
+            outputs = run(
+                noted,
+                element.batches,
+                rule=rule,
+                check=first_look.update,
+                shown=shown,
+                metric_variables=kept,
+            )
+        else:
+            outputs = batch_slices.run_slice(
+                noted,
+                element,
+                kept=kept,
+                rule=rule,
+                is_model_step=True,
+                is_evaluation=not is_training,
+            )
             # Keras 3 shows the variable itself for a metric whose `result` returns it.
-            return step_logs.as_tensors(outputs)
-        return shown.weighted(outputs, element)
+            outputs = step_logs.as_tensors(outputs) if shown is None else shown.weighted(outputs, element)
+        after_step()
+        return outputs
 
     @tf.autograph.experimental.do_not_convert
     def one_step(element: Any) -> Any:
-        if isinstance(element, Group):
-            outputs = strategy.run(replica_update, args=(element,))
-        else:
-            outputs = strategy.run(logged_step, args=(element,))
+        outputs = strategy.run(replica_step, args=(element,))
         # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
         # per step, and halve the step rate. Where a callback reads them, `call` does so. The logs of an epoch
         # are read from the metrics, whose variables are summed over all replicas.
