@@ -59,8 +59,7 @@ def for_one_replica(
     function: Callable[[Any], Any], strategy: tf.distribute.Strategy, element: Any
 ) -> tuple[Callable[[Any], Any], Any]:
     """Returns a step for one replica's batch, as AutoGraph converts it, and that batch."""
-    status = tf.__internal__.autograph.control_status_ctx()
-    return batch_slices.on_own_rows(strategy, tf.__internal__.autograph.tf_convert(function, status), element)
+    return batch_slices.on_own_rows(strategy, tf_private.converted(function), element)
 
 
 def replica_counts(strategy: tf.distribute.Strategy, num_workers: int = 1) -> list[float]:

@@ -210,8 +210,7 @@ def _make_call(
       before_first: Called with the graph of a step before it is run.
     """
     names: list[str] = []
-    # As `tf.function` does it: users write `if tensor:` in their own step.
-    converted = tf.__internal__.autograph.tf_convert(step_fn, tf.__internal__.autograph.control_status_ctx())
+    converted = tf_private.converted(step_fn)
     # What the steps change and each replica has values of its own of, such as Keras's metrics.
     metric_variables: list[Any] = []
     rule: LoopRule | None = None

@@ -208,7 +208,7 @@ class RaydistModel(_StockModel):
         if _is_stock(self) or (self.predict_function is not None and not force):
             return super().make_predict_function(force)
         predict = model_steps.make_predict_function(
-            self, build.converted(self.predict_step), of_shards=training.reduce_per_replica
+            self, tf_private.converted(self.predict_step), of_shards=training.reduce_per_replica
         )
 
         def predict_function(call: Any) -> Any:
@@ -253,7 +253,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     return model_steps.make_step_function(
         model,
         step,
-        convert=build.converted,
+        convert=tf_private.converted,
         is_training=kind == "train",
         finish=model._validate_and_get_metrics_result,
         build=functools.partial(build.build_ahead, model) if kind == "test" else lambda: None,
