@@ -83,12 +83,11 @@ ROOMS: dict[str, set[str]] = {
     "training.keras_patches.keras3": {
         *("errors", "known_versions", "tf_private", "training.cluster", "training.user_code"),
         *("training.replicas", "training.checks", "training.input", "training.stepping"),
-        *("training.checkpointing", "training.keras_patches.replacement", "train_context"),
+        *("training.keras_patches.replacement", "train_context"),
     },
     "training.keras_patches.tf_keras": {
         *("errors", "tf_private", "training.cluster", "training.user_code", "training.replicas"),
-        *("training.input", "training.stepping", "training.checkpointing"),
-        "training.keras_patches.replacement",
+        *("training.input", "training.stepping", "training.keras_patches.replacement"),
     },
     "training.keras_patches": {
         *("errors", "training.input", "training.stepping", "training.keras_patches.keras3"),

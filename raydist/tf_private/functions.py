@@ -24,6 +24,11 @@ from tensorflow.python.util import tf_decorator
 from raydist.tf_private.attributes import around
 
 
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function as AutoGraph converts it where it is on: users write `if tensor:` in their own."""
+    return tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
+
+
 class inlined_functions:
     """Has each `tf.function` that is called inside run as a part of its caller, without a trace of its own.
 

@@ -17,7 +17,7 @@ import wrapt
 
 from raydist import tf_private, train_context
 from raydist.data import shared
-from raydist.errors import StorageError, UnsupportedError
+from raydist.errors import UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.outcome.status import SHOW_PROGRESS
 from raydist.planning.assignment import TaskAssignment
@@ -32,7 +32,7 @@ from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.checkpointing.variables import Exchange
-from raydist.training.checks import loss_rules
+from raydist.training.checks import rehearsal
 from raydist.training.cluster import (
     cache_files,
     collective_calls,
@@ -69,14 +69,10 @@ from raydist.training.trainers.base import Strategies, TaskRun, Trainer
 from raydist.training.trainers.evaluation import EvaluatorTrainer
 from raydist.training.trainers.keras_fit import SynchronousTrainer
 
-# What waits to be stored, in a state that is kept in memory.
-_METRICS, _BOARD = "metrics", "board"
-
 logger = logging.getLogger(__name__)
 
 _Context = TypeVar("_Context", bound=TaskContext)
 
-TICK_INTERVAL_S = 1.0
 # For a task that failed: the controller, which waits for its last words, has other things to do.
 LAST_UPLOAD_TIMEOUT_S = 30.0
 
@@ -195,8 +191,9 @@ def _opened(
             note=reporting.note,
             marks_steps=assignment.keras is not KerasFlavour.LEGACY,
         )
-        stack.enter_context(_ticking(progress, metrics, board, profiler))
-        keeper, kept, take_over = _kept_states(assignment, progress, metrics, board)
+        reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board, profiler=profiler)
+        stack.enter_context(reporter.storing())
+        keeper, kept, take_over = _kept_states(assignment, reporter)
         checkpoints = TaskCheckpoints(
             CheckpointStore(storage),
             keeper=keeper,
@@ -207,11 +204,10 @@ def _opened(
             keep=assignment.job.keep,
             keep_best=assignment.job.keep_best,
             progress=progress,
-            before_commit=functools.partial(_before_commit, assignment, progress, metrics, board),
+            before_commit=functools.partial(_before_commit, assignment, reporter),
             evaluations=EvaluationStore(storage) if _may_have_evaluations(assignment.job) else None,
             has_evaluator=assignment.job.evaluator,
         )
-        reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board, profiler=profiler)
         reporting.set_current(reporter)
         stack.callback(reporting.set_current, None)
         stack.callback(collective_calls.end)
@@ -253,15 +249,10 @@ def _opened(
             raise
 
 
-def _before_commit(
-    assignment: TaskAssignment,
-    progress: TaskProgress,
-    metrics: MetricsWriter,
-    board: TensorBoardWriter | None,
-) -> None:
+def _before_commit(assignment: TaskAssignment, reporter: Reporter) -> None:
     _check_storage(assignment)
     # Or a chief that dies would leave a gap in the curve before the checkpoint.
-    _flush(progress, metrics, board)
+    reporter.flush()
 
 
 def _check_storage(assignment: TaskAssignment) -> None:
@@ -270,32 +261,22 @@ def _check_storage(assignment: TaskAssignment) -> None:
 
 
 def _kept_states(
-    assignment: TaskAssignment,
-    progress: TaskProgress,
-    metrics: MetricsWriter,
-    board: TensorBoardWriter | None,
+    assignment: TaskAssignment, reporter: Reporter
 ) -> tuple[StateKeeper | None, SavedState | None, Callable[[], None]]:
     """Returns what keeps states, what an attempt before has kept, and what takes over its reports."""
     handed: HandedState | None = assignment.kept
     if handed is None:
         return None, None, lambda: None
 
-    def waiting() -> dict[str, bytes]:
-        progress.settle()
-        found = {} if board is None else {_BOARD: board.waiting()}
-        return {**found, _METRICS: metrics.waiting()}
-
     memory = handed.memory if assignment.is_chief else None
-    keeper = StateKeeper(memory, waiting=waiting, note=progress.note)
+    keeper = StateKeeper(memory, waiting=reporter.waiting, note=reporter.progress.note)
     state = handed.read()
     if state is None:
         return keeper, None, lambda: None
 
     def take_over() -> None:
         if assignment.is_chief:
-            metrics.take_over(state.waiting[_METRICS])
-            if board is not None:
-                board.take_over(state.waiting[_BOARD])
+            reporter.take_over(state.waiting)
 
     where = f"{assignment.run_uri} (step {state.step}, kept in memory)"
     return keeper, SavedState.read(state.files, uri=where), take_over
@@ -340,7 +321,7 @@ def _patch(assignment: TaskAssignment) -> str | None:
     if not assignment.is_chief:
         # Each task would make a run of MLflow of its own, all with one name and the same values.
         wrapt.register_post_import_hook(_end_autologging, "mlflow.utils.autologging_utils")
-    loss_rules.enable_check(job.patch_keras and job.check_equality)
+    rehearsal.enable(job.patch_keras and job.check_equality)
     all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
     worker_shares.configure(assignment.shares)
     return note
@@ -415,56 +396,6 @@ def _patch_tf_keras(sync_batchnorm: bool, module: ModuleType) -> None:
     from raydist.training.keras_patches.tf_keras import patches
 
     reporting.note(patches.patch(sync_batchnorm=sync_batchnorm))
-
-
-def _flush(
-    progress: TaskProgress, metrics: MetricsWriter, board: TensorBoardWriter | None, *, is_hasty: bool = False
-) -> None:
-    progress.settle()
-    if board is not None:
-        board.flush()
-    metrics.flush(is_hasty=is_hasty)
-
-
-@contextmanager
-def _ticking(
-    progress: TaskProgress, metrics: MetricsWriter, board: TensorBoardWriter | None, profiler: Profiler
-) -> Iterator[None]:
-    """Uploads metrics in a thread, so that training does not wait for storage, and the rest at the end."""
-    is_done = threading.Event()
-
-    def tick() -> None:
-        while not is_done.wait(TICK_INTERVAL_S):
-            progress.settle()
-            try:
-                metrics.tick()
-            except StorageError as error:
-                # The writer keeps what it could not store; the flush at the end is the last try.
-                logger.warning("metrics are not stored yet: %s", error)
-            if board is not None:
-                board.tick()
-            profiler.tick()
-
-    thread = threading.Thread(target=tick, name="raydist-metrics", daemon=True)
-    thread.start()
-
-    def stop() -> None:
-        is_done.set()
-        thread.join()
-
-    try:
-        yield
-    except BaseException:
-        stop()
-        profiler.close(has_failed=True)
-        try:
-            _flush(progress, metrics, board, is_hasty=True)
-        except StorageError as error:  # the exception that ends the session is the one to tell
-            logger.warning("the last metrics are lost: %s", error)
-        raise
-    stop()
-    profiler.close(has_failed=False)
-    _flush(progress, metrics, board)
 
 
 def check_keras(flavour: KerasFlavour) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
-from raydist.training.checks import loss_rules
+from raydist.training.checks import rehearsal
 from raydist.training.user_code import side_effects
 from tests.support.in_tasks import descend, flat
 
@@ -299,7 +299,7 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
     data, found = tf.data.Dataset.from_tensor_slices(_rows(32)).batch(32), {}
     try:
         for checks in (True, False):
-            loss_rules.enable_check(checks)
+            rehearsal.enable(checks)
             keras.utils.set_random_seed(5)
             own.seed(3)
             seen.clear()
@@ -311,7 +311,7 @@ def draws_while_traced(ctx: Any) -> dict[str, Any]:
             counts = [model.noisy.calls, len(model.noisy.drawn), len(seen)]
             found[f"checks={checks}"] = np.array([*left, *counts])
     finally:
-        loss_rules.enable_check(True)
+        rehearsal.enable(True)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,8 +24,7 @@ def notes_of(ctx: Any) -> list[str]:
 
 def forget_notes(ctx: Any) -> None:
     """Has each sentence noted again, which is noted once otherwise."""
-    progress = progress_of(ctx)
-    progress._status = dataclasses.replace(progress._status, notes=())
+    progress_of(ctx)._fields["notes"] = ()
 
 
 def reports_of(ctx: Any) -> list[dict[str, float]]:

@@ -248,9 +248,9 @@ def changed_sources(ctx: Any, *, module: str) -> dict[str, Any]:
 
 
 def patch_of_changed_source(ctx: Any) -> dict[str, Any]:
-    from raydist.training.keras_patches.keras3 import names, patches
+    from raydist.training.keras_patches.keras3 import patches, trainer
 
-    names.TensorFlowTrainer.fit = lambda self: None
+    trainer.TensorFlowTrainer.fit = lambda self: None
     try:
         patches.patch(sync_batchnorm=False)
     except Exception as error:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raydist.training.stepping.model_access import may_reach_model
+from raydist.training.user_code.bytecode import may_reach_model
 from tests.support.callback_functions import EPOCHS
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 

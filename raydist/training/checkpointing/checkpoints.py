@@ -1,8 +1,8 @@
 """A task's checkpoints: what goes in, and taking it out again.
 
 A checkpoint holds groups of variables: `model` and `optimizer`; `metrics`, only of a checkpoint inside of an
-epoch; `random-*`, the generators' states; and `state`, all that training may change and no other group holds
-(trainers/model_state.py); for a script, what it gives to `ctx.save`. trainers/fit_position.py chooses them.
+epoch; `random-*`, the generators' states; and `state`, all that training may change and no other group holds;
+for a script, what it gives to `ctx.save`. trainers/fit_position.py chooses them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import tensorflow as tf
 from raydist import tf_private
 from raydist.errors import UnsupportedError
 from raydist.spec.text import listed
-from raydist.training.checks import dependence
+from raydist.training.checks import dependence, rehearsal
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import compilation
 from raydist.training.user_code import code_names
@@ -153,13 +153,10 @@ def _needs_all_rows(cause: str, strategy: tf.distribute.Strategy, own: str, reme
     )
 
 
-def notes_on(
-    model: Any, strategy: tf.distribute.Strategy, *, is_traced: bool, is_grouped: bool = False
-) -> Iterator[str]:
+def notes_on(model: Any, strategy: tf.distribute.Strategy, *, is_grouped: bool = False) -> Iterator[str]:
     """Yields a sentence for each kind of layer that keeps raydist's first promise from holding.
 
-    Args:
-      is_traced: Whether `with_own_state` are looked at in a step. If not, they may hold anything.
+    Where no step is rehearsed, those that `with_own_state` returns may hold anything.
     """
     if is_grouped:
         yield from _notes_on_groups(list(model._flatten_layers(include_self=False)))
@@ -169,7 +166,7 @@ def notes_on(
     if per_replica := normed_by_replica(layers, strategy):
         yield describe_norms(per_replica)
     stateful = with_own_state(model)
-    if stateful and not is_traced:
+    if stateful and not rehearsal.is_enabled():
         yield describe_state(stateful, is_sure=False)
     random = [one for one in layers if is_known_to_draw(one)]
     if random:

@@ -1,4 +1,4 @@
-"""Which LossRule the step of a loop, `ctx.train_steps`, trains by; found out by its first batch.
+"""The step of a loop, `ctx.train_steps`: by which LossRule it trains, and the numbers that it returns.
 
 In come the step of the user's own and the first element of its data; out goes a `LoopRule`, and notes to the
 run. trainers/custom_loop.py calls it once, before the step is traced.
@@ -7,18 +7,18 @@ run. trainers/custom_loop.py calls it once, before the step is traced.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from raydist import tf_private
+from raydist.errors import UnsupportedError
 from raydist.training.checks import (
     findings,
     layer_notes,
-    loop_scalars,
-    loss_rules,
+    rehearsal,
     step_check,
     step_notes,
     step_rules,
@@ -27,6 +27,7 @@ from raydist.training.checks.findings import StepFindings
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.reporting import reporter
 from raydist.training.user_code import captured_numbers
+from raydist.training.user_code.code_names import described
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +50,14 @@ def rule_of_loop(
 ) -> LoopRule:
     """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced."""
     num_replicas = strategy.num_replicas_in_sync
-    if num_replicas == 1 or not loss_rules.is_enabled():
+    if num_replicas == 1 or not rehearsal.is_enabled():
         return LoopRule()
 
     step, batch = step_rules.for_one_replica(step_fn, strategy, element)
     names: list[str] = []
 
     def numbers_in(returned: Any) -> list[tf.Tensor]:
-        found = loop_scalars.scalars_of(returned, step_fn=step_fn)
+        found = scalars_of(returned, step_fn=step_fn)
         names[:] = found
         return list(found.values())
 
@@ -72,9 +73,8 @@ def rule_of_loop(
     check = step_rules.checked(
         step, batch, name=step_fn, strategy=strategy, numbers_in=numbers_in, variants=variants
     )
-    number, division = step_rules.divider(check, numbers, strategy=strategy, element=element)
     rule, found = step_rules.find_rule(
-        step_fn, check, strategy=strategy, is_loop=True, number=number, division=division
+        step_fn, check, strategy=strategy, is_loop=True, numbers=numbers, element=element
     )
     parts = step_rules.described_parts(num_replicas, 1)
     drifting = [] if check is None else _drifting_in_loop(check)
@@ -149,3 +149,49 @@ def _assigned_in_loop(check: step_check.StepCheck) -> list[Any]:
         [variable for layer in check.rehearsal.normalising for variable in layer.variables]
     )
     return [one for one in check.rehearsal.fed if not one.trainable and id(one) not in moving]
+
+
+def scalars_of(returned: Any, *, step_fn: Any) -> dict[str, tf.Tensor]:
+    """Returns the numbers that a step returned, by name and in the order of names.
+
+    Those of a dict in the dict are named `outer/inner`, bools are 0 or 1, and of an array it is the mean.
+
+    Raises:
+      UnsupportedError: It is not a dict of numbers.
+    """
+    if not isinstance(returned, Mapping):
+        raise UnsupportedError(
+            f"step_fn {described(step_fn)} returned {type(returned).__name__}; return a dict of scalars, "
+            "such as {'loss': loss}"
+        )
+    found = {name: _number(name, value, step_fn) for name, value in _leaves(returned)}
+    if not found:
+        raise UnsupportedError(
+            f"step_fn {described(step_fn)} returned an empty dict; return at least one scalar, such as "
+            "{'loss': loss}"
+        )
+    return dict(sorted(found.items()))
+
+
+def _leaves(returned: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in returned.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _number(name: str, value: Any, step_fn: Any) -> tf.Tensor:
+    try:
+        tensor = tf.convert_to_tensor(value.flat_values if isinstance(value, tf.RaggedTensor) else value)
+    except (TypeError, ValueError):
+        kind = type(value).__name__
+    else:
+        if tensor.dtype.is_floating:
+            return tf.reduce_mean(tensor)
+        if tensor.dtype.is_bool or tensor.dtype.is_integer:
+            return tf.reduce_mean(tf.cast(tensor, tf.float64))
+        kind = f"a tensor of type {tensor.dtype.name}"
+    raise UnsupportedError(
+        f"step_fn {described(step_fn)} returned {kind} as {name!r}; return a number, or leave it out"
+    )

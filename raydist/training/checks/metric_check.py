@@ -1,6 +1,6 @@
 """Finds out which metrics of the user's own are wrong on several replicas.
 
-In come the updates that a step's rehearsal has recorded; out go notes on the run. stepping/model_steps.py
+In come the updates that a step's rehearsal has recorded; out go notes on the run. loss_rules.py
 calls `check` before the first step; on a parameter server parameter_server/ has metrics compute in closures.
 A metric's variables are swapped for tensors, so that updating a metric is a function of its state.
 """
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist import tf_private
-from raydist.training.checks import loss_rules, step_check
+from raydist.training.checks import rehearsal, step_check
 from raydist.training.checks.rehearsal import MetricCall
 from raydist.training.cluster.collectives import findings_of_workers
 from raydist.training.replicas import batch_slices, step_logs
@@ -129,9 +129,9 @@ _TOLERANCE = 1e-3
 _looked_at: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def is_wanted(model: Any, strategy: tf.distribute.Strategy) -> bool:
+def is_wanted(model: Any) -> bool:
     """Whether several replicas have metrics still to be checked: the user's, or by Keras's Dice."""
-    if not loss_rules.is_enabled() or strategy.num_replicas_in_sync == 1:
+    if not rehearsal.is_enabled() or model.distribute_strategy.num_replicas_in_sync == 1:
         return False
     return bool(unknown(model)) or _makes_metrics_later(model)
 
@@ -213,19 +213,19 @@ def _differences(metrics: Sequence[Any], checked: step_check.StepCheck) -> list[
     """Returns of each metric whether it is wrong, and whether that is unknown, as 0.0 or 1.0."""
     if int(batch_slices.num_rows(checked.batch)) <= 1:  # which has no parts
         return [(0.0, 0.0)] * len(metrics)
-    rehearsal = checked.of_whole
+    whole = checked.of_whole
     tensors: list[tf.Tensor] = []
     failed: set[int] = set()
     # A metric that draws, to break ties for example, would differ from itself.
-    with rehearsal.graph.as_default(), tf_private.constant_draws(lambda constant: None):
-        for index, (metric, calls) in enumerate(zip(metrics, rehearsal.metric_calls, strict=True)):
+    with whole.graph.as_default(), tf_private.constant_draws(lambda constant: None):
+        for index, (metric, calls) in enumerate(zip(metrics, whole.metric_calls, strict=True)):
             try:
                 tensors += _results(metric, calls)
             except Exception as error:  # the user's code
                 logger.info("metric %s could not be checked: %s", metric.name, error, exc_info=True)
                 failed.add(index)
                 tensors += [tf.zeros([1]), tf.zeros([1])]
-    values = rehearsal.computed(tensors, checked.batch)
+    values = whole.computed(tensors, checked.batch)
     pairs = itertools.islice(zip(values[::2], values[1::2], strict=False), len(metrics))
     is_equal = [np.allclose(one, other, rtol=_TOLERANCE, atol=1e-6, equal_nan=True) for one, other in pairs]
     return [(float(not equal), float(index in failed)) for index, equal in enumerate(is_equal)]

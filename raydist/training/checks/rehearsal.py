@@ -27,11 +27,24 @@ from raydist.training.checks.findings import (
 )
 from raydist.training.replicas.all_reduce import values_of
 from raydist.training.replicas.gradient_probe import Probe, Statistics, Update
-from raydist.training.replicas.replica_share import use_share
+from raydist.training.replicas.replica_share import SHARE_TYPE, use_share
 from raydist.training.user_code import linearity
 
 # What calls the user's code, and TensorFlow on its behalf.
 _LIBRARIES = ("keras", "tf_keras", "raydist")
+
+
+class _Settings:
+    is_enabled = True
+
+
+def enable(is_enabled: bool) -> None:
+    """Whether steps are rehearsed. Otherwise all train by `LossRule.SCALED`, as in TensorFlow."""
+    _Settings.is_enabled = is_enabled
+
+
+def is_enabled() -> bool:
+    return _Settings.is_enabled
 
 
 class Outcome(NamedTuple):
@@ -73,6 +86,8 @@ class Rehearsal:
       updates: What the step gives to its optimizers: tensors of the trace.
       graph: All that it was traced to.
       means: The `Mean` metrics that it gives scalars, in order, MOST_MEANS at most.
+      num_amounts: How many amounts its losses divide by that are known only from the data, such as the valid
+        entries of a mask; see `replica_share.in_proportion`. 0 where they are not recorded.
       normalising: The layers that normalise by statistics of the batch.
       asks_for_replicas: Whether the user's code asks how many replicas there are, itself or by TensorFlow's
         functions such as `tf.nn.compute_average_loss`.
@@ -96,6 +111,7 @@ class Rehearsal:
         numbers_in: Callable[[Any], list[tf.Tensor]] = lambda returned: [],
         layers: Sequence[Any] = (),
         metrics: Sequence[Any] = (),
+        records_amounts: bool = False,
     ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
@@ -105,6 +121,7 @@ class Rehearsal:
           model: The model whose step it is; None for the step of a loop.
           numbers_in: Returns the numbers in what the step returns that are to be compared.
           layers, metrics: Those whose calls are recorded.
+          records_amounts: Whether the batch is one of several that make an update.
 
         Raises:
           Exception: What the step raises.
@@ -125,6 +142,11 @@ class Rehearsal:
         self._probe = Probe(strategy)
         self.updates: list[Update] = []
         self._returned: list[tf.Tensor] = []
+        self._amounts: list[tf.Tensor] = []
+
+        def total_of(amount: tf.Tensor) -> tf.Tensor:
+            self._amounts.append(tf.cast(amount, SHARE_TYPE))
+            return amount
 
         def run_step(batch: Any) -> None:
             self._returned = numbers_in(step(batch))
@@ -135,7 +157,11 @@ class Rehearsal:
                 tf_private.as_one_of(
                     num_replicas, on_question=self._note_question, on_reduction=self._note_reduction
                 ),
-                use_share(scale if num_replicas > 1 else None, is_model_step=model is not None),
+                use_share(
+                    scale if num_replicas > 1 or records_amounts else None,
+                    is_model_step=model is not None,
+                    total_of=total_of if records_amounts else None,
+                ),
                 tf_private.constant_draws(self._note_draw),
                 tf_private.own_attributes(self._observers(layers, metrics)),
             ):
@@ -148,6 +174,7 @@ class Rehearsal:
         self._note_used_draws()
         self._runs: dict[tuple[int, ...], Callable[..., list[tf.Tensor]]] = {}
         self.graph = self._run.graph
+        self.num_amounts = len(self._amounts)
         self.means = [metric for metric, _ in self._probe.means[:MOST_MEANS]]
         self.normalising = self._statistics.layers
 
@@ -307,6 +334,10 @@ class Rehearsal:
         outputs = [*tensors, *([] if statistics else of_batch)]
         run = self._run.given(of_batch[: len(statistics)], outputs=outputs)
         return [one.numpy() for one in run(statistics, tf.constant(1.0), batch)]
+
+    def amounts(self, batch: Any) -> list[tf.Tensor]:
+        """Returns the amounts of a batch, in the order in which its losses ask for them, also in a graph."""
+        return self._run.given([], outputs=self._amounts)([], tf.constant(1.0), batch)
 
     @property
     def has_other_scalars(self) -> bool:

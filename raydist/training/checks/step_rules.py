@@ -59,8 +59,7 @@ def for_one_replica(
     function: Callable[[Any], Any], strategy: tf.distribute.Strategy, element: Any
 ) -> tuple[Callable[[Any], Any], Any]:
     """Returns a step for one replica's batch, as AutoGraph converts it, and that batch."""
-    status = tf.__internal__.autograph.control_status_ctx()
-    return batch_slices.on_own_rows(strategy, tf.__internal__.autograph.tf_convert(function, status), element)
+    return batch_slices.on_own_rows(strategy, tf_private.converted(function), element)
 
 
 def replica_counts(strategy: tf.distribute.Strategy, num_workers: int = 1) -> list[float]:
@@ -69,7 +68,7 @@ def replica_counts(strategy: tf.distribute.Strategy, num_workers: int = 1) -> li
     return [*sizes, *(1 / one for one in sizes)]
 
 
-def divider(
+def _divider(
     check: step_check.StepCheck | None,
     numbers: Sequence[captured_numbers.CapturedNumber],
     *,
@@ -104,20 +103,22 @@ def find_rule(
     check: step_check.StepCheck | None,
     *,
     strategy: tf.distribute.Strategy,
+    numbers: Sequence[captured_numbers.CapturedNumber],
+    element: Any,
     num_batches: int = 1,
     is_loop: bool = False,
-    number: str = "",
-    division: Division = Division.NONE,
     has_own_losses: bool = True,
     sums_itself: bool = False,
 ) -> tuple[LossRule, StepFindings]:
     """Decides by what all workers have found, and reports the rule. A collective.
 
     Args:
-      number, division: What the gradients are divided by, as far as this worker has found.
+      numbers: Those that the step has from outside, by one of which it may divide its losses.
+      element: The first element of the data.
       has_own_losses: Whether losses are the user's. Keras's are scaled, and only metrics are looked at.
       sums_itself: Whether the user's optimizer adds up gradients over replicas, which the check may not see.
     """
+    number, division = _divider(check, numbers, strategy=strategy, element=element)
     # One decision for all: each worker has looked at other examples, or had too few.
     found = of_workers(strategy, check, division)
     refuse_equal_parts(source, found, strategy)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist import tf_private
-from raydist.training.checks.loop_scalars import scalars_of
+from raydist.training.checks.loop_rules import scalars_of
 from raydist.training.parameter_server import evaluation, fit, train_input
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
@@ -31,10 +31,7 @@ def run_steps(
 ) -> Mapping[str, float]:
     """Runs the steps; returns the scalars of the closure that was done last."""
     feed = train_input.read(run, request.train_data, sources=sources, skip=loop.skip)
-    # Users write `if tensor:` in their own step.
-    converted = tf.__internal__.autograph.tf_convert(
-        request.step_fn, tf.__internal__.autograph.control_status_ctx()
-    )
+    converted = tf_private.converted(request.step_fn)
     scalars = ReturnedScalars(
         run.strategy, lambda batch: scalars_of(converted(batch), step_fn=request.step_fn)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.replicas import batch_slices
 from raydist.training.replicas.all_reduce import values_of
 from raydist.training.replicas.gradients import added, comes_from_half, overflowed_halves
-from raydist.training.replicas.replica_share import SHARE_TYPE, num_replicas, weighted_gradient
+from raydist.training.replicas.replica_share import SHARE_TYPE, current, num_replicas, weighted_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,41 +108,20 @@ class Accumulated:
         sums, halves = [_joined(total) for total in self._sums], self._halves
         if self._loss_scale is not None:  # tf_keras sums no gradients of variables that have none
             halves = [is_half for is_half, one in zip(halves, sums, strict=True) if one is not None]
-        with tf_private.changed(_current, halves=halves, loss_scale=self._loss_scale):
+        with tf_private.changed(current, halves=halves, loss_scale=self._loss_scale):
             self._apply(sums)
-
-
-class _TracedReplica(threading.local):
-    """Of the replica that is being traced; MirroredStrategy traces each replica in a thread of its own."""
-
-    accumulated: Accumulated | None = None
-    halves: list[bool] | None = None
-    loss_scale: tf.Tensor | None = None
-
-
-_current = _TracedReplica()
-
-
-def collecting(accumulated: Accumulated) -> AbstractContextManager[None]:
-    """Has optimizers give their gradients to `accumulated` inside, and update nothing."""
-    return tf_private.changed(_current, accumulated=accumulated)
 
 
 def summing_scaled(gradients: Sequence[Any], loss_scale: tf.Tensor) -> AbstractContextManager[None]:
     """Has `overflowed` look, inside, at sums of a batch's gradients, which were divided by `loss_scale`."""
     halves = [comes_from_half(_before_division(one)) for one in gradients if one is not None]
-    return tf_private.changed(_current, halves=halves, loss_scale=loss_scale)
-
-
-def active() -> Accumulated | None:
-    """Returns what the optimizers of the replica being traced give their gradients to, if anything."""
-    return _current.accumulated
+    return tf_private.changed(current, halves=halves, loss_scale=loss_scale)
 
 
 def halves_of(gradients: Sequence[Any]) -> list[bool]:
     """Returns whether each gradient, or a part of the sum, was computed in float16, and cast."""
-    if _current.halves is not None:
-        return _current.halves
+    if current.halves is not None:
+        return current.halves
     return [comes_from_half(one) for one in gradients]
 
 
@@ -152,7 +130,7 @@ def overflowed(sums: Sequence[Any]) -> list[Any]:
 
     It changes nothing but gradients that were divided by a loss scale before they were added.
     """
-    halves, scale = _current.halves, _current.loss_scale
+    halves, scale = current.halves, current.loss_scale
     if halves is None or scale is None:
         return list(sums)
     return overflowed_halves(sums, halves, scale=scale)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -39,35 +38,35 @@ def in_turn(totals: Sequence[tf.Tensor]) -> TotalOf:
     return lambda amount: tf.cast(next(left), amount.dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Step:
-    """What holds in the step that a replica is traced for; see `use_share`."""
+class StepContext(threading.local):
+    """What holds in the step that a replica is traced for. MirroredStrategy traces each in its own thread.
+
+    Attributes:
+      share: Of the replica; None where every replica has an equal one.
+      is_of_model: Whether it is a Keras model's step, which scales what its layers give to `add_loss`.
+      rule, is_evaluation, total_of, accumulated: As `use_share` takes them.
+      is_traced: Whether a step is traced at all.
+      halves, loss_scale: While several gradients are added up, for `accumulation.overflowed`: which of them
+        came from float16, and what they were divided by.
+      sums_losses: Whether tf_keras computes the losses that `compile` was given.
+    """
 
     share: tf.Tensor | None = None
-    rule: LossRule = LossRule.SCALED
+    rule = LossRule.SCALED
     total_of: TotalOf | None = None
-    is_traced: bool = False
-    is_of_model: bool = False
-    is_evaluation: bool = False
+    is_traced = is_of_model = is_evaluation = False
+    accumulated: Any = None
+    halves: list[bool] | None = None
+    loss_scale: tf.Tensor | None = None
+    sums_losses = False
 
 
-class _Replica(threading.local):
-    """The replica that is being traced; MirroredStrategy traces each replica in a thread of its own."""
-
-    step = _Step()
-
-
-_replica = _Replica()
+current = StepContext()
 # The metrics that are given sums over a replica's examples, with the rules by which the steps that do so run,
 # and whether those evaluate: other steps may give the metrics something else.
 _takers_of_sums: weakref.WeakKeyDictionary[Any, frozenset[tuple[LossRule, bool]]] = (
     weakref.WeakKeyDictionary()
 )
-
-
-def current_share() -> tf.Tensor | None:
-    """Returns the share of the replica being traced, or None where every replica has an equal one."""
-    return _replica.step.share
 
 
 class use_share:
@@ -81,6 +80,7 @@ class use_share:
         is_model_step: bool = False,
         is_evaluation: bool = False,
         total_of: TotalOf | None = None,
+        accumulated: Any = None,
     ) -> None:
         """Takes what holds inside.
 
@@ -88,27 +88,29 @@ class use_share:
           is_model_step: Whether it is a Keras model's step, and not a bare loop's.
           is_evaluation: Whether it is the model's test step.
           total_of: Where the batch is one of several that make an update. `share` is then its part of those.
+          accumulated: What optimizers then give their gradients to: an `accumulation.Accumulated`.
         """
-        self._inner = _Step(
+        self._context = tf_private.changed(
+            current,
             share=share,
             rule=rule,
             total_of=total_of,
             is_traced=True,
             is_of_model=is_model_step,
             is_evaluation=is_evaluation,
+            accumulated=accumulated,
         )
-        self._outer = self._inner
         self._inlined = tf_private.inlined_functions()
 
     def __enter__(self) -> None:
-        self._outer, _replica.step = _replica.step, self._inner
+        self._context.__enter__()
         # A function's trace would be for this share alone.
         self._inlined = tf_private.inlined_functions(only_in_traces=is_whole())
         self._inlined.__enter__()
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         self._inlined.__exit__()
-        _replica.step = self._outer
+        self._context.__exit__(*exc_info)
 
 
 def num_replicas() -> int:
@@ -121,25 +123,25 @@ def is_whole() -> bool:
 
     So is one outside of `fit` in a job that builds no strategy: each worker computes it as one process would.
     """
-    is_outside = default_strategy.is_default() and not _replica.step.is_traced
+    is_outside = default_strategy.is_default() and not current.is_traced
     if is_outside and tf.distribute.in_cross_replica_context():
         return True
-    return num_replicas() == 1 and _replica.step.total_of is None
+    return num_replicas() == 1 and current.total_of is None
 
 
 def scale_by_share(loss: Any) -> Any:
     """Scales a local mean so that its sum over replicas is the mean over the global batch."""
-    if is_whole() or _replica.step.rule is not LossRule.SCALED:
+    if is_whole() or current.rule is not LossRule.SCALED:
         return loss
-    share = _replica.step.share
+    share = current.share
     return loss * tf.cast(1.0 / num_replicas() if share is None else share, loss.dtype)
 
 
 def unscale_by_share(loss: Any) -> Any:
     """Undoes `scale_by_share`: returns the local mean, and 0 for a padding example."""
-    if is_whole() or _replica.step.rule is LossRule.LOCAL_MEAN:
+    if is_whole() or current.rule is LossRule.LOCAL_MEAN:
         return loss
-    share = _replica.step.share
+    share = current.share
     if share is None:
         return loss * tf.cast(num_replicas(), loss.dtype)
     return tf.math.divide_no_nan(loss, tf.cast(share, loss.dtype))
@@ -161,9 +163,9 @@ def in_proportion(amount: tf.Tensor) -> tf.Tensor:
     Args:
       amount: Scalar of this replica.
     """
-    if _replica.step.total_of is not None and _replica.step.share is not None:
-        total = _replica.step.total_of(tf.stop_gradient(amount))
-        return total * tf.cast(_replica.step.share, amount.dtype)
+    if current.total_of is not None and current.share is not None:
+        total = current.total_of(tf.stop_gradient(amount))
+        return total * tf.cast(current.share, amount.dtype)
     context = tf.distribute.get_replica_context()
     if gradient_probe.active() is not None:
         return tf.identity(amount, name=linearity.OF_WHOLE_BATCH)  # which it is once the step runs
@@ -191,9 +193,7 @@ def of_step(metric: Any, value: Any, weight: Any) -> tuple[Any, Any]:
     if (probe := gradient_probe.active()) is not None:
         probe.note_mean(metric, value, is_weighted=False)
     weight = step_weight(value.dtype)
-    if weight is not None and (_replica.step.rule, _replica.step.is_evaluation) in _takers_of_sums.get(
-        metric, ()
-    ):
+    if weight is not None and (current.rule, current.is_evaluation) in _takers_of_sums.get(metric, ()):
         value = tf.math.divide_no_nan(value, weight)
     return value, weight
 
@@ -214,29 +214,24 @@ def step_weight(dtype: tf.DType) -> tf.Tensor | None:
 
     None outside of a step of several replicas.
     """
-    if is_whole() or not _replica.step.is_traced:
+    if is_whole() or not current.is_traced:
         return None
     return tf.cast(_share(), dtype)
 
 
-def is_in_model_step() -> bool:
-    """Whether a Keras model's step is being traced, which scales what its layers give to `add_loss`."""
-    return _replica.step.is_of_model
-
-
 def is_local_mean() -> bool:
     """Whether the losses of the step being traced are means over the replica's own examples."""
-    return _replica.step.rule is LossRule.LOCAL_MEAN
+    return current.rule is LossRule.LOCAL_MEAN
 
 
 def is_sum() -> bool:
     """Whether they are sums over the replica's own examples."""
-    return _replica.step.rule is LossRule.SUM
+    return current.rule is LossRule.SUM
 
 
 def local_mean_weight() -> tf.Tensor | None:
     """Returns what a local mean weighs in the global one, a scalar; None for a loss that is scaled."""
-    if is_whole() or _replica.step.rule is not LossRule.LOCAL_MEAN:
+    if is_whole() or current.rule is not LossRule.LOCAL_MEAN:
         return None
     return _share()
 
@@ -263,7 +258,7 @@ def _with_gradient_times(value: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
 
 
 def _share() -> tf.Tensor:
-    share = _replica.step.share
+    share = current.share
     return tf.constant(1.0 / num_replicas(), SHARE_TYPE) if share is None else share
 
 
@@ -276,7 +271,7 @@ def weighted_gradient(gradient: Any) -> Any:
     """
     if gradient is None:
         return None
-    weight, share = local_mean_weight(), _replica.step.share
+    weight, share = local_mean_weight(), current.share
 
     def weighted(values: tf.Tensor) -> tf.Tensor:
         values = values if weight is None else values * tf.cast(weight, values.dtype)

@@ -176,6 +176,10 @@ def inner_metrics(model: Any) -> list[Any]:
     return [one for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
 
 
+def variables_of_metrics(model: Any) -> list[tf.Variable]:
+    return [variable for metric in model.metrics for variable in _variables_of(metric)]
+
+
 def set_shown(model: Any, results: Results | None) -> None:
     """Notes what the step that is to run shows, for `of_epoch`; None for a step of Keras's own."""
     state = state_of(model)

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from raydist.outcome.printed import OutputSpan
@@ -32,7 +32,7 @@ from raydist.outcome.status import (
     WorkerAddresses,
 )
 from raydist.outcome.value import MAX_BYTES, NotKeptError, encode_value
-from raydist.spec.best import Best, best_of
+from raydist.spec.best import best_of
 from raydist.spec.quantities import write_bytes
 from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.tasks import TaskId
@@ -99,14 +99,12 @@ class TaskProgress:
     ) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._status = TaskStatus(
+        status = TaskStatus(
             task=task, state=TaskState.STARTING, pid=os.getpid(), host=host or socket.gethostname()
         )
-        # What steps and reports have changed since: to copy the whole status for each was half of their time.
-        self._news: dict[str, Any] = {}
+        # Those of the status: to copy the whole of it for each step and report was half of their time.
+        self._fields: dict[str, Any] = {one.name: getattr(status, one.name) for one in fields(status)}
         self._settle_first: Callable[[], None] = lambda: None
-        self._step = 0
-        self._best: Best | None = None
         self._reports: deque[Report] = deque(maxlen=_MAX_REPORTS)
         self._rate_step = 0
         self._rate_at_s: float | None = None
@@ -147,35 +145,28 @@ class TaskProgress:
         """Has what was handed in noted, before anything is read or stored."""
         self._settle_first()
 
-    def _whole(self) -> TaskStatus:
-        """Returns the status with the news in it; the caller holds the lock."""
-        if self._news:
-            self._status = replace(self._status, **self._news)
-            self._news = {}
-        return self._status
-
     def status(self) -> TaskStatus:
         """Returns the status as of now, with the rate of steps since the last call that saw new ones."""
         self.settle()
         with self._lock:
-            now = self._clock()
-            status = self._whole()
-            if self._rate_at_s is not None and status.step > self._rate_step and now > self._rate_at_s:
-                rate = (status.step - self._rate_step) / (now - self._rate_at_s)
-                self._status = status = replace(status, steps_per_s=rate)
-                self._rate_step, self._rate_at_s = status.step, now
-            reports = tuple(self._reports)
-            return replace(
-                status, at_s=now, reports=reports, collective=self.collective, output=self._output_so_far()
-            )
+            now, step = self._clock(), self._fields["step"]
+            if self._rate_at_s is not None and step > self._rate_step and now > self._rate_at_s:
+                self._fields["steps_per_s"] = (step - self._rate_step) / (now - self._rate_at_s)
+                self._rate_step, self._rate_at_s = step, now
+            self._fields |= {
+                "at_s": now,
+                "reports": tuple(self._reports),
+                "collective": self.collective,
+                "output": self._output_so_far(),
+            }
+            return TaskStatus(**self._fields)
 
-    def _change(self, **fields: Any) -> None:
+    def _change(self, **changes: Any) -> None:
         with self._lock:
-            self._status = replace(self._whole(), **fields)
+            self._fields |= changes
 
     def set_state(self, state: TaskState, *, address: str | None = None) -> None:
-        with self._lock:
-            self._status = replace(self._whole(), state=state, address=address or self._status.address)
+        self._change(state=state, **({"address": address} if address else {}))
 
     def set_joining(self, is_joining: bool) -> None:
         """Notes whether the script may wait for its peers now, which holds up all threads of the process."""
@@ -188,27 +179,26 @@ class TaskProgress:
     def distributed(self, *, divides: bool) -> None:
         """Notes that data workers make a dataset, and whether each of them makes a part of it only."""
         with self._lock:
-            status = self._whole()
-            self._status = replace(status, divides_data=divides or bool(status.divides_data))
+            self._fields["divides_data"] = divides or bool(self._fields["divides_data"])
 
     def has_trained(self) -> bool:
         """Whether any step was completed, or any value reported."""
         self.settle()
         with self._lock:
-            return self._step > 0 or bool(self._whole().metrics)
+            return self._fields["step"] > 0 or bool(self._fields["metrics"])
 
     def restored(self, step: int) -> None:
         self.settle()  # what was reported before it belongs to what was before it
         with self._lock:
-            self._status = replace(self._whole(), step=step, restored_step=step)
-            self._step = step
+            self._fields |= {"step": step, "restored_step": step}
             self._rate_step, self._rate_at_s = step, None
             self._resumable_step = step
 
     @property
     def restored_step(self) -> int:
         """The step that this attempt continues from; 0 without a checkpoint."""
-        return self._status.restored_step
+        step: int = self._fields["restored_step"]
+        return step
 
     def expect(self, *, num_steps: int | None = None, num_epochs: int | None = None) -> None:
         self._change(num_steps=num_steps, num_epochs=num_epochs)
@@ -229,15 +219,15 @@ class TaskProgress:
         with self._lock:
             if is_resumable:
                 self._resumable_step = max(step, self._resumable_step)
-            if self._rate_at_s is None and step > self._status.restored_step:
+            if self._rate_at_s is None and step > self._fields["restored_step"]:
                 self._rate_step, self._rate_at_s = step, self._clock()
-                if self._whole().first_step_at_s is None:
-                    self._news |= {"first_step_at_s": self._rate_at_s, "first_step": step}
-            self._step = self._news["step"] = max(step, self._step)
+                if self._fields["first_step_at_s"] is None:
+                    self._fields |= {"first_step_at_s": self._rate_at_s, "first_step": step}
+            self._fields["step"] = max(step, self._fields["step"])
             if epoch is not None:
-                self._news["epoch"] = epoch
+                self._fields["epoch"] = epoch
             if local_metrics is not None:
-                self._news["local_metrics"] = dict(local_metrics)
+                self._fields["local_metrics"] = dict(local_metrics)
 
     def reported(
         self,
@@ -253,23 +243,20 @@ class TaskProgress:
             if epoch is None and self._reports and self._reports[-1].epoch is None:
                 self._reports.pop()  # a loop may report each step
             self._reports.append(Report(number=number, step=step, epoch=epoch, metrics=dict(metrics)))
-            self._best = best_of(self._best, metrics, step=step, keep_best=keep_best)
-            self._news |= {"metrics": dict(metrics), "best": self._best}
+            best = best_of(self._fields["best"], metrics, step=step, keep_best=keep_best)
+            self._fields |= {"metrics": dict(metrics), "best": best}
 
     def paced(self, pace: TaskPace) -> None:
         """Notes how fast this task trains, and what its steps wait for."""
-        with self._lock:
-            self._news["pace"] = pace
+        self._change(pace=pace)
 
     def workers_paced(self, sums: Sequence[tuple[float, int]]) -> None:
         """Notes the seconds that each worker of parameter servers was busy, and its steps in that time."""
-        with self._lock:
-            self._news["worker_paces"] = tuple(TaskPace(at_s=seconds, steps=steps) for seconds, steps in sums)
+        self._change(worker_paces=tuple(TaskPace(at_s=seconds, steps=steps) for seconds, steps in sums))
 
     def committed(self, checkpoint_uri: str) -> None:
-        with self._lock:
-            status = self._whole()
-            self._status = replace(status, checkpoint=checkpoint_uri, beats=status.beats + 1)
+        self._change(checkpoint=checkpoint_uri)
+        self.beat()
 
     def repeated(self, num_steps: int) -> None:
         """Notes how many steps were applied twice so far, because a worker died with them half done."""
@@ -277,21 +264,19 @@ class TaskProgress:
 
     def evaluated(self, step: int, *, lag_steps: int) -> None:
         """Notes that the checkpoint of `step` was evaluated, when training was `lag_steps` ahead."""
-        with self._lock:
-            self._status = replace(self._whole(), step=step, lag_steps=lag_steps)
-            self._step = step
+        self._change(step=step, lag_steps=lag_steps)
 
     def beat(self) -> None:
         """Notes that the task makes progress where no step shows it."""
         with self._lock:
-            self._status = replace(self._whole(), beats=self._status.beats + 1)
+            self._fields["beats"] += 1
 
     def note(self, sentence: str) -> None:
         """Adds a sentence about what was chosen on the user's behalf, once."""
         sentence = without_colours(sentence)
         with self._lock:
-            if sentence not in self._status.notes:
-                self._status = replace(self._whole(), notes=(*self._status.notes, sentence))
+            if sentence not in self._fields["notes"]:
+                self._fields["notes"] += (sentence,)
 
     def returned(self, value: object, *, hide: Callable[[str], str]) -> None:
         """Keeps what the train function has returned, or notes why it cannot be kept.
@@ -313,16 +298,14 @@ class TaskProgress:
         """Notes that a `Training` begins at its first step; of very many, the first ones."""
         training = Training(kind=kind, number=number, step=step)
         with self._lock:
-            status = self._whole()
-            if len(status.trainings) < _MAX_TRAININGS:
-                self._status = replace(status, trainings=(*status.trainings, training))
+            if len(self._fields["trainings"]) < _MAX_TRAININGS:
+                self._fields["trainings"] += (training,)
 
     def failed(self, failure: TaskFailure) -> None:
         """Notes the failure, at the step that a new attempt may get beyond."""
         self.settle()
-        with self._lock:
-            failure = replace(failure, step=self._resumable_step, at_s=self._clock())
-            self._status = replace(self._whole(), state=TaskState.FAILED, failure=failure)
+        failure = replace(failure, step=self._resumable_step, at_s=self._clock())
+        self._change(state=TaskState.FAILED, failure=failure)
 
 
 def flush_output() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from raydist.errors import NonFiniteError
+from raydist.errors import NonFiniteError, StorageError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.outcome.status import NOT_FINITE, MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
@@ -21,6 +23,11 @@ from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import TaskProgress, say
 from raydist.training.reporting.tensorboard import TensorBoardWriter
 
+logger = logging.getLogger(__name__)
+
+# What waits to be stored, in a state that is kept in memory.
+_METRICS, _BOARD = "metrics", "board"
+TICK_INTERVAL_S = 1.0
 # A loop without steps that take time fills no memory.
 _MAX_HANDED_IN = 4096
 
@@ -210,6 +217,62 @@ class Reporter:
                 restored_step=self.progress.restored_step,
                 wall_time=at_s,
             )
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """Uploads values in a thread, so that training does not wait for storage, and the rest at the end."""
+        is_done = threading.Event()
+
+        def tick() -> None:
+            while not is_done.wait(TICK_INTERVAL_S):
+                self.progress.settle()
+                try:
+                    self._metrics.tick()
+                except StorageError as error:
+                    # The writer keeps what it could not store; the flush at the end is the last try.
+                    logger.warning("metrics are not stored yet: %s", error)
+                if self._board is not None:
+                    self._board.tick()
+                if self._profiler is not None:
+                    self._profiler.tick()
+
+        thread = threading.Thread(target=tick, name="raydist-metrics", daemon=True)
+        thread.start()
+        has_failed = True
+        try:
+            yield
+            has_failed = False
+        finally:
+            is_done.set()
+            thread.join()
+            if self._profiler is not None:
+                self._profiler.close(has_failed=has_failed)
+            try:
+                self.flush(is_hasty=has_failed)
+            except StorageError as error:
+                if not has_failed:
+                    raise
+                # The exception that ends the session is the one to tell.
+                logger.warning("the last metrics are lost: %s", error)
+
+    def flush(self, *, is_hasty: bool = False) -> None:
+        """Stores what waits."""
+        self.progress.settle()
+        if self._board is not None:
+            self._board.flush()
+        self._metrics.flush(is_hasty=is_hasty)
+
+    def waiting(self) -> dict[str, bytes]:
+        """Returns what waits to be stored, for `take_over` of another process."""
+        self.progress.settle()
+        found = {} if self._board is None else {_BOARD: self._board.waiting()}
+        return {**found, _METRICS: self._metrics.waiting()}
+
+    def take_over(self, waiting: Mapping[str, bytes]) -> None:
+        """Takes what waited in a process that has died."""
+        self._metrics.take_over(waiting[_METRICS])
+        if self._board is not None:
+            self._board.take_over(waiting[_BOARD])
 
     def note(self, sentence: str) -> None:
         """Shows the user what was chosen on their behalf, in the task's log and once in the run's notes."""

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ from raydist.training.cluster.collectives import worker_names
 from raydist.training.reporting import reporter
 from raydist.training.stepping.backups import replace_whole
 from raydist.training.stepping.hooks import Hooks, in_run_order, users_of
-from raydist.training.stepping.model_access import may_reach_model
 from raydist.training.stepping.packing import BatchHook, batch_hook_of, watches_batches
-from raydist.training.user_code.bytecode import may_read_after
+from raydist.training.user_code.bytecode import may_reach_model, may_read_after
 from raydist.training.user_code.code_names import is_keras, keras_kinds
 
 
@@ -106,7 +106,9 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
     )
     if has_backup:
         _check_files(strategy, [one.backup_dir for one in backups])
-    own = _Lockstep(strategy, scratch, decides=decides, reads_logs=reads_logs, has_backup=has_backup)
+    own = _Lockstep(
+        strategy=strategy, scratch=scratch, decides=decides, reads_logs=reads_logs, has_backup=has_backup
+    )
     return in_run_order([*kept, own])
 
 
@@ -197,6 +199,7 @@ class CallbackScratch:
             self._changes.callback(delattr, callback, name)
 
 
+@dataclass(eq=False, kw_only=True)
 class _Lockstep(Hooks):
     """Has all workers stop after the same step, and finds out where they would train differently.
 
@@ -206,36 +209,27 @@ class _Lockstep(Hooks):
 
     place = 0.5  # after the user's, before the checkpoint
 
-    def __init__(
-        self,
-        strategy: Any,
-        scratch: CallbackScratch | None,
-        *,
-        decides: bool,
-        reads_logs: bool,
-        has_backup: bool,
-    ) -> None:
-        self._strategy = strategy
-        self._scratch = scratch
-        self._decides = decides
-        self.reads_logs = reads_logs
-        self._has_backup = has_backup
+    strategy: Any
+    scratch: CallbackScratch | None
+    decides: bool
+    reads_logs: bool
+    has_backup: bool
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self._scratch is not None:
-            self._scratch.begin()
-        if self._has_backup:
+        if self.scratch is not None:
+            self.scratch.begin()
+        if self.has_backup:
             self._check_backup()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._decides:
-            stops = _gather(self._strategy, [bool(self.model.stop_training)])
+        if self.decides:
+            stops = _gather(self.strategy, [bool(self.model.stop_training)])
             self.model.stop_training = any(stop for [stop] in stops)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._scratch is not None:
-            self._scratch.clean()
-        rows = _gather(self._strategy, [bool(self.model.stop_training), _rate_bits(self.model)])
+        if self.scratch is not None:
+            self.scratch.clean()
+        rows = _gather(self.strategy, [bool(self.model.stop_training), _rate_bits(self.model)])
         stops = [bool(stop) for stop, _ in rows]
         if named := collectives.inconsistent_names([[rate] for _, rate in rows]):
             bits = np.array([rate for _, rate in rows], np.int64)
@@ -254,18 +248,18 @@ class _Lockstep(Hooks):
 
     def on_train_end(self, logs: Any = None) -> None:
         if default_strategy.is_default():
-            _gather(self._strategy, [0])  # what the callbacks have written is there for all
+            _gather(self.strategy, [0])  # what the callbacks have written is there for all
 
     def fit_ended(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
+        if self.scratch is not None:
+            self.scratch.close()
 
     def _check_backup(self) -> None:
         """Raises UnsupportedError where BackupAndRestore has restored other backups in other workers."""
         checksum = 0
         for weight in self.model.get_weights():
             checksum = zlib.crc32(np.ascontiguousarray(weight).tobytes(), checksum)
-        rows = _gather(self._strategy, [getattr(self.model, "_initial_epoch", None) or 0, checksum])
+        rows = _gather(self.strategy, [getattr(self.model, "_initial_epoch", None) or 0, checksum])
         if named := collectives.inconsistent_names(rows):
             raise UnsupportedError(
                 f"BackupAndRestore has restored something else in {named} than in the "

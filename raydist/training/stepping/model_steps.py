@@ -14,17 +14,18 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.checks import layer_notes, loss_rules, metric_check
-from raydist.training.checks.update_check import UpdateCheck, check_update
+from raydist.training.checks import layer_notes
+from raydist.training.checks.loss_rules import FirstLook
+from raydist.training.checks.rehearsal import Rehearsal
 from raydist.training.cluster import gathered_rows, kept_totals
+from raydist.training.cluster.strategy import is_central
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import accumulation, batch_slices, compilation, step_logs
 from raydist.training.replicas.accumulation import Group
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.replicas.replica_share import in_turn, num_replicas, use_share
-from raydist.training.reporting import reporter
 from raydist.training.stepping import fit_session, step_calls
-from raydist.training.user_code import code_names, side_effects
+from raydist.training.user_code import code_names
 
 
 def refuse_own_functions(model: Any) -> None:
@@ -43,7 +44,7 @@ def run(
     elements: Sequence[Any],
     *,
     rule: LossRule,
-    check: UpdateCheck,
+    check: Rehearsal,
     shown: step_logs.Results | None,
     metric_variables: Sequence[tf.Variable],
 ) -> Any:
@@ -64,10 +65,8 @@ def run(
     accumulated, outputs = accumulation.Accumulated(), []
 
     def run_batch(element: Any, share: tf.Tensor) -> Any:
-        with (
-            use_share(share, rule, is_model_step=True, total_of=in_turn(totals)),
-            accumulation.collecting(accumulated),
-        ):
+        total_of = in_turn(totals)
+        with use_share(share, rule, is_model_step=True, total_of=total_of, accumulated=accumulated):
             return step(batch_slices.own_rows_of(element))
 
     for given, share in zip(elements, shares, strict=True):
@@ -81,7 +80,7 @@ def run(
     return step_logs.of_update(outputs, shares, shown)
 
 
-def _totals(elements: Sequence[Any], shares: Sequence[tf.Tensor], check: UpdateCheck) -> list[tf.Tensor]:
+def _totals(elements: Sequence[Any], shares: Sequence[tf.Tensor], check: Rehearsal) -> list[tf.Tensor]:
     """Returns what all batches of the update, on all replicas, have of each amount: a collective if any."""
     if check.num_amounts == 0:
         return []
@@ -137,134 +136,72 @@ def make_step_function(
     model: Any,
     step: Callable[[Any], Any],
     *,
+    convert: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
     is_training: bool,
-    shown: step_logs.Results | None,
-    metric_variables: Callable[[], Sequence[tf.Variable]],
     finish: Callable[[Any], Any],
     build: Callable[[], object] = lambda: None,
-    check_graph: Callable[[tf.Graph], object] = lambda graph: None,
     after_step: Callable[[], object] = lambda: None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `step_calls.StepCall` that returns the logs of its last step.
 
     Args:
-      step: The model's `train_step` or `test_step` as its Keras traces it, on one replica's batch.
-      shown: What the logs of a step of the user's show, found when it is traced; None for Keras's own.
-      metric_variables: Returns the variables that a padding example must not change.
+      step: The model's `train_step` or `test_step`, on one replica's batch.
+      convert: Makes of it what its Keras traces.
       finish: Takes the logs of this task's replicas, and returns those of all: a collective.
-      build: Called before the first steps are looked at, which need the model's weights.
-      check_graph: Called with the graph of the first training steps that have run, if they were traced.
+      build: As of `FirstLook`.
       after_step: Called on each replica when the step has run.
     """
-    strategy = model.distribute_strategy
-    loss_rules.forget(model, is_training=is_training)
-    update_check: UpdateCheck | None = None
+    strategy, converted = model.distribute_strategy, convert(step)
+    # What the logs of a step of the user's show, found when it is traced.
+    shown = None if code_names.is_keras(step) else step_logs.Results(model)
+    noted = converted if shown is None else lambda batch: shown.noted(converted(batch))
+    first_look = FirstLook(model, noted, is_training=is_training, shown=shown, build=build)
+
+    def metric_variables() -> Sequence[tf.Variable]:
+        """Returns the variables that a padding example must not change."""
+        # With central storage the replicas share them; a padding example counts, as one example more.
+        return [] if is_central(strategy) else step_logs.variables_of_metrics(model)
 
     def replica_step(element: Any) -> Any:
-        rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
-        outputs = batch_slices.run_slice(
-            step,
-            element,
-            kept=metric_variables(),
-            rule=rule,
-            is_model_step=True,
-            is_evaluation=not is_training,
-        )
-        after_step()
-        return outputs
-
-    def replica_update(group: Group) -> Any:
-        assert update_check is not None  # `look_at_groups` comes first
-        outputs = run(
-            step,
-            group.batches,
-            rule=loss_rules.rule_of(model),
-            check=update_check,
-            shown=shown,
-            metric_variables=metric_variables(),
-        )
-        after_step()
-        return outputs
-
-    def logged_step(element: Any) -> Any:
-        outputs = replica_step(element)
-        if shown is None:
+        rule, kept = first_look.rule, metric_variables()
+        if isinstance(element, Group):
+            assert first_look.update is not None  # `at_groups` comes first
+            outputs = run(
+                noted,
+                element.batches,
+                rule=rule,
+                check=first_look.update,
+                shown=shown,
+                metric_variables=kept,
+            )
+        else:
+            outputs = batch_slices.run_slice(
+                noted,
+                element,
+                kept=kept,
+                rule=rule,
+                is_model_step=True,
+                is_evaluation=not is_training,
+            )
             # Keras 3 shows the variable itself for a metric whose `result` returns it.
-            return step_logs.as_tensors(outputs)
-        return shown.weighted(outputs, element)
+            outputs = step_logs.as_tensors(outputs) if shown is None else shown.weighted(outputs, element)
+        after_step()
+        return outputs
 
     @tf.autograph.experimental.do_not_convert
     def one_step(element: Any) -> Any:
-        if isinstance(element, Group):
-            outputs = strategy.run(replica_update, args=(element,))
-        else:
-            outputs = strategy.run(logged_step, args=(element,))
+        outputs = strategy.run(replica_step, args=(element,))
         # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
         # per step, and halve the step rate. Where a callback reads them, `call` does so. The logs of an epoch
         # are read from the metrics, whose variables are summed over all replicas.
         return step_logs.of_replicas(strategy, outputs)
 
-    def is_undecided(is_group: bool) -> bool:
-        if not is_training:
-            return loss_rules.is_evaluation_undecided(model, strategy)
-        return loss_rules.is_undecided(model, strategy, is_group=is_group)
-
-    def look_at(element: Any) -> None:
-        build()
-        with side_effects.undone(model):
-            rehearse(element)
-
-    def rehearse(element: Any) -> None:
-        is_group = isinstance(element, Group)
-        first, num_batches = (element.batches[0], len(element.batches)) if is_group else (element, 1)
-        undecided = is_undecided(is_group)
-        is_wanted = metric_check.is_wanted(model, strategy)
-        metrics = metric_check.unknown(model) if is_wanted else []
-        look = functools.partial(
-            loss_rules.check_step, model, step, first, shown=shown, is_training=is_training
-        )
-        check = look(is_decided=not undecided, metrics=metrics)
-        if check is not None:  # the step may run eagerly, without a graph
-            reporter.note(layer_notes.note_on_turns(strategy, check.rehearsal.graph))
-        if undecided and not is_training:
-            loss_rules.decide_evaluation(model, check)
-        elif undecided:
-            loss_rules.decide_training(model, check, first, num_batches=num_batches)
-            if is_group:
-                loss_rules.check_rule(model)
-        if is_wanted and len(made := metric_check.unknown(model)) > len(metrics):  # in that trace
-            metrics, check = made, look(is_decided=True, metrics=made)
-        if metrics:
-            metric_check.check(model, check)
-
-    def look_at_groups(element_spec: Any) -> None:
-        nonlocal update_check
-        update_check = check_update(model, step, element_spec)
-        if not loss_rules.is_undecided(model, strategy, is_group=True):
-            loss_rules.check_rule(model)
-
-    def look_at_graph(graph: tf.Graph) -> None:
-        if not is_training:
-            reporter.note(layer_notes.note_on_turns(strategy, graph))
-            return
-        check_graph(graph)
-        for sentence in layer_notes.notes_on_workers(strategy, graph):
-            reporter.note(sentence)
-        if not loss_rules.is_decided(model):  # which would have said so
-            reporter.note(layer_notes.note_on_step(model, strategy, graph))
-
-    first_look = step_calls.FirstLook(
-        is_wanted=lambda is_group: is_undecided(is_group) or metric_check.is_wanted(model, strategy),
-        at_element=look_at,
-        at_groups=look_at_groups,
-    )
     function = step_calls.call_of_steps(
         one_step,
         run_eagerly=model.run_eagerly,
         jit_compile=compilation.is_compiled(model, strategy),
         as_element=functools.partial(batch_slices.for_replicas, strategy=strategy),
         first_look=first_look,
-        on_graph=look_at_graph,
     )
 
     unnoted = [] if shown is None or strategy.num_replicas_in_sync == 1 else [shown]

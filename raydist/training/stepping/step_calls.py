@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.checks.loss_rules import FirstLook
 from raydist.training.replicas import batch_slices
 from raydist.training.replicas.accumulation import Group
 from raydist.training.stepping import step_timing
@@ -89,21 +89,6 @@ def _of_step(next_batch: Callable[[], Any], batches_per_step: int) -> Any:
     return Group(tuple(next_batch() for _ in range(batches_per_step)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstLook:
-    """What is done before the first step of each kind is traced.
-
-    Attributes:
-      is_wanted: Whether `at_element` has to see the first element; asked with whether that is a `Group`.
-      at_element: Called with the first element.
-      at_groups: Called before that, where elements are `Group`s, with the type of a batch.
-    """
-
-    is_wanted: Callable[[bool], bool]
-    at_element: Callable[[Any], None]
-    at_groups: Callable[[Any], None]
-
-
 def call_of_steps(
     one_step: Callable[[Any], Any],
     *,
@@ -111,7 +96,6 @@ def call_of_steps(
     jit_compile: bool,
     as_element: Callable[[Any], Any],
     first_look: FirstLook,
-    on_graph: Callable[[tf.Graph], None] | None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `StepCall` that runs its steps in one `tf.function`, for the last outputs.
 
@@ -121,13 +105,13 @@ def call_of_steps(
       one_step: Takes an element of a `StepCall`: a batch, or the `Group` of a step.
       jit_compile: Whether XLA compiles each step, which one replica alone must then run.
       as_element: Makes an element of the batch of `train_on_batch`.
-      on_graph: Called with the graph of the first steps that have run, if they were traced; None for nothing.
+      first_look: Is shown the first element of each kind before its step is traced, and then the graph.
     """
     compiled = tf.function(one_step, reduce_retracing=True, jit_compile=True) if jit_compile else None
     traced = None if run_eagerly else compiled or tf.function(one_step, reduce_retracing=True)
     on_element = traced or one_step
     loops: dict[int, _Loop] = {}
-    unseen = [] if on_graph is None or compiled else [on_graph]
+    unseen = [] if compiled else [first_look.at_graph]
     begun: set[bool] = set()  # kinds of elements, by whether they are groups
 
     def begin(element: Any, *, is_group: bool) -> Any:

@@ -22,10 +22,10 @@ from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
 from raydist.training.checkpointing.variables import variables_of
 from raydist.training.input.shuffle_seeds import EndedTrainings
+from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.reporting.progress import Commands
 from raydist.training.reporting.reporter import Reporter, note
 from raydist.training.trainers.export import export
-from raydist.training.trainers.model_state import random_layers_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +255,7 @@ class TaskRun:
 
         With the random state of tf_keras's layers, which are not among their model's variables.
         """
-        self.registered = {**trackables, **random_layers_of(trackables)}
+        self.registered = {**trackables, **_random_layers_of(trackables)}
 
     def note_unsaved(self, changed: Sequence[Any]) -> None:
         """Notes what of the variables that a loop changes its checkpoints will not have.
@@ -296,3 +296,10 @@ class TaskRun:
                 checkpoints=self.checkpoints,
                 is_chief=self.assignment.is_chief,
             )
+
+
+def _random_layers_of(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns the random state of the models among `trackables` that their own variables lack, in groups."""
+    models = {name: one for name, one in trackables.items() if hasattr(one, "train_step")}
+    found = {f"{name}-random": adapter_of(one).random_variables(one) for name, one in models.items()}
+    return {name: variables for name, variables in found.items() if variables}

@@ -18,8 +18,7 @@ from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.checks import layer_notes, loop_rules
-from raydist.training.checks.loop_rules import LoopRule
-from raydist.training.checks.loop_scalars import scalars_of
+from raydist.training.checks.loop_rules import LoopRule, scalars_of
 from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import batch_slices, compilation, step_logs
@@ -211,8 +210,7 @@ def _make_call(
       before_first: Called with the graph of a step before it is run.
     """
     names: list[str] = []
-    # As `tf.function` does it: users write `if tensor:` in their own step.
-    converted = tf.__internal__.autograph.tf_convert(step_fn, tf.__internal__.autograph.control_status_ctx())
+    converted = tf_private.converted(step_fn)
     # What the steps change and each replica has values of its own of, such as Keras's metrics.
     metric_variables: list[Any] = []
     rule: LoopRule | None = None

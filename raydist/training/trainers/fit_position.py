@@ -1,20 +1,25 @@
-"""FitPosition: where one `fit` of the train function stands, what of it is in checkpoints; earlier fits."""
+"""FitPosition: where one `fit` of the train function stands, what of it is in checkpoints; earlier fits.
+
+Checkpoints have more than Keras lists: random state, and all else that training changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training.checkpointing import callback_state
+from raydist.spec.text import listed
+from raydist.training.checkpointing import callback_state, variables
 from raydist.training.checkpointing.saved_state import FitLength, SavedState, rate_of
 from raydist.training.input import shuffle_seeds
 from raydist.training.input.sources import Start
-from raydist.training.keras_patches import adapters
-from raydist.training.trainers import model_state
+from raydist.training.keras_patches.adapters import adapter_of
+from raydist.training.keras_patches.keras3 import adapter as keras3
+from raydist.training.replicas import step_trace
 from raydist.training.trainers.base import FitRequest, TaskRun
 
 
@@ -123,16 +128,16 @@ class FitPosition:
         saved = state.groups()
         run.reporter.step = max(run.reporter.step, state.step)  # ctx.step, before the first step is done
         with run.strategy.scope():
-            model_state.make_global_generators(saved.intersection(model_state.GROUPS))
+            _make_global_generators(saved.intersection(_RANDOM))
         groups = _groups_beside(model)
         known = {name: variables for name, variables in groups.items() if name in saved}
         run.checkpoints.restore(state, {"model": model, "optimizer": model.optimizer, **known})
-        if lost := saved.intersection(_GROUPS_BESIDE) - known.keys():
+        if lost := saved.intersection((*_RANDOM, _UNLISTED)) - known.keys():
             run.reporter.note(
                 f"the checkpoint has state that nothing in the model takes up: {', '.join(sorted(lost))}"
             )
-        if model_state.UNLISTED in groups.keys() - saved:
-            run.reporter.note(f"the checkpoint has no {model_state.describe(model)}; they start over")
+        if _UNLISTED in groups.keys() - saved:
+            run.reporter.note(f"the checkpoint has no {_described(model)}; they start over")
         if state.eager_seeds is not None:
             tf_private.set_eager_seeds(state.eager_seeds)
         self.restored_rate = rate_of(model.optimizer) if self.step_in_epoch else None
@@ -203,12 +208,11 @@ _LOST = (
     "run of an older raydist. Its history is empty, and its model has the weights that it begins with, "
     "unless a later fit restores it. Begin a new run if the train function uses them."
 )
-_GROUPS_BESIDE = (*model_state.GROUPS, model_state.UNLISTED)
 
 
 def _groups_beside(model: Any) -> dict[str, list[Any]]:
     """Returns what a checkpoint has besides the variables that Keras lists, in groups."""
-    return {**model_state.random_groups_of(model), **model_state.unlisted_groups_of(model)}
+    return {**_random_groups_of(model), **_unlisted_groups_of(model)}
 
 
 # Data as Keras's `fit` gets them, and their steps per epoch; None where the data's end ends an epoch.
@@ -232,7 +236,7 @@ def fit_ended(run: TaskRun, request: FitRequest, position: FitPosition, *data: D
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
         steps=length.steps if length else None,
-        unread=adapters.adapter_of(request.model).unread,
+        unread=adapter_of(request.model).unread,
         group_size=group_size,
     )
     run.ended.add(dataset, seeds, is_done=position.is_done)
@@ -252,7 +256,7 @@ def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
         return
     epochs = range(request.initial_epoch, request.initial_epoch + num_epochs)
     count = sum(map(request.validates, epochs))
-    adapter = adapters.adapter_of(request.model)
+    adapter = adapter_of(request.model)
     goes_on = steps is not None and adapter.continues_validation
     for at_once in [count] if goes_on else [1] * count:
         seeds = shuffle_seeds.seeds_of_fit(
@@ -260,3 +264,96 @@ def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
         )
         if seeds is not None:
             seeds()
+
+
+_KERAS, _TENSORFLOW, _LAYERS = "random-keras", "random-tensorflow", "random-layers"
+_RANDOM: tuple[str, ...] = (_KERAS, _TENSORFLOW, _LAYERS)
+
+
+def _random_groups_of(model: Any) -> dict[str, list[Any]]:
+    """Returns the variables that hold random state besides the model's own, in groups of a checkpoint."""
+    found = {
+        _KERAS: keras3.global_random_variables(),
+        _TENSORFLOW: tf_private.global_random_variables(),
+        _LAYERS: adapter_of(model).random_variables(model),
+    }
+    return {name: variables for name, variables in found.items() if variables}
+
+
+def _make_global_generators(names: set[str]) -> None:
+    """Makes the global generators that a checkpoint has, if nothing has been drawn from them yet."""
+    if _KERAS in names:
+        keras3.make_global_generator()
+    if _TENSORFLOW in names:
+        tf.random.get_global_generator()  # makes it, unless it is there
+
+
+_UNLISTED = "state"
+
+
+def _unlisted_groups_of(model: Any) -> dict[str, list[Any]]:
+    """Returns what training may change and no other group of a checkpoint holds: none or one, `_UNLISTED`."""
+    listed = [model, *([] if model.optimizer is None else [model.optimizer]), list(model.metrics)]
+    known = {
+        id(tf_private.distributed(one))
+        for trackable in listed
+        for one in variables.variables_of("", trackable)
+    }
+    for group in _random_groups_of(model).values():
+        known.update(id(tf_private.distributed(one)) for one in group)
+    found: dict[int, Any] = {}
+    for variable in _all_variables(model):
+        if id(tf_private.distributed(variable)) not in known:
+            found.setdefault(id(tf_private.distributed(variable)), variable)
+    return {_UNLISTED: list(found.values())} if found else {}
+
+
+def _described(model: Any) -> str:
+    """Returns what the group holds, by the names of its first variables."""
+    found = _unlisted_groups_of(model).get(_UNLISTED, ())
+    return f"variables {listed((one.name for one in found), most=5)}"
+
+
+def unsaved(model: Any) -> Iterator[str]:
+    """Yields a sentence for each kind of state that training may change and that no checkpoint holds."""
+    found = list(_descendants(model))
+    # Those of Keras's layers that look up a vocabulary: the train function makes it, and no step changes it.
+    fixed = {id(getattr(one, name, None)) for one in found for name in ("lookup_table", "token_counts")}
+    tables = [one for one in found if isinstance(one, _TABLES) and id(one) not in fixed]
+    if tables:
+        yield (
+            f"checkpoints do not hold {len(tables)} mutable lookup table(s) of model {model.name}; "
+            "a new attempt begins with them as the train function makes them"
+        )
+    if any(isinstance(one, tf.data.Iterator) for one in found):
+        yield (
+            f"checkpoints do not hold the tf.data iterators of model {model.name}; "
+            "a new attempt starts them over"
+        )
+    adapter = adapter_of(model)
+    optimizers = [one for one in found if adapter.is_optimizer(one) and one is not model.optimizer]
+    for optimizer in optimizers:
+        if not adapter.is_built(optimizer):
+            yield (
+                f"checkpoints do not hold optimizer {optimizer.name} of model {model.name}, which has no "
+                "moments before its first update; build it: optimizer.build(variables)"
+            )
+
+
+_TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
+
+
+def _all_variables(model: Any) -> Iterator[Any]:
+    traced, adapter = step_trace.traced(model), adapter_of(model)
+    for trackable in [*_descendants(model), *traced.optimizers]:
+        wrapped = adapter.wrapped_variable(trackable)
+        if wrapped is not None:
+            yield wrapped
+        elif isinstance(trackable, (tf.Variable, tf.random.Generator)) or adapter.is_optimizer(trackable):
+            yield from variables.variables_of("", trackable)
+    yield from traced.variables
+
+
+def _descendants(model: Any) -> Iterator[Any]:
+    """Yields what `tf.train.Checkpoint` would save of a model, in the order of its attributes."""
+    yield from tf.train.TrackableView(model).descendants()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raydist.training.checkpointing.schedule import KeepSchedule
-from raydist.training.checks import layer_notes, loss_rules
+from raydist.training.checks import layer_notes
 from raydist.training.cluster import collectives
 from raydist.training.input import sources
 from raydist.training.keras_patches.adapters import adapter_of
@@ -19,7 +19,7 @@ from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.fit_session import FitHooks
 from raydist.training.stepping.step_timing import PaceReport
-from raydist.training.trainers import model_state
+from raydist.training.trainers import fit_position
 from raydist.training.trainers.base import TaskRun
 from raydist.training.trainers.fit_position import FitPosition
 
@@ -71,11 +71,9 @@ class _Progress(FitHooks):
         position.element_spec = None if session is None else session.element_spec
         adapter_of(model).begin_fit(model, self._element_spec, first=first, session=session)
         is_grouped = session is not None and session.source.groups.size > 1
-        layers = layer_notes.notes_on(
-            model, position.run.strategy, is_traced=loss_rules.is_enabled(), is_grouped=is_grouped
-        )
+        layers = layer_notes.notes_on(model, position.run.strategy, is_grouped=is_grouped)
         length = layer_notes.note_on_length(model, self.params, initial_epoch=position.initial_epoch)
-        for sentence in (*layers, *model_state.unsaved(model)):
+        for sentence in (*layers, *fit_position.unsaved(model)):
             position.run.reporter.note(sentence)
         if length is not None and not is_grouped:
             reporter.detail(length)

@@ -50,7 +50,7 @@ def _make_add_loss(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def add_loss(self: Any, loss: Any) -> None:
         is_of_regularizer = has_sums and sys._getframe(1).f_code is of_regularizer
-        is_sum = is_of_regularizer and replica_share.is_in_model_step()
+        is_sum = is_of_regularizer and replica_share.current.is_of_model
         # As a loss for each example is, of which the model's is the sum.
         original(self, tf.reshape(loss, (1,)) if is_sum else loss)
         replica_threads.take_losses(self)
@@ -69,7 +69,7 @@ def _scale_loss(original: Callable[..., Any], value: Any) -> Any:
     # A layer's add_loss is scaled when the model sums up its losses (trainer.py,
     # `_aggregate_additional_loss`), so a loss object inside of a layer would be scaled twice.
     is_in_layer = global_state.get_global_attribute("current_call_ctx") is not None
-    if is_in_layer and replica_share.is_in_model_step():
+    if is_in_layer and replica_share.current.is_of_model:
         return value
     return replica_share.scale_by_share(value)
 
@@ -141,7 +141,7 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
         # The loss of each of several outputs weighs as many examples as a batch has by its static shape: in
         # Keras's own graphs none, or as many in every batch. In raydist's it may be that of one batch. In
         # eager steps Keras weighs each loss by its examples, so each replica counts its own and no padding.
-        is_static = sys._getframe(1).f_code is of_outputs and replica_share.is_in_model_step()
+        is_static = sys._getframe(1).f_code is of_outputs and replica_share.current.is_of_model
         if is_static:
             share = replica_share.step_weight(values.dtype)
             if not tf.executing_eagerly():

@@ -20,8 +20,7 @@ from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.strategy import shares_variables
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import replaces
-from raydist.training.replicas import accumulation, gradient_probe, gradients
-from raydist.training.replicas.replica_share import num_replicas
+from raydist.training.replicas import accumulation, gradient_probe, gradients, replica_share
 from raydist.training.user_code import bytecode
 
 # Optimizers that a LossScaleOptimizer wraps: it has summed the gradients that they get.
@@ -53,12 +52,12 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
     because="the check of a model's own losses needs the gradients that its optimizers get",
 )
 def _recorded(original: Callable[..., None], self: Any, grads: Any, trainable_variables: Any = None) -> None:
-    probe, accumulated = gradient_probe.active(), accumulation.active()
+    probe, accumulated = gradient_probe.active(), replica_share.current.accumulated
     if probe is None and accumulated is not None:
         accumulated.add(grads, lambda sums: original(self, sums, trainable_variables))
         return
     if probe is None:
-        if num_replicas() == 1 and trainable_variables is not None:
+        if replica_share.num_replicas() == 1 and trainable_variables is not None:
             trainable_variables = list(trainable_variables)
             _build_outside(self, trainable_variables)
         original(self, grads, trainable_variables)

@@ -18,28 +18,30 @@ from keras.src import tree
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.saving import saving_lib
+from keras.src.trainers import trainer as base_trainer
 
 from raydist import tf_private, train_context
 from raydist.errors import UnsupportedError
-from raydist.training.checkpointing import step_trace
 from raydist.training.checks import layer_notes
 from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.collectives import is_alone
-from raydist.training.cluster.strategy import is_central, is_distributed, is_parameter_server
-from raydist.training.keras_patches.keras3 import names, optimizers
+from raydist.training.cluster.strategy import is_distributed, is_parameter_server
+from raydist.training.keras_patches.keras3 import optimizers
 from raydist.training.keras_patches.keras3.variables import EqualStatistics, equalize_statistics
 from raydist.training.keras_patches.replacement import overrides, replaces
-from raydist.training.replicas import batch_slices, replica_share, step_logs
-from raydist.training.stepping import fit_session, model_steps, plain_fit
+from raydist.training.replicas import batch_slices, replica_share, step_logs, step_trace
+from raydist.training.stepping import fit_session, model_steps
 from raydist.training.stepping.hooks import Hooks
-from raydist.training.user_code import code_names
 
 logger = logging.getLogger(__name__)
 
+# 3.16 calls them BaseTrainer and Trainer.
+BaseTrainer: Any = getattr(base_trainer, "BaseTrainer", None) or base_trainer.Trainer
+TensorFlowTrainer: Any = getattr(tf_trainer, "TensorFlowTrainer", None) or tf_trainer.Trainer
 _DRIFT = "BatchNormalization's moving statistics drift apart per replica"
 
 
-class RaydistTrainer(names.TensorFlowTrainer):
+class RaydistTrainer(TensorFlowTrainer):
     """How models of Keras 3 train that were made in a strategy's scope; all others as Keras has them.
 
     It takes the place of Keras's trainer among the bases of `keras.Model`, so a user's methods reach it by
@@ -56,7 +58,7 @@ class RaydistTrainer(names.TensorFlowTrainer):
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         strategy = self.distribute_strategy
         is_stock = not is_distributed(strategy)
-        if is_stock and not plain_fit.is_in_task():
+        if is_stock and not fit_session.is_in_task():
             return super().fit(*args, **kwargs)
         try:
             given = inspect.signature(super().fit).bind(*args, **kwargs)
@@ -68,13 +70,12 @@ class RaydistTrainer(names.TensorFlowTrainer):
         if not is_stock:
             model_steps.refuse_own_functions(self)
         ahead = [] if is_stock else [EqualStatistics()]
-        session = plain_fit.session_of(self, given.arguments, keras.callbacks, ahead=ahead)
-        try:
-            with fit_session.entered(session):
+        with fit_session.of_fit(self, given.arguments, keras.callbacks, ahead=ahead) as session:
+            try:
                 return super().fit(*given.args, **given.kwargs)
-        finally:
-            if session.first is not None:
-                self._initial_epoch = None  # or the next `fit` would begin there too
+            finally:
+                if session.first is not None:
+                    self._initial_epoch = None  # or the next `fit` would begin there too
 
     @overrides("self ...", because=_DRIFT)
     @collective_calls.by_all
@@ -138,21 +139,14 @@ class RaydistTrainer(names.TensorFlowTrainer):
         because="scalars are reduced on axis 0 (keras#20585); several steps lose a capture (keras#19246)",
     )
     def _make_function(self, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        strategy = self.distribute_strategy
-        if not is_distributed(strategy):
+        if not is_distributed(self.distribute_strategy):
             return super()._make_function(step_function)
-        converted, shown = converted_step(self, step_function), step_logs.Results(self)
-        is_own = not code_names.is_keras(step_function)
         return model_steps.make_step_function(
             self,
-            (lambda batch: shown.noted(converted(batch))) if is_own else converted,
+            step_function,
+            convert=functools.partial(converted_step, self),
             is_training=step_function == self.train_step,
-            shown=shown if is_own else None,
-            metric_variables=lambda: (
-                [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
-            ),
             finish=self._get_metrics_result_or_logs,
-            check_graph=functools.partial(step_trace.check_trains, self),
         )
 
     @overrides(
@@ -178,7 +172,7 @@ class RaydistTrainer(names.TensorFlowTrainer):
     def _aggregate_additional_loss(self, loss: Any) -> Any:
         if len(loss.shape) == 0:
             return super()._aggregate_additional_loss(loss)
-        return replica_share.scale_sum(names.BaseTrainer._aggregate_additional_loss(self, loss))
+        return replica_share.scale_sum(BaseTrainer._aggregate_additional_loss(self, loss))
 
     @overrides(
         "self logs", because="values of a user's own step that are not metrics differ from worker to worker"
@@ -298,7 +292,7 @@ def _write(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, *
 
 
 @replaces(
-    names.BaseTrainer,
+    BaseTrainer,
     "compile",
     "self ...",
     because="outside of the strategy's scope it gives each worker metrics of its own",

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src import backend
 from keras.src.backend.common import variables as common_variables
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers import BatchNormalization
@@ -23,17 +24,18 @@ from raydist.training.cluster.strategy import (
     is_parameter_server,
     scope_to_build,
 )
-from raydist.training.keras_patches.keras3 import names
 from raydist.training.keras_patches.replacement import replaces
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.replicas.model_states import state_of
 from raydist.training.stepping.hooks import Hooks
 
+# 3.16 has it in another module.
+_BackendVariable: Any = next(one for one in backend.Variable.__mro__ if "_direct_assign" in vars(one))
 _ATOMIC = "assign(self + x) loses what other workers add in between"
 
 
 @replaces(
-    names.BackendVariable,
+    _BackendVariable,
     "_initialize",
     "self value",
     because="CentralStorageStrategy needs an aggregation for layers' state; what a traced "
@@ -81,7 +83,7 @@ def assign_atomically(original: Callable[..., Any], self: Any, value: Any) -> An
 
 
 @replaces(
-    names.BackendVariable,
+    _BackendVariable,
     "_direct_assign",
     "self value",
     "170647e9816d",
@@ -97,7 +99,7 @@ def direct_assign(original: Callable[..., None], self: Any, value: Any) -> None:
         original(self, value)
         return
     added = tf.cast(value, self._value.dtype) - self._value
-    share = replica_share.current_share()
+    share = replica_share.current.share
     self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter
 
+from raydist import tf_private
 from raydist.tf_private import ShardedVariable, own_attributes
 from raydist.training.cluster.strategy import is_parameter_server
 from raydist.training.input.shuffle_seeds import Unread
@@ -131,4 +132,4 @@ class TfKeras:
         return [generator.state for generator in generators if generator is not None]
 
     def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return build.converted(step)
+        return tf_private.converted(step)

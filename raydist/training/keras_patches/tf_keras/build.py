@@ -15,11 +15,11 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training.checkpointing import step_trace
 from raydist.training.input import walk
 from raydist.training.keras_patches.tf_keras import optimizers
-from raydist.training.replicas import batch_slices, replica_share
+from raydist.training.replicas import batch_slices, replica_share, step_trace
 from raydist.training.replicas.gradient_probe import Probe
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.user_code import side_effects
@@ -67,7 +67,7 @@ def build(model: Any, element_spec: Any) -> None:
             raise
         logger.info("%s is built by its train_step: %s", model.name, error)
     if has_own_step and (model.train_function is None or not _is_traced(model)):
-        step = converted(model.train_step)
+        step = tf_private.converted(model.train_step)
         if not all(layer.built for layer in model._flatten_layers()):
             _build_in_replicas(model, step, element_spec)
         step_trace.trace_step(model, step, element_spec, build=optimizers.build)
@@ -108,11 +108,6 @@ def _rehearse(model: Any, call: Callable[[], None]) -> None:
             call()
             for variable, value in before:
                 variable.assign(value)
-
-
-def converted(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a model's step as tf_keras traces it: users write `if tensor:` in their own."""
-    return tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
 
 
 def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any) -> None:

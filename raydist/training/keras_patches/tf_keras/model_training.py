@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,25 +21,14 @@ from tf_keras.src.utils import metrics_utils
 
 from raydist import tf_private
 from raydist.errors import UnsupportedError
-from raydist.training.checkpointing import step_trace
 from raydist.training.cluster import collective_calls, default_strategy
 from raydist.training.cluster.strategy import is_central, is_parameter_server, scope_to_build
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
 from raydist.training.keras_patches.replacement import lowered, overrides, replaces
 from raydist.training.keras_patches.tf_keras import build, coordinated
-from raydist.training.replicas import gradient_probe, gradients, step_logs
-from raydist.training.stepping import fit_session, model_steps, plain_fit, step_calls
-from raydist.training.user_code import code_names
-
-
-class _LocalResults(threading.local):
-    """Whether `metric.result()` means this replica's own value, in the thread that traces a step."""
-
-    active = False
-
-
-_local_results = _LocalResults()
+from raydist.training.replicas import gradient_probe, gradients, replica_share, step_logs
+from raydist.training.stepping import fit_session, model_steps, step_calls
 
 
 @replaces(
@@ -92,7 +80,7 @@ def result_wrapper(original: Callable[..., Any], result_fn: Callable[..., Any]) 
     merged = original(result_fn)
 
     def decorated(metric_obj: Any, *args: Any) -> Any:
-        if not _local_results.active:
+        if not replica_share.current.is_of_model:  # where it means this replica's own value
             return merged(metric_obj, *args)
         result = tf.nest.map_structure(tf.identity, result_fn(*args))
         metric_obj._call_result = result
@@ -153,7 +141,7 @@ class RaydistModel(_StockModel):
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         recipes.refuse_in_keras(*args, *kwargs.values())
         is_stock = tf_private.is_default(self.distribute_strategy)
-        if is_stock and not plain_fit.is_in_task():
+        if is_stock and not fit_session.is_in_task():
             return super().fit(*args, **kwargs)
         try:
             given = inspect.signature(super().fit).bind(*args, **kwargs)
@@ -163,8 +151,7 @@ class RaydistModel(_StockModel):
             coordinated.check_fit(given.arguments)
         elif not is_stock:
             check_supported(self, self.distribute_strategy)
-        session = plain_fit.session_of(self, given.arguments, tf_keras.callbacks)
-        with fit_session.entered(session):
+        with fit_session.of_fit(self, given.arguments, tf_keras.callbacks):
             return super().fit(*given.args, **given.kwargs)
 
     @overrides("self ...", because=coordinated.COUNTS)
@@ -221,7 +208,7 @@ class RaydistModel(_StockModel):
         if _is_stock(self) or (self.predict_function is not None and not force):
             return super().make_predict_function(force)
         predict = model_steps.make_predict_function(
-            self, build.converted(self.predict_step), of_shards=training.reduce_per_replica
+            self, tf_private.converted(self.predict_step), of_shards=training.reduce_per_replica
         )
 
         def predict_function(call: Any) -> Any:
@@ -263,28 +250,13 @@ def _is_stock(model: Any) -> bool:
 
 def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     step, counter = getattr(model, f"{kind}_step"), getattr(model, f"_{kind}_counter")
-    converted = build.converted(step)
-    # There the replicas share a metric's variables; a padding example counts, as one example more.
-    is_shared = is_central(model.distribute_strategy)
-
-    shown, is_keras_step = step_logs.Results(model), code_names.is_keras(step)
-
-    def local_step(batch: Any) -> Any:
-        with tf_private.changed(_local_results, active=True):
-            return converted(batch) if is_keras_step else shown.noted(converted(batch))
-
     return model_steps.make_step_function(
         model,
-        local_step,
+        step,
+        convert=tf_private.converted,
         is_training=kind == "train",
-        shown=None if is_keras_step else shown,
-        # tf_keras aggregates metrics when they are read.
-        metric_variables=lambda: (
-            [] if is_shared else [variable for one in model.metrics for variable in one.variables]
-        ),
         finish=model._validate_and_get_metrics_result,
         build=functools.partial(build.build_ahead, model) if kind == "test" else lambda: None,
-        check_graph=functools.partial(step_trace.check_trains, model),
         after_step=lambda: counter.assign_add(1),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -64,7 +63,7 @@ def build(of: Any, variables: Sequence[Any]) -> None:
     because="the check of a model's own losses needs the gradients that its optimizers get",
 )
 def _recorded(original: Callable[..., Any], self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-    probe, accumulated = gradient_probe.active(), accumulation.active()
+    probe, accumulated = gradient_probe.active(), replica_share.current.accumulated
     is_scaled, grads_and_vars = hasattr(self, "loss_scale"), list(grads_and_vars)
     # After an update it assigns them what their constraint makes of them.
     _make_assignable(one for _, one in grads_and_vars if getattr(one, "constraint", None) is not None)
@@ -245,19 +244,10 @@ def _get_reduction(original: Callable[..., Any], self: Any) -> Any:
         losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE,
     )
     # What a layer gives to add_loss is scaled when the model sums up its losses (compile_utils.py).
-    is_in_layer = base_layer_utils.call_context().in_call and replica_share.is_in_model_step()
+    is_in_layer = base_layer_utils.call_context().in_call and replica_share.current.is_of_model
     if is_default and (replica_share.is_whole() or is_in_layer or replica_share.is_local_mean()):
         return losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
     return original(self)
-
-
-class _Container(threading.local):
-    """Whether the losses that `compile` was given are being computed, in the thread that traces a step."""
-
-    is_called = False
-
-
-_container = _Container()
 
 
 @replaces(
@@ -267,7 +257,7 @@ _container = _Container()
     because="it shows a loss of the user's that is a sum over the batch as a mean over the replicas",
 )
 def _losses_of_model(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    with tf_private.changed(_container, is_called=True):
+    with tf_private.changed(replica_share.current, sums_losses=True):
         return original(self, *args, **kwargs)
 
 
@@ -278,11 +268,12 @@ def _losses_of_model(original: Callable[..., Any], self: Any, *args: Any, **kwar
     because="the mean of a train_step's own loss weighs all replicas alike",
 )
 def _update_state(original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None) -> Any:
+    sums_losses = replica_share.current.sums_losses
     if getattr(values, "shape", None) == ():
-        if _container.is_called and replica_share.is_sum():  # and weighted by the replica's examples
+        if sums_losses and replica_share.is_sum():  # and weighted by the replica's examples
             values = replica_share.unscale_by_share(values)
         values, sample_weight = replica_share.of_step(self, values, sample_weight)
-    elif _container.is_called and (share := replica_share.step_weight(values.dtype)) is not None:
+    elif sums_losses and (share := replica_share.step_weight(values.dtype)) is not None:
         # Losses with reduction="none", each of which weighs as many examples as the global batch has.
         sample_weight = tf.math.divide_no_nan(tf.cast(sample_weight, share.dtype), share)
     return original(self, values, sample_weight=sample_weight)
