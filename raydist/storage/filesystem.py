@@ -24,7 +24,14 @@ import pyarrow.fs as pafs
 from raydist.errors import StorageError
 from raydist.spec.secrecy import redact
 from raydist.storage import failures, limits
-from raydist.storage.local_files import append_whole, create_whole, files_below, write_aside, write_chunks
+from raydist.storage.local_files import (
+    append_whole,
+    create_whole,
+    files_below,
+    write_all,
+    write_aside,
+    write_chunks,
+)
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
 if TYPE_CHECKING:
@@ -388,7 +395,7 @@ class Storage:
     def _write(self, key: str, data: bytes, *, is_durable: bool) -> None:
         if self._root.is_local:  # at once: a copy of a checkpoint costs the training as much as its writing
             path = Path(self._path(key))
-            write_aside(path, lambda target: target.write(data), is_durable=is_durable)
+            write_aside(path, lambda target: write_all(target, data, is_durable), is_durable=is_durable)
         else:
             self._upload(io.BytesIO(data), key, is_durable=is_durable)
 

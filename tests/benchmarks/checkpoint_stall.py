@@ -1,11 +1,12 @@
 """How long training stands still for a checkpoint of 500 MB, against Keras's BackupAndRestore.
 
-    python -m tests.benchmarks.checkpoint_stall [--rounds 3] [--saves 3] [--storage DIR]
+    python -m tests.benchmarks.checkpoint_stall [--rounds 3] [--saves 3] [--width 4096] [--storage DIR]
 
-The model of checkpoints.py, 42 million parameters with Adam, saved every 20 steps on one device: by
-`keras.callbacks.BackupAndRestore(save_freq=20)` in plain Keras and by raydist, in turn. Prints how long each
-save holds the training thread up, for raydist also by how much longer 20 steps take that are trained during
-the upload, and how long reading the state back takes. Target: 0.1 of BackupAndRestore.
+The model of checkpoints.py, 42 million parameters with Adam (`--width 8704`: 2 GB of state), saved every 20
+steps on one device: by `keras.callbacks.BackupAndRestore(save_freq=20)` in plain Keras and by raydist, in
+turn. Prints how long each save holds the training thread up, for raydist also by how much longer 20 steps
+take that are trained during the upload, and how long reading the state back takes. Target: 0.1 of
+BackupAndRestore.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.checkpoints import EVERY, make_model
+from tests.benchmarks.checkpoints import EVERY, WIDTH, make_model
 from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function
 
@@ -28,7 +29,7 @@ _BATCH = 128
 _CHECKOUT = Path(__file__).parents[2]
 
 
-def back_up(folder: Path, num_saves: int) -> None:
+def back_up(folder: Path, num_saves: int, width: int) -> None:
     """Trains by plain Keras, then once more to restore; prints the seconds that saving and restoring take."""
     import tensorflow as tf
 
@@ -53,9 +54,9 @@ def back_up(folder: Path, num_saves: int) -> None:
     rng = tf.random.Generator.from_seed(1)
     x, y = rng.normal((_BATCH, 2048)), rng.uniform((_BATCH,), maxval=10, dtype=tf.int64)
     data, steps = tf.data.Dataset.from_tensors((x, y)).repeat(), EVERY * (num_saves + 1)
-    model, saving = make_model(tf), Timed(stops=False)
+    model, saving = make_model(tf, width), Timed(stops=False)
     model.fit(data, epochs=1, steps_per_epoch=steps, callbacks=[saving], verbose=0)
-    again, restoring = make_model(tf), Timed(stops=True)
+    again, restoring = make_model(tf, width), Timed(stops=True)
     again.optimizer.build(again.trainable_variables)
     again.fit(data, epochs=2, steps_per_epoch=1, callbacks=[restoring], verbose=0)
     size = sum(path.stat().st_size for path in (folder / "backup").rglob("*") if path.is_file())
@@ -63,7 +64,7 @@ def back_up(folder: Path, num_saves: int) -> None:
     print(json.dumps({"stalls": saving.stalls[1:], "restore_s": restoring.restore_s, "bytes": size}))
 
 
-def restore(ctx: Any) -> dict[str, Any]:
+def restore(ctx: Any, *, width: int) -> dict[str, Any]:
     """Returns the seconds until a new attempt has the state of the checkpoint that is there."""
     import tensorflow as tf
 
@@ -86,7 +87,7 @@ def restore(ctx: Any) -> dict[str, Any]:
     timed("newest")
     timed("restore")
     with ctx.strategy.scope():
-        model = make_model(tf)
+        model = make_model(tf, width)
     rng = tf.random.Generator.from_seed(1)
     x, y = rng.normal((_BATCH, 2048)), rng.uniform((_BATCH,), maxval=10, dtype=tf.int64)
     data = tf.data.Dataset.from_tensors((x, y)).repeat()
@@ -102,9 +103,9 @@ def _stop_at_once(tf: Any) -> Any:
     return Stop()
 
 
-def by_raydist(folder: Path, num_saves: int) -> dict[str, Any]:
+def by_raydist(folder: Path, num_saves: int, width: int) -> dict[str, Any]:
     job = {"checkpoint_every": str(10**9), "keep": 2, "export": False}
-    arguments = {"timeout_s": 3600, "storage": folder, "job_options": job}
+    arguments = {"timeout_s": 3600, "storage": folder, "width": width, "job_options": job}
     [task] = run_function(
         "tests.benchmarks.checkpoints:train", Cluster(), num_pairs=num_saves, batch=_BATCH, **arguments
     )
@@ -115,9 +116,10 @@ def by_raydist(folder: Path, num_saves: int) -> dict[str, Any]:
     return {"stalls": values["copies"], "excess_s": excess, "restore_s": again.values["restore_s"]}
 
 
-def by_keras(folder: Path, num_saves: int) -> dict[str, Any]:
+def by_keras(folder: Path, num_saves: int, width: int) -> dict[str, Any]:
+    child = [sys.executable, "-m", "tests.benchmarks.checkpoint_stall", "--child"]
     output = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.checkpoint_stall", "--child", str(folder), str(num_saves)],
+        [*child, str(folder), str(num_saves), str(width)],
         cwd=_CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -131,15 +133,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--storage", type=Path)
-    parser.add_argument("--child", nargs=2)
+    parser.add_argument("--child", nargs=3)
     options = parser.parse_args()
     if options.child:
-        return back_up(Path(options.child[0]), int(options.child[1]))
+        return back_up(Path(options.child[0]), *map(int, options.child[1:]))
     found: dict[str, list[float]] = {}
     for number in range(options.rounds):
         with tempfile.TemporaryDirectory(dir=options.storage) as name:
-            keras, ours = by_keras(Path(name), options.saves), by_raydist(Path(name) / "runs", options.saves)
+            sizes = options.saves, options.width
+            keras, ours = by_keras(Path(name), *sizes), by_raydist(Path(name) / "runs", *sizes)
         for key, values in (
             ("keras", keras["stalls"]),
             ("raydist", ours["stalls"]),
@@ -149,9 +153,12 @@ def main() -> None:
         ):
             found.setdefault(key, []).extend(values)
         print(f"round {number}: {keras['bytes'] / 1e6:.0f} MB, {keras}, {ours}", flush=True)
-    figure("save", found["raydist"], "s", against=("BackupAndRestore", found["keras"]))
-    figure("save_and_upload", found["excess"], "s", against=("BackupAndRestore", found["keras"]))
-    figure("restore", found["raydist, restore"], "s", against=("BackupAndRestore", found["keras, restore"]))
+    own = "_large" if options.width != WIDTH else ""
+    figure(f"save{own}", found["raydist"], "s", against=("BackupAndRestore", found["keras"]))
+    figure(f"save_and_upload{own}", found["excess"], "s", against=("BackupAndRestore", found["keras"]))
+    figure(
+        f"restore{own}", found["raydist, restore"], "s", against=("BackupAndRestore", found["keras, restore"])
+    )
     return None
 
 

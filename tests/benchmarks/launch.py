@@ -154,8 +154,10 @@ def main() -> None:
         parser.error("--rounds is 1, but only the second round finds what is kept warm")
     # Not at the top: tasks import this file without the tests beside it.
     from tests.benchmarks.figures.printing import figure
+    from tests.benchmarks.figures.running import adopt_orphans
     from tests.benchmarks.task_memory import pss_mb
 
+    adopt_orphans()  # the fork server is one
     port = _free_port()
     ray = Path(sys.executable).parent / "ray"
     with tempfile.TemporaryDirectory(prefix="rd-", dir="/tmp") as folder:

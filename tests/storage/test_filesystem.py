@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import mmap
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
 from raydist.errors import StorageError
 from raydist.storage.filesystem import Root, Storage
+from raydist.storage.local_files import _LARGE_BYTES
 from tests.support.disks import mounted_disk
 
 
@@ -31,6 +36,38 @@ def test_writing_again_replaces_the_file(storage: Storage) -> None:
     storage.write_bytes("run.json", b"a long first content", is_durable=True)
     storage.write_bytes("run.json", b"short", is_durable=True)
     assert storage.read_bytes("run.json") == b"short"
+
+
+def _in_page_cache(path: Path) -> float:
+    """Returns the share of a file's pages that the page cache holds."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as memory:
+        pages = (ctypes.c_ubyte * -(-len(memory) // mmap.PAGESIZE))()
+        start = ctypes.c_ubyte.from_buffer(memory)
+        address, size = ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(len(memory))
+        assert ctypes.CDLL(None).mincore(address, size, pages) == 0
+        del start
+        return sum(page & 1 for page in pages) / len(pages)
+
+
+def test_large_durable_file_goes_past_the_page_cache(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes(_LARGE_BYTES + 4097)
+    Storage.open(str(tmp_path)).write_bytes("large", content, is_durable=True)
+    assert (tmp_path / "large").read_bytes() == content
+    again = np.random.default_rng(1).bytes(_LARGE_BYTES + 4097)
+    Storage.open(str(tmp_path)).write_bytes("large", again, is_durable=True)
+    assert _in_page_cache(tmp_path / "large") < 0.1
+
+
+def test_large_durable_file_where_the_file_system_wants_its_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "write", refuse)
+    content = bytes(_LARGE_BYTES)
+    Storage.open(str(tmp_path)).write_bytes("large", content, is_durable=True)
+    assert (tmp_path / "large").read_bytes() == content
 
 
 def test_file_named_gz_is_not_unpacked(storage: Storage) -> None:

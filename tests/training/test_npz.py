@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -84,3 +86,22 @@ def test_what_is_filled_in_is_a_copy() -> None:
     buffer.fill("x", [array])
     array[:] = 7
     np.testing.assert_array_equal(read(buffer.seal())["x"], np.ones(3))
+
+
+def test_large_values_are_copied_at_once_and_small_ones_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raydist.training.checkpointing import variables
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(variables, "_LARGE_BYTES", 800)
+    values = {f"{size}-{number}": np.arange(size) for size in (10, 100) for number in range(4)}
+    buffer, both = buffer_of(values), threading.Barrier(2)
+
+    class Met:
+        def fill(self, name: str, parts: list[np.ndarray]) -> None:
+            if parts[0].nbytes >= 800:
+                both.wait(timeout=60)
+            buffer.fill(name, parts)
+
+    variables._fill(Met(), ((name, [array]) for name, array in values.items()))  # type: ignore[arg-type]
+    found = read(buffer.seal())
+    assert all(np.array_equal(found[name], array) for name, array in values.items())

@@ -11,8 +11,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,6 +31,10 @@ from raydist.training.cluster import virtual_strategy
 from raydist.training.cluster.collectives import summed_by_tree
 
 logger = logging.getLogger(__name__)
+
+_LOOKED_AT = 2**18  # elements
+_LARGE_BYTES = 2**24
+_COPY_THREADS = 4
 
 
 def variables_of(name: str, trackable: Any) -> list[Any]:
@@ -111,8 +118,8 @@ class Snapshots:
         if self._buffer is None or self._buffer.entries != entries:
             self._buffer = None  # two of them would not fit
             self._buffer = NpzBuffer(entries)
-        for key, whole in wholes.items():
-            self._buffer.fill(key, summed[key] if key in summed else whole.read())
+        values = ((key, summed[key] if key in summed else whole.read()) for key, whole in wholes.items())
+        _fill(self._buffer, values)
         for key, stack in stacks.items():
             self._buffer.fill(key, [stack])
         described = [(key, whole, whole.shape, whole.numpy_dtype) for key, whole in wholes.items()]
@@ -124,6 +131,25 @@ class Snapshots:
             for key, whole, shape, dtype in described
         ]
         return Snapshot(self._buffer, json.dumps(index).encode())
+
+
+def _fill(buffer: NpzBuffer, values: Iterable[tuple[str, list[np.ndarray]]]) -> None:
+    """Copies values, large ones in several threads, as training waits: one core has not all the bandwidth.
+
+    Few at once: what is not in this host's memory, or read as a copy, would come to as much again.
+    """
+    num_threads = min(_COPY_THREADS, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(num_threads, "raydist-copy") as pool:
+        copying: deque[Future[None]] = deque()
+        for key, parts in values:
+            if parts[0].nbytes < _LARGE_BYTES:
+                buffer.fill(key, parts)
+                continue
+            if len(copying) == num_threads:
+                copying.popleft().result()
+            copying.append(pool.submit(buffer.fill, key, parts))
+        for one in copying:
+            one.result()
 
 
 @dataclass(frozen=True)
@@ -157,7 +183,10 @@ def _is_finite(array: np.ndarray, dtype: np.dtype[Any]) -> bool:
     if dtype.kind in "biu":
         return True
     try:  # bfloat16 and the like are kept as bytes
-        return bool(np.isfinite(array.view(dtype)).all())
+        flat = array.reshape(-1).view(dtype)
+        # In parts: the pages of one large result would cost more than the looking.
+        parts = (flat[first : first + _LOOKED_AT] for first in range(0, flat.size, _LOOKED_AT))
+        return all(np.isfinite(part).all() for part in parts)
     except TypeError:  # integers of 4 bits, of which NumPy knows nothing
         return True
 

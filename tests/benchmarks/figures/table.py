@@ -106,6 +106,27 @@ BENCHMARKS = (
     Benchmark("predict", "--rows 300000 --rounds 1", quick="--rows 20000 --rounds 1", minutes=0.6),
     # These are left to `--long`.
     Benchmark(
+        "checkpoints",
+        "--width 8704 --every 8 --pairs 2",
+        quick="--width 512 --every 4 --pairs 1 --batch 8",
+        minutes=4.0,
+        is_long=True,
+    ),
+    Benchmark(
+        "checkpoint_stall",
+        "--width 8704 --rounds 1 --saves 2",
+        quick="--width 512 --rounds 1 --saves 1",
+        minutes=5.0,
+        is_long=True,
+    ),
+    Benchmark(
+        "images",
+        "--rounds 1",
+        quick="--rounds 1 --images 200 --epochs 1 --ways raydist tf.data",
+        minutes=5.0,
+        is_long=True,
+    ),
+    Benchmark(
         "costs",
         "controller --seconds 5",
         quick="controller --seconds 3 --rounds 1",
