@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import MistakeError
-from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, OF_WORKERS, REPLICAS, Checkpoint
+from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, REPLICAS, Checkpoint
 
 Files = Mapping[str, bytes]
 
@@ -134,11 +134,7 @@ def first_difference(one: Files, other: Files, *, step: int) -> Difference | Non
     with _arrays(one) as arrays, _arrays(other) as other_arrays:
         for key in _in_order({**indices[0], **indices[1]}):
             entries = [index[key] for index in indices if key in index]
-            found = Difference(
-                step=step,
-                variable=entries[0]["name"],
-                key=key.removeprefix(OF_WORKERS).removeprefix(REPLICAS),
-            )
+            found = Difference(step=step, variable=entries[0]["name"], key=key.removeprefix(REPLICAS))
             if len({(*entry["shape"], entry["dtype"]) for entry in entries}) != 1 or len(entries) < 2:
                 return found
             num_rows = entries[0]["shape"][0] if key.startswith(REPLICAS) else 1
@@ -156,8 +152,8 @@ def _in_order(keys: Iterable[str]) -> list[str]:
     """Returns the keys with that of the replicas' own values before that of their variable."""
     known = set(keys)
     own = [key for key in keys if not key.startswith(REPLICAS)]
-    parts = [(f"{REPLICAS}{key}", f"{OF_WORKERS}{key}", key) for key in own]
-    return [key for part in parts for key in part if key in known]
+    pairs = [(f"{REPLICAS}{key}", key) for key in own]
+    return [key for pair in pairs for key in pair if key in known]
 
 
 def _differing_rows(one: np.ndarray, other: np.ndarray, num_rows: int) -> tuple[int, ...]:

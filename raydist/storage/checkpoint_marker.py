@@ -19,7 +19,7 @@ ARRAYS_NAME = "variables.npz"
 INDEX_NAME = "variables.json"
 # What the key of an array begins with that holds a value of each virtual replica; the variable's own follows.
 REPLICAS = "replicas/"
-# The same of the replicas of workers, in a run without virtual ones.
+# The same for the replicas of a run without virtual ones.
 OF_WORKERS = f"{REPLICAS}workers/"
 _DIGEST_LENGTH = 16
 _MAX_BYTES = 2**60  # of a file

@@ -395,7 +395,8 @@ class Storage:
     def _write(self, key: str, data: bytes, *, is_durable: bool) -> None:
         if self._root.is_local:  # at once: a copy of a checkpoint costs the training as much as its writing
             path = Path(self._path(key))
-            write_aside(path, lambda target: write_all(target, data, is_durable), is_durable=is_durable)
+            write = functools.partial(write_all, data=data, is_durable=is_durable)
+            write_aside(path, write, is_durable=is_durable)
         else:
             self._upload(io.BytesIO(data), key, is_durable=is_durable)
 

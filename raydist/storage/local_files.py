@@ -106,10 +106,10 @@ def write_aside(path: Path, write: Callable[[BinaryIO], object], *, is_durable: 
         _sync_folder(path.parent)
 
 
-def write_all(target: BinaryIO, data: bytes, is_durable: bool) -> None:
-    """Fills an empty file; a large one that is durable past the page cache, where the file system can.
+def write_all(target: BinaryIO, data: bytes, *, is_durable: bool) -> None:
+    """Writes an empty file. Large durable files are written with O_DIRECT if the file system supports it.
 
-    Pages of the cache cost about ten times the CPU time, which the training beside it needs.
+    The page cache costs about ten times the CPU time, which the training beside it needs.
     """
     content = memoryview(data).cast("B")
     num_blocks = len(content) // _DIRECT_BYTES if is_durable and len(content) >= _LARGE_BYTES else 0
@@ -130,9 +130,8 @@ def _write_directly(descriptor: int, content: memoryview) -> int:
                 written += size
                 if size < _DIRECT_BYTES:  # a disk that becomes full
                     break
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
+        except OSError:  # the write by the page cache succeeds, or tells what is wrong
+            pass
         finally:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
     return written

@@ -124,7 +124,7 @@ class Placement:
             self.leave(room)
 
     def leave(self, room: Room) -> None:
-        """Gives room back, or has it be spare where Ray does not take it back."""
+        """Returns the room to Ray, or keeps it as spare if Ray cannot take it back."""
         if not self.give_back(room):
             self._spare.append(room)
 

@@ -78,6 +78,7 @@ class ActorSet:
         self._standbys = Standbys(plan.job.standby, create=self._create_actor)
         self._growth = Growth(create=self._create_actor)
         self._nodes: dict[TaskId, str] = {}  # where the tasks of the attempt before were
+        self._told_to_leave: frozenset[TaskId] = frozenset()  # those that were told to leave
         self._is_stuck = False  # whether a thread still stops it
         # What their agents clear away, unless they are killed first.
         self._replaced: dict[TaskId, Remnant] = {}
@@ -96,12 +97,14 @@ class ActorSet:
         if plan.is_elastic:
             self._resize(plan, placement, avoided)
         # The room of the extra roles, too, may be on a host that is avoided from now on.
-        if plan.job.roles and avoided - set(own.avoid):
+        roles = {placement.node_of_task(role) for role in self.extras.resources}
+        if plan.job.roles and (set(plan.avoid) - set(own.avoid) or roles & avoided):
             return False
         for task in [task for task in self.handles if self._nodes.get(task) in avoided]:
             ray.kill(self.handles.pop(task))
         self._plan = plan
-        self._growth.end(placement)
+        if plan.num_workers >= plan.job.workers.maximum:
+            self._growth.end(placement)
         self._standbys.discard(placement, avoid=avoided)
         missing = [task for task in self._setups if task not in self.handles]
         displaced = [task for task in missing if self._is_displaced(task, placement, avoided)]
@@ -125,11 +128,12 @@ class ActorSet:
             return 0
         avoided = self._avoided(plan)
         self._growth.settle(placement, avoid=avoided)
-        return len(self._staying(placement, avoided)) + self.num_spare(plan)
+        num_spare = len(placement.spare(away_from=avoided))
+        return len(self._staying(placement, avoided)) + num_spare + self._growth.num_usable
 
     def _avoided(self, plan: Plan) -> set[str]:
         """Returns the ids of the nodes that the agents of a plan are not to be on."""
-        return {*plan.avoid, *ray_internals.draining_nodes()}
+        return {*plan.avoid, *(ray_internals.draining_nodes() if self.home else ())}
 
     def grow(self, plan: Plan, num_more: int) -> int:
         """Asks for agents of so many more workers than `plan` has; returns for how many there is one.
@@ -140,7 +144,11 @@ class ActorSet:
             self._growth.end(self._placement)
             return 0
         setup, avoided = self._replaceable(), self._avoided(plan)
-        return self._growth.num_ready(setup, self._placement, count=num_more, away_from=avoided)
+        try:
+            return self._growth.num_ready(setup, self._placement, count=num_more, away_from=avoided)
+        except (RayError, ConnectionError) as error:  # the run does not need them, and asks again
+            logger.debug("no more workers could be asked for: %s", error)
+            return 0
 
     def num_spare(self, plan: Plan) -> int:
         """Returns for how many more workers there is room that others have left, or that was asked for."""
@@ -178,10 +186,8 @@ class ActorSet:
                 for known in (self.handles, self._nodes):
                     if before in known:
                         known[task] = known.pop(before)
-                continue
-            agent, node_id = self._growth.take(task, placement)
-            if agent is not None and node_id is not None:
-                self.handles[task], self._nodes[task] = agent, node_id
+            elif (agent := self._growth.take(task, placement)) is not None:
+                self.handles[task] = agent
             else:
                 placement.add(task, self._setups[task].resources, away_from=avoided)
         for task in set(self._setups).difference(plan.tasks):
@@ -199,7 +205,9 @@ class ActorSet:
             logger.debug("no standby could be asked for: %s", error)
 
     def _is_displaced(self, task: TaskId, placement: Placement, avoided: Collection[str]) -> bool:
-        """Whether a task cannot go back to where it was, or was to be."""
+        """Whether a task cannot, or was told not to, go back to where it was, or was to be."""
+        if task in self._told_to_leave:
+            return True
         node_id = self._nodes.get(task) or placement.node_of_task(task)
         return node_id is not None and (node_id in avoided or not is_node_alive(node_id))
 
@@ -215,7 +223,7 @@ class ActorSet:
         agent = self._standbys.take(setup.task, setup.resources, placement)
         if agent is not None:
             self.handles[setup.task] = agent
-        why = "is drained" if self._nodes.get(setup.task) in ray_internals.draining_nodes() else "was lost"
+        why = "had to be left" if setup.task in self._told_to_leave else "was lost"
         sentence = "a standby has taken its place" if agent is not None else "no standby was ready for it"
         self._notes = (*self._notes, f"the host of {setup.task} {why}, and {sentence}")
         return agent is not None
@@ -223,7 +231,8 @@ class ActorSet:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about standbys."""
-        return (*self._notes, *self._standbys.notes)
+        starts = (self._standbys.failed_starts, self._growth.failed_starts)
+        return (*self._notes, *(note for each in starts for note in each.notes))
 
     def start(self, setups: Sequence[TaskSetup], *, roles: Sequence[RoleSetup] = ()) -> None:
         """Asks Ray for the placement group and every actor that is not there, and waits for none of them.
@@ -232,6 +241,7 @@ class ActorSet:
           roles: The tasks of the extra roles.
         """
         self._setups = {setup.task: setup for setup in setups}
+        self._growth.begin_attempt()
         self._is_stop_begun, self.last_news = False, ()
         self._replaced, self._unheard = {}, []
         self.extras = ExtraActors(roles)
@@ -350,6 +360,7 @@ class ActorSet:
         """
         departed: set[TaskId] = set()
         staying = set(self.handles).difference(leaving) if for_another else set()
+        self._told_to_leave = frozenset(leaving)
         gone, extras, splits = {*lost, *away}, self.extras, self._splits
 
         def stop_by_ray() -> None:

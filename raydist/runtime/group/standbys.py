@@ -19,6 +19,8 @@ from raydist.spec.tasks import Resources, TaskId
 _MOST_DEATHS = 3
 # How long an attempt goes on without the workers that there is room for, until their hosts have imported.
 _PREPARATION_S = 60.0
+# How long room for more workers is kept. An attempt with them begins once the chief has saved, as it is told.
+_UNUSED_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,7 @@ class _Standby:
 
 
 class Standbys:
-    """Waits for nothing: a standby serves once it is there.
-
-    Attributes:
-      notes: Why no more standbys are asked for.
-    """
+    """Waits for nothing: a standby serves once it is there."""
 
     def __init__(self, count: int, *, create: Callable[[TaskSetup, Any], Any]) -> None:
         """Takes how many there are to be, and what asks Ray for an agent by its set-up and its place."""
@@ -66,8 +64,7 @@ class Standbys:
         self._create = create
         self._waiting: list[_Standby] = []
         self._vacated: list[Room] = []  # by tasks that have taken a standby's
-        self._num_deaths = 0
-        self.notes: tuple[str, ...] = ()
+        self.failed_starts = FailedStarts("standbys")
 
     def complete(self, setup: TaskSetup, placement: Placement, *, away_from: Collection[str]) -> None:
         """Asks for the next that is missing, for tasks like that one, on another node than these.
@@ -75,7 +72,7 @@ class Standbys:
         One at a time, since none is to be on the node of another.
         """
         nodes = [one.node_id for one in self._waiting]
-        if len(nodes) >= self._count or None in nodes or self._num_deaths >= _MOST_DEATHS:
+        if len(nodes) >= self._count or None in nodes or self.failed_starts.are_too_many:
             return
         used = {*away_from, *filter(None, nodes)}
         if not self._vacated:
@@ -100,7 +97,7 @@ class Standbys:
         """
         for one in list(self._waiting):
             if one.is_dead or one.node_id in avoid or (is_room_needed and one.node_id is None):
-                self._note_death(one)
+                self.failed_starts.count(one)
                 self._waiting.remove(one)
                 ray.kill(one.agent)
                 if not placement.give_back(one.room):
@@ -125,68 +122,77 @@ class Standbys:
         for one in waiting:
             ray.kill(one.agent)
 
-    def _note_death(self, one: _Standby) -> None:
-        """Counts one that has died before it was ready."""
-        if not one.is_dead or (_has_ended(one.ready) and one._id is not None):
-            return
-        self._num_deaths += 1
-        if self._num_deaths == _MOST_DEATHS:
-            try:
-                ray.get(one.death, timeout=0)
-            except RayError as error:
-                last = str(error).strip().splitlines()[0]
-                self.notes = (f"no more standbys are asked for, as {_MOST_DEATHS} could not start: {last}",)
-
 
 class Growth:
-    """Agents, each with its room, for workers that an elastic run is about to have besides.
+    """Agents for the workers that an elastic run will add, each in its room.
 
-    It trains on without them until their hosts have imported what a worker needs.
+    The run continues with fewer workers until their hosts have imported TensorFlow.
     """
 
     def __init__(self, *, create: Callable[[TaskSetup, Any], Any]) -> None:
         """Takes what asks Ray for an agent by its set-up and its place."""
         self._create = create
         self._asked: list[_Standby] = []
-        self._asked_at_s = 0.0
-        self._num_deaths = 0
+        self._asked_at_s = self._ready_at_s = 0.0
+        self._is_late = False  # so that those that have room are not awaited any more
+        self._is_refused = False  # for the rest of this attempt
+        self.failed_starts = FailedStarts("workers")
 
     def __len__(self) -> int:
         return len(self._asked)
+
+    @property
+    def num_usable(self) -> int:
+        """How many an attempt could begin with."""
+        return len(self._usable)
+
+    @property
+    def _usable(self) -> list[_Standby]:
+        return [one for one in self._asked if not one.is_dead and (self._is_late or one.node_id is not None)]
+
+    def begin_attempt(self) -> None:
+        self._is_refused = False
 
     def num_ready(
         self, setup: TaskSetup, placement: Placement, *, count: int, away_from: Collection[str]
     ) -> int:
         """Asks for those missing of `count`; returns how many are there, 0 while some are awaited."""
-        dead = [one for one in self._asked if one.is_dead]
-        self._num_deaths += len(dead)
-        self._drop(dead, placement)
-        for _ in range(count - len(self._asked) if self._num_deaths < _MOST_DEATHS else 0):
+        self._drop([one for one in self._asked if one.is_dead], placement)
+        if self._is_refused or self.failed_starts.are_too_many:
+            return 0
+        now_s = time.monotonic()
+        for _ in range(count - len(self._asked)):
             room = placement.acquire(setup.resources, away_from=away_from)
             agent = self._create(setup, room.strategy)
             ready, death = agent.stand_by.remote(setup, is_awaited=True), agent.linger.remote()
             self._asked.append(_Standby(agent, room, setup.resources, ready, death))
-            self._asked_at_s = time.monotonic()
-        if all(one.node_id is not None for one in self._asked):
-            return len(self._asked)
-        if time.monotonic() - self._asked_at_s < _PREPARATION_S:
-            return 0
-        self.settle(placement)
+            self._asked_at_s = self._ready_at_s = now_s
+            self._is_late = False
+        if self.num_usable < len(self._asked):
+            if now_s - self._asked_at_s < _PREPARATION_S:
+                self._ready_at_s = now_s
+                return 0
+            self._is_late = True
+            self._drop([one for one in self._asked if placement.node_of(one.room) is None], placement)
+        if now_s - self._ready_at_s > _UNUSED_S:  # the program saves nothing
+            self._is_refused = True
+            self.end(placement)
         return len(self._asked)
 
-    def settle(self, placement: Placement, *, avoid: Collection[str] = ()) -> None:
-        """Does without those that are not ready, or that are on nodes to be avoided or lost."""
-        nodes = {one.node_id for one in self._asked} - {None}
-        there = {node_id for node_id in nodes if node_id not in avoid and is_node_there(str(node_id))}
-        self._drop([one for one in self._asked if one.node_id not in there], placement)
+    def settle(self, placement: Placement, *, avoid: Collection[str]) -> None:
+        """Drops agents that have died, or whose node is avoided or lost."""
+        for one in list(self._asked):
+            node_id = placement.node_of(one.room)
+            if one.is_dead or (node_id is not None and (node_id in avoid or not is_node_there(node_id))):
+                self._drop([one], placement)
 
-    def take(self, task: TaskId, placement: Placement) -> tuple[Any, str | None]:
-        """Gives the task the room of one; returns its agent and its node's id, None and None without one."""
-        if not self._asked:
-            return None, None
-        one = self._asked.pop()
-        placement.swap(task, one.room)
-        return one.agent, one.node_id
+    def take(self, task: TaskId, placement: Placement) -> Any:
+        """Gives the task the room of one; returns its agent, or None without one."""
+        if not (usable := self._usable):
+            return None
+        self._asked.remove(usable[0])
+        placement.swap(task, usable[0].room)
+        return usable[0].agent
 
     def end(self, placement: Placement | None) -> None:
         """Ends those that were asked for. Idempotent.
@@ -198,10 +204,41 @@ class Growth:
 
     def _drop(self, dropped: Collection[_Standby], placement: Placement | None) -> None:
         for one in dropped:
+            self.failed_starts.count(one)
             self._asked.remove(one)
             ray.kill(one.agent)
             if placement is not None:
                 placement.leave(one.room)
+
+
+class FailedStarts:
+    """Agents that have died before they were ready: where they cannot start, no more are asked for.
+
+    Attributes:
+      notes: Why no more are asked for.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._count = 0
+        self.notes: tuple[str, ...] = ()
+
+    @property
+    def are_too_many(self) -> bool:
+        return self._count >= _MOST_DEATHS
+
+    def count(self, one: _Standby) -> None:
+        if not one.is_dead or (_has_ended(one.ready) and one._id is not None):
+            return
+        self._count += 1
+        if self._count == _MOST_DEATHS:
+            try:
+                ray.get(one.death, timeout=0)
+            except RayError as error:
+                last = str(error).strip().splitlines()[0]
+                self.notes = (
+                    f"no more {self._what} are asked for, as {_MOST_DEATHS} could not start: {last}",
+                )
 
 
 def _has_ended(ref: Any) -> bool:

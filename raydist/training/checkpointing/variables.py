@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ import tensorflow as tf
 
 from raydist import tf_private
 from raydist.errors import CheckpointError, UnsupportedError
+from raydist.planning.this_machine import usable_cores
 from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, OF_WORKERS, REPLICAS, digest_of
 from raydist.tf_private import ShardedVariable
 from raydist.training.checkpointing.npz import NpzArrays, NpzBuffer
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 _LOOKED_AT = 2**18  # elements
 _LARGE_BYTES = 2**24
 _COPY_THREADS = 4
+_MOST_COPIED_BYTES = 2**26  # of all replicas' copies of a variable
 
 
 def variables_of(name: str, trackable: Any) -> list[Any]:
@@ -138,7 +139,7 @@ def _fill(buffer: NpzBuffer, values: Iterable[tuple[str, list[np.ndarray]]]) -> 
 
     Few at once: what is not in this host's memory, or read as a copy, would come to as much again.
     """
-    num_threads = min(_COPY_THREADS, len(os.sched_getaffinity(0)))
+    num_threads = min(_COPY_THREADS, usable_cores())
     with ThreadPoolExecutor(num_threads, "raydist-copy") as pool:
         copying: deque[Future[None]] = deque()
         for key, parts in values:
@@ -350,7 +351,7 @@ def _of_replicas(
         key: one
         for key, one in firsts
         if isinstance(one, tf.distribute.DistributedValues)
-        and (virtual_strategy.is_own(one) or id(one) in means or _is_put_together_on_read(one))
+        and (virtual_strategy.is_own(one) or id(one) in means or _has_copies(one))
     }
     if not own:
         return {}
@@ -388,10 +389,18 @@ def _write_copies(variable: Any, stack: np.ndarray) -> None:
             copy.assign(stack[replica].view(variable.dtype.as_numpy_dtype).reshape(variable.shape))
 
 
-def _is_put_together_on_read(variable: Any) -> bool:
+def _has_copies(variable: Any) -> bool:
+    """Whether a checkpoint holds each replica's value, and not only what TensorFlow reads of all of them.
+
+    Not of large ones, as each worker gets all copies.
+    """
     aggregations = tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN
-    is_known = getattr(variable, "aggregation", None) in aggregations
-    return is_known and tf_private.is_synchronized_on_read(variable) and variable.dtype.is_floating
+    if getattr(variable, "aggregation", None) not in aggregations or not variable.dtype.is_floating:
+        return False
+    if not tf_private.is_synchronized_on_read(variable) or not variable.shape.is_fully_defined():
+        return False
+    num_replicas = variable.distribute_strategy.num_replicas_in_sync
+    return num_replicas * variable.shape.num_elements() * variable.dtype.size <= _MOST_COPIED_BYTES
 
 
 def _whole_variables(groups: Mapping[str, Sequence[Any]]) -> dict[str, _Whole]:

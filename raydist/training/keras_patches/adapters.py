@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -108,6 +109,12 @@ def adapter_of(model: Any) -> KerasAdapter:
     raise UnsupportedError(
         f"the model is {type(model).__name__}; give a compiled keras.Model or tf_keras.Model"
     )
+
+
+def is_model(value: Any) -> bool:
+    """Whether it is a model of one of the Kerases; imports neither."""
+    tf_keras = sys.modules.get("tf_keras")
+    return isinstance(value, keras.Model if tf_keras is None else (keras.Model, tf_keras.Model))
 
 
 def check(model: Any, strategy: tf.distribute.Strategy) -> None:

@@ -99,7 +99,7 @@ class LocalMetrics:
     def write(self, tally: Tally) -> None:
         """Assigns the sums to the metrics' variables, for those who read them there.
 
-        And rounds them alike, so that a run that is restored from these variables goes on with the same sums.
+        It also rounds the sums to the variables' types, so that a restored run continues with the same ones.
         """
         narrow = self._narrow(tally)
         tally.values = [value.astype(one.dtype) for value, one in zip(narrow, tally.values, strict=True)]

@@ -44,11 +44,11 @@ class StepContext(threading.local):
     Attributes:
       share: Of the replica; None where every replica has an equal one.
       is_of_model: Whether it is a Keras model's step, which scales what its layers give to `add_loss`.
-      rule, is_evaluation, total_of, accumulated: As `use_share` takes them.
+      rule, is_evaluation, total_of, accumulated: See `use_share`.
       is_traced: Whether a step is traced at all.
       halves, loss_scale: While several gradients are added up, for `accumulation.overflowed`: which of them
         came from float16, and what they were divided by.
-      sums_losses: Whether tf_keras computes the losses that `compile` was given.
+      losses: What tf_keras computes the losses by that `compile` was given, while it does; else None.
     """
 
     share: tf.Tensor | None = None
@@ -58,7 +58,7 @@ class StepContext(threading.local):
     accumulated: Any = None
     halves: list[bool] | None = None
     loss_scale: tf.Tensor | None = None
-    sums_losses = False
+    losses: Any = None
 
 
 current = StepContext()

@@ -19,11 +19,13 @@ _WHOLE = "whole"
 def replace_whole(backup: Any) -> None:
     """Has a backup replace the one before as a whole, and completes one that was cut off. In the chief.
 
-    One of tf_keras does that by itself, and on storage that is no folder each file stays Keras's.
+    One of tf_keras does that by itself, and `double_checkpoint` keeps the backup before. Elsewhere than in a
+    local folder each file stays Keras's.
     """
-    if not hasattr(backup, "_training_metadata_path") or "://" in str(backup.backup_dir):
+    is_of_two_files = hasattr(backup, "_training_metadata_path")
+    if not is_of_two_files or getattr(backup, "double_checkpoint", False) or "://" in str(backup.backup_dir):
         return
-    folder = Path(backup.backup_dir)
+    folder = Path(os.path.abspath(backup.backup_dir))
     aside = folder.with_name(f"{folder.name}.raydist")
     _commit(aside, folder)
     if "_save_model" in vars(backup):  # of an earlier fit
@@ -34,7 +36,7 @@ def replace_whole(backup: Any) -> None:
     def save_whole() -> None:
         shutil.rmtree(aside, ignore_errors=True)
         places = {name: str(path) for name, path in paths.items()}
-        with tf_private.changed(backup, backup_dir=str(aside), double_checkpoint=False, **places):
+        with tf_private.changed(backup, backup_dir=str(aside), **places):
             save()
         (aside / _WHOLE).touch()
         _commit(aside, folder)
@@ -50,5 +52,7 @@ def _commit(aside: Path, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(aside.iterdir()):
             if path.name != _WHOLE:
+                if path.is_dir():  # which cannot replace one that is not empty
+                    shutil.rmtree(folder / path.name, ignore_errors=True)
                 os.replace(path, folder / path.name)
     shutil.rmtree(aside, ignore_errors=True)

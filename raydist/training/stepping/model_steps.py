@@ -148,7 +148,7 @@ def make_step_function(
       step: The model's `train_step` or `test_step`, on one replica's batch.
       convert: Makes of it what its Keras traces.
       finish: Takes the logs of this task's replicas, and returns those of all: a collective.
-      build: As of `FirstLook`.
+      build: See `FirstLook`.
       after_step: Called on each replica when the step has run.
     """
     strategy, converted = model.distribute_strategy, convert(step)

@@ -22,7 +22,7 @@ from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
 from raydist.training.checkpointing.variables import variables_of
 from raydist.training.input.shuffle_seeds import EndedTrainings
-from raydist.training.keras_patches.adapters import adapter_of
+from raydist.training.keras_patches.adapters import adapter_of, is_model
 from raydist.training.reporting.progress import Commands
 from raydist.training.reporting.reporter import Reporter, note
 from raydist.training.trainers.export import export
@@ -300,6 +300,6 @@ class TaskRun:
 
 def _random_layers_of(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Returns the random state of the models among `trackables` that their own variables lack, in groups."""
-    models = {name: one for name, one in trackables.items() if hasattr(one, "train_step")}
+    models = {name: one for name, one in trackables.items() if is_model(one)}
     found = {f"{name}-random": adapter_of(one).random_variables(one) for name, one in models.items()}
     return {name: variables for name, variables in found.items() if variables}

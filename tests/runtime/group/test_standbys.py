@@ -70,7 +70,7 @@ def test_standby_takes_the_place_of_a_drained_node(
             first.group.stop(for_another=True)
             second = run.train(plan)
             assert node_of(second) == standby.node_id
-            note = "the host of worker/0 is drained, and a standby has taken its place"
+            note = "the host of worker/0 had to be left, and a standby has taken its place"
             assert second.group.poll(timeout_s=0).notes == (note,)
             second.group.stop()
 

@@ -83,7 +83,7 @@ def _scale_loss(original: Callable[..., Any], value: Any) -> Any:
 )
 def _unscale_loss(original: Callable[..., Any], value: Any) -> Any:
     # With reduction="none" it is a loss for each example, which nothing has scaled.
-    return replica_share.unscale_by_share(value) if value.shape.rank == 0 else value
+    return replica_share.unscale_by_share(value) if value.shape.rank in (0, None) else value
 
 
 @replaces(
@@ -145,7 +145,7 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
         if is_static:
             share = replica_share.step_weight(values.dtype)
             if not tf.executing_eagerly():
-                sample_weight = share if values.shape.rank == 0 else None
+                sample_weight = share if values.shape.rank in (0, None) else None
             elif share is not None:
                 sample_weight = tf.cast(sample_weight, share.dtype) * tf.sign(share)
         elif getattr(values, "shape", None) == ():

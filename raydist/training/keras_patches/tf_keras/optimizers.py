@@ -257,7 +257,7 @@ def _get_reduction(original: Callable[..., Any], self: Any) -> Any:
     because="it shows a loss of the user's that is a sum over the batch as a mean over the replicas",
 )
 def _losses_of_model(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    with tf_private.changed(replica_share.current, sums_losses=True):
+    with tf_private.changed(replica_share.current, losses=self):
         return original(self, *args, **kwargs)
 
 
@@ -268,12 +268,14 @@ def _losses_of_model(original: Callable[..., Any], self: Any, *args: Any, **kwar
     because="the mean of a train_step's own loss weighs all replicas alike",
 )
 def _update_state(original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None) -> Any:
-    sums_losses = replica_share.current.sums_losses
+    losses = replica_share.current.losses
     if getattr(values, "shape", None) == ():
-        if sums_losses and replica_share.is_sum():  # and weighted by the replica's examples
+        if losses is not None and replica_share.is_sum():  # and weighted by the replica's examples
             values = replica_share.unscale_by_share(values)
         values, sample_weight = replica_share.of_step(self, values, sample_weight)
-    elif sums_losses and (share := replica_share.step_weight(values.dtype)) is not None:
+    elif losses is not None and any(self is one for one in losses.metrics):
         # Losses with reduction="none", each of which weighs as many examples as the global batch has.
-        sample_weight = tf.math.divide_no_nan(tf.cast(sample_weight, share.dtype), share)
+        share = replica_share.step_weight(values.dtype)
+        if share is not None:
+            sample_weight = tf.math.divide_no_nan(tf.cast(sample_weight, share.dtype), share)
     return original(self, values, sample_weight=sample_weight)
