@@ -177,7 +177,7 @@ class Growth:
         if now_s - self._ready_at_s > _UNUSED_S:  # the program saves nothing
             self._is_refused = True
             self.end(placement)
-        return len(self._asked)
+        return min(count, len(self._asked))
 
     def settle(self, placement: Placement, *, avoid: Collection[str]) -> None:
         """Drops agents that have died, or whose node is avoided or lost."""

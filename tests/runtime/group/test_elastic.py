@@ -13,6 +13,7 @@ from raydist.outcome.status import TaskState
 from raydist.planning.fitting import resized
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.ray_internals import free_resources
+from raydist.runtime.group import standbys
 from raydist.runtime.host.scratch import scratch_root, sweep
 from raydist.spec.job import WorkerRange
 from tests.conftest import WaitUntil
@@ -85,6 +86,25 @@ def test_workers_go_on_without_one_whose_node_is_drained(
         assert set(agents_of(second).values()) == set(agents_of(first).values()) - {agents_of(first)[leaving]}
         assert run.launcher.room(smaller, is_placed=True) == 2
         second.group.stop()
+
+
+def test_room_of_workers_that_never_begin_is_given_back(
+    attempts: Callable[[Plan], Attempts],
+    plan: Plan,
+    wait_until: WaitUntil,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = attempts(plan)
+    smaller = resized(plan, 2)
+    first = run.train(smaller)
+    with ray_node(gcs_address(), num_cpus=2):
+        wait_until(lambda: run.launcher.room(smaller, is_placed=True) == 3)
+        monkeypatch.setattr(standbys, "_UNUSED_S", -1.0)
+        assert run.launcher.room(smaller, is_placed=True) == 2
+        wait_until(lambda: any(amounts.get("CPU", 0) >= 2 for amounts in free_resources().values()))
+        assert run.launcher.room(smaller, is_placed=True) == 2
+        assert len(first.group.kept._growth) == 0
+        first.group.stop()
 
 
 def test_run_that_ends_gives_back_the_room_of_workers_that_have_not_begun(
