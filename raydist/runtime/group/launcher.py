@@ -41,6 +41,7 @@ class RayLauncher:
         self._has_launched = False
         self._proof: StorageProof | None = None  # the one that was left last
         self._gone: frozenset[str] = frozenset()  # hosts that did not answer when the attempt was planned
+        self._known_gone: frozenset[str] = frozenset()  # those that `room` has asked in vain since
         self._group: RayTaskGroup | None = None
 
     def replan(
@@ -55,7 +56,8 @@ class RayLauncher:
             plan = with_more_memory(plan, probe_inventory(self._connection), out_of_memory)
         if not self._connection.is_client:  # from outside, hosts need not answer
             lost = frozenset() if self._group is None else self._group.lost_hosts
-            self._gone = unreachable_hosts(known=lost) - avoid
+            self._gone = unreachable_hosts(known=lost | self._known_gone) - avoid
+            self._known_gone = self._gone if plan.is_elastic else frozenset()
             avoid |= self._gone
         problems = self._problems_of(suspected - avoid)
         if avoid or problems:
@@ -112,6 +114,7 @@ class RayLauncher:
         listed = {host.node_id: host.name for host in free.hosts if host.name in self._gone}
         if not listed.keys().isdisjoint(plan.avoid):  # one that answers again counts again
             gone = unreachable_hosts()
+            self._known_gone = self._gone & gone
             avoid = (node_id for node_id in plan.avoid if node_id not in listed or listed[node_id] in gone)
             plan = dataclasses.replace(plan, avoid=tuple(avoid))
         if not is_placed:

@@ -76,8 +76,17 @@ def test_elastic_attempt_has_no_worker_on_a_host_that_does_not_answer_or_has_a_p
     plan = launcher.replan(avoid=frozenset(), suspected=frozenset({"10.0.0.2"}))
     assert (plan.avoid, plan.num_workers) == (("n1", "n2"), 2)
     assert launcher.room(plan, is_placed=False) == 2
-    monkeypatch.setattr(launcher_module, "unreachable_hosts", lambda known=(): frozenset())
+    told: list[frozenset[str]] = []
+
+    def answering(known: frozenset[str] = frozenset()) -> frozenset[str]:
+        told.append(known)
+        return known
+
+    monkeypatch.setattr(launcher_module, "unreachable_hosts", answering)
+    launcher.replan(avoid=frozenset())  # which does not wait for it once more
     assert launcher.room(plan, is_placed=False) == 4  # it answers again; the other one still has its problem
+    launcher.replan(avoid=frozenset())
+    assert told == [{"10.0.0.1"}, set(), set()]
 
 
 def test_hosts_are_not_judged_where_the_tasks_have_other_packages(asked: list[str], tmp_path: Path) -> None:
