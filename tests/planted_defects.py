@@ -49,9 +49,7 @@ DEFECTS = (
     Defect("controller", "if room > plan.num_workers:", "if room >= plan.num_workers:"),
     Defect("controller", "if chief.checkpoint == self.checkpoint_before:", "if False:"),
     Defect("controller", "or saved_step(chief.checkpoint) >= chief.step", "or True"),
-    Defect(
-        "controller", "is_another = following is RunState.STARTING and is_staying", "is_another = is_staying"
-    ),
+    Defect("controller", "is_another = following is RunState.STARTING", "is_another = True"),
     Defect("controller", "min(since_s, _LONGEST_LOOK_S)", "since_s"),
     Defect("controller", "self._begin_attempt(number + 1)", "self._begin_attempt(number)"),
     Defect("controller", "if status.failure is None)\n        # But", ")\n        # But"),
@@ -294,8 +292,8 @@ DEFECTS = (
     ),
     Defect(
         "training",
-        "whole = (summed_by_tree(stack) / len(stack))",
-        "whole = summed_by_tree(stack)",
+        "total if is_sum else total / len(stack)",
+        "total",
         "tests/training/test_virtual_variables.py::test_weight_is_assigned_once_and_a_queue_by_each_replica",
     ),
     Defect(

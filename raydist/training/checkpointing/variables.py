@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,7 +24,6 @@ import tensorflow as tf
 
 from raydist import tf_private
 from raydist.errors import CheckpointError, UnsupportedError
-from raydist.planning.this_machine import usable_cores
 from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, OF_WORKERS, REPLICAS, digest_of
 from raydist.tf_private import ShardedVariable
 from raydist.training.checkpointing.npz import NpzArrays, NpzBuffer
@@ -139,7 +139,7 @@ def _fill(buffer: NpzBuffer, values: Iterable[tuple[str, list[np.ndarray]]]) -> 
 
     Few at once: what is not in this host's memory, or read as a copy, would come to as much again.
     """
-    num_threads = min(_COPY_THREADS, usable_cores())
+    num_threads = min(_COPY_THREADS, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(num_threads, "raydist-copy") as pool:
         copying: deque[Future[None]] = deque()
         for key, parts in values:

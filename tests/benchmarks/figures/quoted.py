@@ -58,6 +58,7 @@ NOT_MEASURED: Mapping[str, Mapping[str, str]] = {
     "figures.md": {
         "TensorFlow 2.21, Keras 3.15 and Ray 2.60": "versions",
         "a worker killed every 15 s, steps of 20 ms": "what the benchmark sets",
+        "a worker stopped for 20 s": "what the benchmark sets",
         **dict.fromkeys(("| 2.99 |", "| 1.64 |", "| 1.34 |", "| 1.04 |"), "by tests/data/test_mixing.py"),
     },
     "input-data.md": {
