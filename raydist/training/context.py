@@ -16,9 +16,8 @@ from raydist.planning.batch_sizes import ScaledRate
 from raydist.spec.job import Strategy
 from raydist.spec.params import RunParams
 from raydist.spec.tasks import TaskType
-from raydist.spec.text import listed, suggest
+from raydist.spec.text import suggest
 from raydist.train_context import TrainContext
-from raydist.training.checkpointing.variables import count_in
 from raydist.training.cluster import collectives, data_service
 from raydist.training.cluster.collective_calls import made_by_all
 from raydist.training.cluster.script_strategy import ScriptStrategy
@@ -171,19 +170,7 @@ class TaskContext(TrainContext):
             return None
         with self.strategy.scope():
             run.checkpoints.build_optimizers(state, trackables)
-        known = {
-            name: one
-            for name, one in run.registered.items()
-            if name in trackables or count_in(state.files, name) == len(one)
-        }
-        if left := state.groups().intersection(run.registered) - known.keys():
-            names = listed(sorted(name.removesuffix("-random") for name in left))
-            run.reporter.note(
-                f"the random state of {names} is not restored: the checkpoint is of other random layers"
-            )
-        run.checkpoints.restore(state, known)
-        run.reporter.step = state.step
-        run.restored = state
+        run.restore(state)
         return state.step
 
     def global_batch_size(self, per_replica: int) -> int:

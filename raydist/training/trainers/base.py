@@ -20,7 +20,7 @@ from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
-from raydist.training.checkpointing.variables import variables_of
+from raydist.training.checkpointing.variables import count_in, variables_of
 from raydist.training.input.shuffle_seeds import EndedTrainings
 from raydist.training.keras_patches.adapters import adapter_of, is_model
 from raydist.training.reporting.progress import Commands
@@ -257,6 +257,19 @@ class TaskRun:
         """
         self.registered = {**trackables, **_random_layers_of(trackables)}
 
+    def restore(self, state: SavedState) -> None:
+        """Assigns what is registered from `state`, in every task; random layers where it has as many."""
+        known = dict(self.registered)
+        for name in known.keys() & _random_layers_of(known).keys():
+            if count_in(state.files, name) != len(known[name]):
+                del known[name]
+                if name in state.groups():
+                    which = name.removesuffix(_RANDOM)
+                    note(f"the random state of {which} is not restored: the checkpoint is of other layers")
+        self.checkpoints.restore(state, known)
+        self.reporter.step = state.step
+        self.restored = state
+
     def note_unsaved(self, changed: Sequence[Any]) -> None:
         """Notes what of the variables that a loop changes its checkpoints will not have.
 
@@ -298,8 +311,11 @@ class TaskRun:
             )
 
 
+_RANDOM = "-random"
+
+
 def _random_layers_of(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Returns the random state of the models among `trackables` that their own variables lack, in groups."""
     models = {name: one for name, one in trackables.items() if is_model(one)}
-    found = {f"{name}-random": adapter_of(one).random_variables(one) for name, one in models.items()}
+    found = {f"{name}{_RANDOM}": adapter_of(one).random_variables(one) for name, one in models.items()}
     return {name: variables for name, variables in found.items() if variables}
