@@ -193,10 +193,10 @@ def test_standby_that_cannot_start_is_not_asked_for_without_end(
     def has_given_up() -> bool:
         standbys.discard(placement)
         standbys.complete(setup, placement, away_from=())
-        return bool(standbys.notes)
+        return bool(standbys.failed_starts.notes)
 
     wait_until(has_given_up)
-    (note,) = standbys.notes
+    (note,) = standbys.failed_starts.notes
     assert note.startswith("no more standbys are asked for, as 3 could not start: ")
     assert len(created) == 3
     standbys.kill()
