@@ -251,6 +251,11 @@ WAYS = {
 }
 
 
+@pytest.mark.exhaustive(
+    *("fit of tf_keras", "fit, mirrored", "fit, detached, steps in packs"),
+    *("train_steps", "a loop of the user's"),
+    covered_by="the places of `fit`, of a script and of packed steps",
+)
 @pytest.mark.parametrize("name", WAYS)
 def test_run_whose_tasks_die_at_each_place_has_the_bits_of_the_undisturbed_one(
     name: str, raydist: Raydist, tmp_path: Path
