@@ -31,7 +31,6 @@ from raydist.storage.run_storage import open_run
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
-from raydist.training.checkpointing.variables import Exchange
 from raydist.training.checks import rehearsal
 from raydist.training.cluster import (
     cache_files,
@@ -352,10 +351,12 @@ def _take_strategy(run: TaskRun, strategy: tf.distribute.Strategy) -> None:
         if collectives.is_alone(strategy)
         else functools.partial(collectives.gather_over_workers, strategy)
     )
-    exchange = Exchange()
-    if isinstance(strategy, VirtualReplicasStrategy) or _has_copies(strategy):
-        exchange = Exchange(copies=functools.partial(collectives.copies_of_replicas, strategy=strategy))
-    run.checkpoints.exchange_by(gather, exchange)
+    copies = (
+        functools.partial(collectives.copies_of_replicas, strategy=strategy)
+        if isinstance(strategy, VirtualReplicasStrategy) or _has_copies(strategy)
+        else None
+    )
+    run.checkpoints.exchange_by(gather, copies)
     collective_calls.begin(strategy, functools.partial(setattr, run.reporter.progress, "collective"))
     reporting.note(all_reduce.note_on(strategy))
     reporting.note(note_on_processors(strategy))

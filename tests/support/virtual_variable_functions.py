@@ -86,8 +86,7 @@ def assigned(ctx: Any) -> dict[str, Any]:
     step()
     step()
     copies = np.stack([copy.numpy() for copy in queue.values])
-    exchange = variables.Exchange(copies=lambda _: [copies])
-    snapshot = variables.Snapshots().take({"queue": [queue]}, is_chief=True, exchange=exchange)
+    snapshot = variables.Snapshots().take({"queue": [queue]}, is_chief=True, copies=lambda _: [copies])
     whole = npz.NpzArrays(bytes(snapshot.files()[ARRAYS_NAME]))["queue/00000"]
     return {"target": np.array(_copies(target)), "queue": copies, "whole": whole}
 
@@ -110,12 +109,11 @@ def late_seeds(ctx: Any) -> dict[str, Any]:
     begun = np.array(_copies(state))
     groups = {"layer": [state]}
     sums = [np.stack([copy.numpy() for copy in state.values])]
-    exchange = variables.Exchange(copies=lambda _: sums)
-    snapshot = variables.Snapshots().take(groups, is_chief=True, exchange=exchange)
+    snapshot = variables.Snapshots().take(groups, is_chief=True, copies=lambda _: sums)
     files = dict(snapshot.files())
     notes = {"same": variables.other_replicas(groups, files)}
     sums[0] = sums[0][:2]
-    fewer = variables.Snapshots().take(groups, is_chief=True, exchange=exchange)
+    fewer = variables.Snapshots().take(groups, is_chief=True, copies=lambda _: sums)
     notes["fewer"] = variables.other_replicas(groups, fewer.files())
     for copy in state.values:
         copy.assign([0, 0])

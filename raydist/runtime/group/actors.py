@@ -78,7 +78,7 @@ class ActorSet:
         self._standbys = Standbys(plan.job.standby, create=self._create_actor)
         self._growth = Growth(create=self._create_actor)
         self._nodes: dict[TaskId, str] = {}  # where the tasks of the attempt before were
-        self._told_to_leave: frozenset[TaskId] = frozenset()  # those that were told to leave
+        self._told_to_leave: frozenset[TaskId] = frozenset()
         self._is_stuck = False  # whether a thread still stops it
         # What their agents clear away, unless they are killed first.
         self._replaced: dict[TaskId, Remnant] = {}
@@ -140,12 +140,12 @@ class ActorSet:
 
         0 while others are awaited.
         """
-        if num_more <= 0 or self._placement is None:
-            self._growth.end(self._placement)
-            return 0
-        setup, avoided = self._replaceable(), self._avoided(plan)
         try:
-            return self._growth.num_ready(setup, self._placement, count=num_more, away_from=avoided)
+            if num_more <= 0 or self._placement is None:
+                self._growth.end(self._placement)
+                return 0
+            setup, avoided = self._replaceable(), self._avoided(plan)
+            return self._growth.prepare(setup, self._placement, count=num_more, away_from=avoided)
         except (RayError, ConnectionError) as error:  # the run does not need them, and asks again
             logger.debug("no more workers could be asked for: %s", error)
             return 0
@@ -242,6 +242,7 @@ class ActorSet:
         """
         self._setups = {setup.task: setup for setup in setups}
         self._growth.begin_attempt()
+        self._told_to_leave = frozenset()
         self._is_stop_begun, self.last_news = False, ()
         self._replaced, self._unheard = {}, []
         self.extras = ExtraActors(roles)

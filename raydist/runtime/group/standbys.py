@@ -38,6 +38,16 @@ class _Standby:
     ready: Any
     death: Any
 
+    @classmethod
+    def of(cls, agent: Any, setup: TaskSetup, room: Room, *, is_awaited: bool = False) -> _Standby:
+        """Has an agent stand by, and takes what it answers.
+
+        Args:
+          is_awaited: Whether it is ready only once its host has imported.
+        """
+        ready, death = agent.stand_by.remote(setup, is_awaited=is_awaited), agent.linger.remote()
+        return cls(agent, room, setup.resources, ready, death)
+
     @property
     def is_dead(self) -> bool:
         return _has_ended(self.death) or (_has_ended(self.ready) and self._id is None)
@@ -84,8 +94,7 @@ class Standbys:
             if node_id in used:
                 return  # it stays in the placement group, and is of no use
         agent = self._create(setup, room.strategy)
-        ready, death = agent.stand_by.remote(setup), agent.linger.remote()
-        self._waiting.append(_Standby(agent, room, setup.resources, ready, death))
+        self._waiting.append(_Standby.of(agent, setup, room))
 
     def discard(
         self, placement: Placement, *, avoid: Collection[str] = (), is_room_needed: bool = False
@@ -153,10 +162,10 @@ class Growth:
     def begin_attempt(self) -> None:
         self._is_refused = False
 
-    def num_ready(
+    def prepare(
         self, setup: TaskSetup, placement: Placement, *, count: int, away_from: Collection[str]
     ) -> int:
-        """Asks for those missing of `count`; returns how many are there, 0 while some are awaited."""
+        """Asks for those missing of `count`; returns how many can begin, 0 while some are awaited."""
         self._drop([one for one in self._asked if one.is_dead], placement)
         if self._is_refused or self.failed_starts.are_too_many:
             return 0
@@ -164,8 +173,7 @@ class Growth:
         for _ in range(count - len(self._asked)):
             room = placement.acquire(setup.resources, away_from=away_from)
             agent = self._create(setup, room.strategy)
-            ready, death = agent.stand_by.remote(setup, is_awaited=True), agent.linger.remote()
-            self._asked.append(_Standby(agent, room, setup.resources, ready, death))
+            self._asked.append(_Standby.of(agent, setup, room, is_awaited=True))
             self._asked_at_s = self._ready_at_s = now_s
             self._is_late = False
         if self.num_usable < len(self._asked):

@@ -73,7 +73,7 @@ class TaskCheckpoints:
           before_commit: Stores what a run that continues from the checkpoint will not report again.
         """
         self._gather: Gather | None = None
-        self._exchange = variables.Exchange()
+        self._copies: variables.Copies | None = None
         self._before_commit = before_commit
         self._store = store
         self._evaluations = evaluations
@@ -97,14 +97,15 @@ class TaskCheckpoints:
         self._ended_fits: dict[int, tuple[int, int]] = {}
         self._saved_at_s = time.monotonic()
 
-    def exchange_by(self, gather: Gather | None, exchange: variables.Exchange) -> None:
+    def exchange_by(self, gather: Gather | None, copies: variables.Copies | None) -> None:
         """Takes the collectives of a strategy, once that is built.
 
         Args:
           gather: Returns the numbers of every worker that restores, in their order. None where there is but
             one.
+          copies: See `Snapshots.take`.
         """
-        self._gather, self._exchange = gather, exchange
+        self._gather, self._copies = gather, copies
 
     @property
     def seconds_since_save(self) -> float:
@@ -288,7 +289,7 @@ class TaskCheckpoints:
         snapshot = self._snapshots.take(
             _groups(trackables),
             is_chief=self._is_chief,
-            exchange=self._exchange,
+            copies=self._copies,
             averaged=_statistics(trackables),
         )
         self.last_saved_step, self._last_saved_by = step, (self._attempt, fit)
@@ -342,7 +343,7 @@ class TaskCheckpoints:
             _groups(trackables),
             files,
             step=step,
-            exchange=self._exchange,
+            copies=self._copies,
             averaged=_statistics(trackables),
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 from raydist.spec.quantities import write_bytes
 from raydist.storage.kept_state import StateWriter
 from raydist.training.checkpointing.uploads import Uploads
-from raydist.training.checkpointing.variables import Exchange, Snapshots
+from raydist.training.checkpointing.variables import Copies, Snapshots
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class StateKeeper:
         files: Callable[[], Mapping[str, bytes]],
         *,
         step: int,
-        exchange: Exchange,
+        copies: Copies | None,
         averaged: Collection[Any] = (),
     ) -> None:
         """Copies the state, and begins to write it.
@@ -65,9 +65,7 @@ class StateKeeper:
         """
         self._await_write()
         writer = self._writer if self._fits(groups) else None
-        snapshot = self._snapshots.take(
-            groups, is_chief=writer is not None, exchange=exchange, averaged=averaged
-        )
+        snapshot = self._snapshots.take(groups, is_chief=writer is not None, copies=copies, averaged=averaged)
         if snapshot is not None and writer is not None:
             beside = files()
 

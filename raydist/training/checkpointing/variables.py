@@ -63,20 +63,8 @@ def variables_of(name: str, trackable: Any) -> list[Any]:
     return [part for variable in found for part in tf_private.parts_of(variable)]
 
 
+# Returns what each replica has of some variables, `[num_replicas, ...]`, by one collective.
 Copies = Callable[[Sequence[Any]], Sequence[np.ndarray]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """How what several replicas hold is put together.
-
-    Attributes:
-      copies: Returns what each replica has of some variables, `[num_replicas, ...]`, by one collective; None
-        where there is but one replica, or each variable is the same for all. It is saved beside their sums
-        and means, so that the same number of replicas continues with the same bits.
-    """
-
-    copies: Copies | None = None
 
 
 class Snapshots:
@@ -93,7 +81,7 @@ class Snapshots:
         groups: Mapping[str, Sequence[Any]],
         *,
         is_chief: bool,
-        exchange: Exchange = Exchange(),
+        copies: Copies | None = None,
         averaged: Collection[Any] = (),
     ) -> Snapshot | None:
         """Returns a copy of the variables as they are now, or None in a task that is not the chief.
@@ -103,10 +91,12 @@ class Snapshots:
         snapshot before is overwritten.
 
         Args:
+          copies: None where there is but one replica, or each variable is the same for all. What it returns
+            is saved beside sums and means, so that as many replicas continue with the same bits.
           averaged: Variables that each replica changes for itself, of which the mean is saved.
         """
         wholes = _whole_variables(groups)
-        of_replicas = {} if exchange.copies is None else _of_replicas(wholes, exchange.copies, averaged)
+        of_replicas = {} if copies is None else _of_replicas(wholes, copies, averaged)
         summed = {key: [whole] for key, (whole, _) in of_replicas.items()}
         if not is_chief:
             for key, whole in wholes.items():
@@ -351,7 +341,7 @@ def _of_replicas(
         key: one
         for key, one in firsts
         if isinstance(one, tf.distribute.DistributedValues)
-        and (virtual_strategy.is_own(one) or id(one) in means or _has_copies(one))
+        and (virtual_strategy.is_own(one) or id(one) in means or _is_copied(one))
     }
     if not own:
         return {}
@@ -389,7 +379,7 @@ def _write_copies(variable: Any, stack: np.ndarray) -> None:
             copy.assign(stack[replica].view(variable.dtype.as_numpy_dtype).reshape(variable.shape))
 
 
-def _has_copies(variable: Any) -> bool:
+def _is_copied(variable: Any) -> bool:
     """Whether a checkpoint holds each replica's value, and not only what TensorFlow reads of all of them.
 
     Not of large ones, as each worker gets all copies.
