@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import keras
 import pytest
-
-from raydist.training.stepping.backups import replace_whole
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras with NumPy 2
 
 
 def backup_in(folder: str, **options: Any) -> Any:
+    import keras
+
+    from raydist.training.stepping.backups import replace_whole
+
     backup = keras.callbacks.BackupAndRestore(folder, **options)
     backup.set_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
     replace_whole(backup)
