@@ -29,7 +29,11 @@ def bash(*functions: str, script: str, folder: Path, **programs: str) -> list[st
         program.write_text(f"#!/bin/sh\n{body}\n")
         program.chmod(0o755)
     text = "\n".join(
-        ["set -uo pipefail; failed=(); repeated=(); rows=(); folder=.", *map(function, functions), script]
+        [
+            "set -uo pipefail; failed=(); repeated=(); broken=(); runner=(pytest); rows=(); folder=.",
+            *map(function, functions),
+            script,
+        ]
     )
     done = subprocess.run(
         ["bash", "-c", text],
@@ -64,10 +68,10 @@ exit 1
 """
 
 
-def test_test_that_passes_only_when_it_is_repeated_is_kept_for_the_summary(tmp_path: Path) -> None:
-    script = 'tests --only x >log; echo "$?"; printf "%s\\n" "${repeated[@]}"'
+def test_summary_has_what_passes_only_when_it_is_repeated_and_what_fails_again(tmp_path: Path) -> None:
+    script = 'tests --only x >log; echo "$?"; printf "%s\\n" "${repeated[@]}" "${broken[@]}"'
     said = bash("tests", "last_failed", script=script, folder=tmp_path, pytest=PYTEST)
-    assert said == ["1", "tests/a.py::test_late[1 s]"]
+    assert said == ["1", "tests/a.py::test_late[1 s]", "tests/a.py::test_broken[x y]"]
 
 
 def test_tests_that_pass_are_run_once(tmp_path: Path) -> None:
