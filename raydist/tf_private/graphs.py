@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
@@ -155,6 +158,50 @@ def may_call(op_type: str) -> bool:
     """Whether an operation has functions among its attributes, which takes a copy of those to see."""
     definition = op_def_registry.get(op_type)
     return definition is None or any("func" in one.type for one in definition.attr)
+
+
+_MOST_CAPTURED = 64  # values of a tensor that is a constant of the user's, not data
+
+
+def checksum_of(graph: Any) -> int:
+    """Returns a number for what a traced function computes: the same in each process and task that traces it.
+
+    It is of operations, attributes and inputs; of the functions that they call; and of which variables, and
+    which small tensors from outside, it uses. Names of functions count the traces of a process, as the tokens
+    of Python functions do, so they are left out; so is the task of a device.
+    """
+    content = graph.as_graph_def()
+    functions = {one.signature.name: one for one in content.library.function}
+    names = {one.encode() for one in functions}
+    numbers: dict[str, str] = {}
+    checksum = hashlib.blake2b(digest_size=7)  # what an int64 and a float hold
+    ahead = [content.node]
+
+    def number_of(name: str) -> str:
+        if name not in numbers:
+            numbers[name] = str(len(numbers))
+            ahead.append(functions[name].node_def)
+        return numbers[name]
+
+    while ahead:
+        for node in ahead.pop(0):
+            node.device = re.sub(r"/task:\d+", "", node.device)
+            for name, attribute in sorted(node.attr.items()):  # or in any order
+                called = [attribute.func] if attribute.HasField("func") else attribute.list.func
+                for one in called:
+                    one.name = number_of(one.name)
+                if name in ("token", "_gradient_op_type") or attribute.s in names:  # of the other direction
+                    attribute.Clear()
+            checksum.update(node.SerializeToString(deterministic=True))
+    variables = {id(one.handle): one for one in _variables_in(graph)}
+    for outer, _ in graph.captures:
+        checksum.update(str((outer.dtype, outer.shape)).encode())
+        if (variable := variables.get(id(outer))) is not None:
+            checksum.update(f"{variable.name} {variable.trainable}".encode())
+        elif hasattr(outer, "numpy") and outer.dtype not in (tf.resource, tf.variant):
+            values = outer.numpy()
+            checksum.update(repr(values.tolist()).encode() if np.size(values) <= _MOST_CAPTURED else b"")
+    return int.from_bytes(checksum.digest(), "big")
 
 
 def draws_by_own_seed(op_type: str) -> bool:

@@ -24,6 +24,7 @@ from raydist.training.checks import (
     step_rules,
 )
 from raydist.training.checks.findings import StepFindings
+from raydist.training.replicas import replica_share
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.reporting import reporter
 from raydist.training.user_code import captured_numbers
@@ -39,10 +40,12 @@ class LoopRule:
     Attributes:
       sums: The numbers that it returns which are sums over the examples of a batch; of others the mean over
         replicas is shown.
+      has_sums_in_metrics: Whether it gives sums to `Mean` metrics, which then count them as such.
     """
 
     rule: LossRule = LossRule.SCALED
     sums: frozenset[str] = frozenset()
+    has_sums_in_metrics: bool = False
 
 
 def rule_of_loop(
@@ -90,7 +93,12 @@ def rule_of_loop(
         if summed := _summed_in_loop(check):
             reporter.note(step_notes.describe_summed_assignments(step_fn, summed))
     sums = _sums_returned(step_fn, names, found, rule, parts=parts)
-    return LoopRule(rule=rule, sums=frozenset(sums))
+    means = [] if check is None else check.rehearsal.means
+    return LoopRule(
+        rule=rule,
+        sums=frozenset(sums),
+        has_sums_in_metrics=any(map(replica_share.takes_sums, means)),
+    )
 
 
 def _with_replicas(

@@ -209,6 +209,11 @@ def set_takers_of_sums(
         _takers_of_sums[metric] |= {(rule, is_evaluation)}
 
 
+def takes_sums(metric: Any) -> bool:
+    """Whether a `Mean` metric is given sums, by any rule."""
+    return bool(_takers_of_sums.get(metric))
+
+
 def step_weight(dtype: tf.DType) -> tf.Tensor | None:
     """Returns what a value of one batch counts on this replica, where it counts 1 on one device.
 

@@ -6,9 +6,11 @@ scalars of the last call. parameter_server/chief.py shares `begin` and `Loop`.
 
 from __future__ import annotations
 
-import functools
+import dataclasses
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -19,28 +21,60 @@ from raydist.outcome.status import Scope
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.checks import layer_notes, loop_rules
 from raydist.training.checks.loop_rules import LoopRule, scalars_of
-from raydist.training.cluster import collectives, kept_totals
+from raydist.training.cluster import collectives, kept_totals, worker_shares
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import batch_slices, compilation, step_logs
+from raydist.training.replicas.model_states import LossRule
 from raydist.training.reporting.logs import REPORT_INTERVAL_S
 from raydist.training.stepping import step_timing
 from raydist.training.stepping.step_timing import PaceReport
 from raydist.training.trainers.base import LoopRequest, TaskRun
 from raydist.training.user_code import side_effects
 
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownStep:
+    """What one process has found out of a loop's step, for the next one that takes the loop up: as JSON.
+
+    Attributes:
+      rule: Of its `LoopRule`, as `sums` is.
+      names: The scalars that it returns.
+      replicas: How many there are, and what workers' shares are where these differ.
+      graphs: A checksum of what each worker has traced by the rule.
+    """
+
+    rule: str
+    sums: Sequence[str]
+    names: Sequence[str]
+    replicas: Sequence[int]
+    graphs: Sequence[int]
+
 
 class Loop:
     """A loop that is under way: counts its steps, reports its scalars, and saves what is registered.
 
     Attributes:
+      known: What is known of its step, by the process before this one or by this one; None for nothing.
       skip: Steps of it, and so of its data, that were done before this process took it up.
       done: Steps that the run has behind it now. `before`: before the last call.
       last_step: Those that it has at the loop's end.
     """
 
-    def __init__(self, run: TaskRun, *, index: int, first_step: int, done: int, last_step: int) -> None:
+    def __init__(
+        self,
+        run: TaskRun,
+        *,
+        index: int,
+        first_step: int,
+        done: int,
+        last_step: int,
+        known: Mapping[str, Any] | None = None,
+    ) -> None:
         """Takes where the loop is; `index` is how many came before it."""
         self._run = run
+        self.known = None if known is None else KnownStep(**known)
         # What a checkpoint inside of the loop says of it.
         self._saved = {"loop": index, "loop_first_step": first_step}
         self._reported_at_s = time.monotonic()
@@ -85,8 +119,9 @@ class Loop:
         return is_due
 
     def keep(self) -> None:
-        """Keeps in memory what `save` stores."""
-        self._run.keep(self._run.registered, step=self.done, **self._saved)
+        """Keeps in memory what `save` stores, and what is known of the step."""
+        known = None if self.known is None else dataclasses.asdict(self.known)
+        self._run.keep(self._run.registered, step=self.done, loop_step=known, **self._saved)
 
     def end(self) -> None:
         self.save()
@@ -112,7 +147,7 @@ class _Keeping:
     def __init__(self, run: TaskRun) -> None:
         self._run = run
         self._schedule = KeepSchedule()
-        self._is_on = run.checkpoints.keeps and bool(run.registered)
+        self.is_on = run.checkpoints.keeps and bool(run.registered)
         self._called_at_s: float | None = None
 
     def votes(self, *, wants_save: bool) -> _Votes:
@@ -124,12 +159,12 @@ class _Keeping:
     def called(self, agreed: _Votes) -> None:
         """Takes the sums over all workers, of which the chief alone has costs."""
         self._schedule.called()
-        if self._is_on:
+        if self.is_on:
             call_s = agreed.call_s / self._run.assignment.num_workers
             self._schedule.agreed(agreed.keep_cost_s, call_s=call_s)
 
     def keep(self, loop: Loop) -> None:
-        if self._is_on:
+        if self.is_on:
             self._run.keep_by(self._schedule, loop.keep)
 
 
@@ -149,12 +184,13 @@ def begin(run: TaskRun, request: LoopRequest) -> Loop | None:
     index, run.num_loops = run.num_loops, run.num_loops + 1
     # Steps that were counted before do not shorten this loop.
     first_step = done = max(reporter.first_step, reporter.step)
+    known = None
     if restored is not None and restored.loop is None:  # of a raydist that knew no numbers of loops
         first_step, done = reporter.first_step, max(restored.step, reporter.first_step)
     elif restored is not None and index < (restored.loop or 0):  # it had ended
         return None
     elif restored is not None and index == restored.loop and restored.loop_first_step is not None:
-        first_step, done = restored.loop_first_step, restored.step
+        first_step, done, known = restored.loop_first_step, restored.step, restored.loop_step
     last_step = reporter.first_step = first_step + num_steps
     reporter.progress.expect(num_steps=last_step)
     if done >= last_step:
@@ -163,7 +199,7 @@ def begin(run: TaskRun, request: LoopRequest) -> Loop | None:
     recipes.check_length(request.train_data, num_steps)
     if done == first_step:
         reporter.progress.training_begins("train_steps", number=index + 1, step=done)
-    return Loop(run, index=index, first_step=first_step, done=done, last_step=last_step)
+    return Loop(run, index=index, first_step=first_step, done=done, last_step=last_step, known=known)
 
 
 def run_steps(run: TaskRun, request: LoopRequest, loop: Loop) -> Mapping[str, float]:
@@ -173,18 +209,14 @@ def run_steps(run: TaskRun, request: LoopRequest, loop: Loop) -> Mapping[str, fl
     )
     compilation.note_clustering(run.strategy)
     _check_alike(run.strategy, request)
-    call = _make_call(
-        run.strategy,
-        request.step_fn,
-        num_workers=run.assignment.num_workers,
-        before_first=functools.partial(_look_at, run),
-    )
+    keeping = _Keeping(run)
+    steps = _Steps(run, request, loop, is_handed_on=keeping.is_on)
     iterator = iter(dataset)
     pace = PaceReport()
-    keeping = _Keeping(run)
     while loop.left:
         count = min(request.steps_per_call, loop.most_steps)
-        scalars, agreed = call(iterator, count, keeping.votes(wants_save=loop.wants_save))
+        with kept_totals.changing():
+            scalars, agreed = steps.run(iterator, count, keeping.votes(wants_save=loop.wants_save))
         keeping.called(agreed)
         if loop.completed(count, scalars):
             run.reporter.report(pace.update(run.reporter, step=loop.done), step=loop.done, scope=Scope.LOCAL)
@@ -195,103 +227,155 @@ def run_steps(run: TaskRun, request: LoopRequest, loop: Loop) -> Mapping[str, fl
     return loop.metrics
 
 
-def _make_call(
-    strategy: tf.distribute.Strategy,
-    step_fn: Callable[[Any], Mapping[str, Any]],
-    *,
-    num_workers: int,
-    before_first: Callable[[tf.Graph], None],
-) -> Callable[[Any, int, _Votes], tuple[Mapping[str, float], _Votes]]:
-    """Returns a function of iterator, number of steps, and this worker's votes.
+class _Steps:
+    """Runs the steps of a loop, several in a call, on all replicas."""
 
-    It returns the scalars' means, and the sums of all workers' votes.
+    def __init__(self, run: TaskRun, request: LoopRequest, loop: Loop, *, is_handed_on: bool) -> None:
+        """Takes a loop; `is_handed_on` is whether another process may take it up from what is kept."""
+        self._run, self._loop, self._is_handed_on = run, loop, is_handed_on
+        self._strategy, self._step_fn = run.strategy, request.step_fn
+        self._converted = tf_private.converted(request.step_fn)
+        self._rule: LoopRule | None = None
+        self._names: list[str] = []
+        # What the steps change and each replica has values of its own of, such as Keras's metrics.
+        self._metric_variables: list[Any] = []
+        self._num_local = len(self._strategy.extended.worker_devices)
+        self._steps = _traced(self._run_steps)
 
-    Args:
-      before_first: Called with the graph of a step before it is run.
-    """
-    names: list[str] = []
-    converted = tf_private.converted(step_fn)
-    # What the steps change and each replica has values of its own of, such as Keras's metrics.
-    metric_variables: list[Any] = []
-    rule: LoopRule | None = None
-    num_local = len(strategy.extended.worker_devices)
+    def run(self, iterator: Any, count: int, votes: _Votes) -> tuple[Mapping[str, float], _Votes]:
+        """Returns the means of the scalars over `count` steps, and the sums of all workers' votes."""
+        left, before, is_new = count, None, self._rule is None
+        if is_new and not self._take_over(iterator, votes):
+            element = step_timing.next_element(iterator)
+            with side_effects.undone(self._step_fn):
+                self._rule = loop_rules.rule_of_loop(
+                    self._step_fn,
+                    element,
+                    strategy=self._strategy,
+                    num_workers=self._run.assignment.num_workers,
+                )
+            left, before = count - 1, self._first_step(element)
+        arguments = self._arguments(iterator, left, before, votes)
+        reduced = self._steps(*arguments).numpy().tolist()
+        if is_new:
+            self._hand_on(arguments)
+        totals, agreed = reduced[: len(self._names)], _Votes(*reduced[len(self._names) :])
+        means = (total / count for total in totals)
+        return dict(zip(self._names, means, strict=True)), agreed
 
-    def replica_step(element: Any) -> tf.Tensor:
-        assert rule is not None
-        returned = batch_slices.run_slice(converted, element, kept=metric_variables, rule=rule.rule)
-        scalars = scalars_of(returned, step_fn=step_fn)
-        names[:] = scalars
-        values = tf.stack([tf.cast(one, tf.float64) for one in scalars.values()])
-        share = (
-            element.share if isinstance(element, batch_slices.Slice) else 1.0 / strategy.num_replicas_in_sync
+    def _arguments(
+        self, iterator: Any, count: int, before: tf.Tensor | None, votes: _Votes
+    ) -> tuple[Any, tf.Tensor, tf.Tensor, tf.Tensor]:
+        if before is None:
+            before = tf.zeros([self._num_local, len(self._names)], tf.float64)
+        return iterator, tf.constant(count), before, tf.constant(votes, tf.float64)
+
+    def _replica_step(self, element: Any) -> tf.Tensor:
+        assert self._rule is not None
+        returned = batch_slices.run_slice(
+            self._converted, element, kept=self._metric_variables, rule=self._rule.rule
         )
-        is_sum = tf.constant([name in rule.sums for name in names])
+        scalars = scalars_of(returned, step_fn=self._step_fn)
+        self._names[:] = scalars
+        values = tf.stack([tf.cast(one, tf.float64) for one in scalars.values()])
+        num_replicas = self._strategy.num_replicas_in_sync
+        share = element.share if isinstance(element, batch_slices.Slice) else 1.0 / num_replicas
+        is_sum = tf.constant([name in self._rule.sums for name in scalars])
         # The share of a padding example is 0, but its loss may be anything: 0 * inf would be NaN.
         return tf.where(share > 0, tf.where(is_sum, values, values * share), tf.zeros_like(values))
 
     @tf.autograph.experimental.do_not_convert
-    def one_step(element: Any) -> tf.Tensor:
-        outputs = strategy.run(replica_step, args=(element,))
-        return tf.stack(strategy.experimental_local_results(outputs))
+    def _one_step(self, element: Any) -> tf.Tensor:
+        outputs = self._strategy.run(self._replica_step, args=(element,))
+        return tf.stack(self._strategy.experimental_local_results(outputs))
 
     @tf.autograph.experimental.do_not_convert
-    def over_replicas(totals: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
+    def _over_replicas(self, totals: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
         """Returns the sums of the replicas' scalars, `[num_local, names]`, and of the workers' votes."""
 
         def reduce() -> tf.Tensor:
-            index = collectives.local_index(strategy)
+            index = collectives.local_index(self._strategy)
             own_votes = tf.where(tf.equal(index, 0), votes, tf.zeros_like(votes))
             return tf.distribute.get_replica_context().all_reduce(
                 tf.distribute.ReduceOp.SUM, tf.concat([totals[index], own_votes], axis=0)
             )
 
-        return strategy.experimental_local_results(strategy.run(reduce))[0]
+        return self._strategy.experimental_local_results(self._strategy.run(reduce))[0]
 
-    def first_step(element: Any) -> tf.Tensor:
-        function = traced_step()
-        graph = function.get_concrete_function(element).graph
-        step_logs.check_names(strategy, names, step="step_fn")
-        before_first(graph)
-        if isinstance(strategy.experimental_local_results(element)[0], batch_slices.Slice):
-            changed = tf_private.changed_variables(graph)
-            metric_variables[:] = [one for one in changed if tf_private.is_synchronized_on_read(one)]
-        if metric_variables:  # which only the trace has shown
-            function = traced_step()
-        return function(element)
-
-    def traced_step() -> Any:
-        return tf_private.without_retracing_warnings(
-            tf.function(one_step, reduce_retracing=True, autograph=False)
-        )
-
-    @tf_private.without_retracing_warnings
-    @tf.function(reduce_retracing=True, autograph=False)
-    def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
+    def _run_steps(self, iterator: Any, count: tf.Tensor, before: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
         _, total = tf.while_loop(
             lambda index, total: index < count,
-            lambda index, total: (index + 1, total + one_step(step_timing.next_element(iterator))),
+            lambda index, total: (index + 1, total + self._one_step(step_timing.next_element(iterator))),
             [tf.constant(0), before],
             parallel_iterations=1,
         )
         # One all-reduce a call, of all scalars at once.
-        return over_replicas(total, votes)
+        return self._over_replicas(total, votes)
 
-    @kept_totals.changing()
-    def call(iterator: Any, count: int, votes: _Votes) -> tuple[Mapping[str, float], _Votes]:
-        nonlocal rule
-        left, before = count, None
-        if rule is None:
-            element = step_timing.next_element(iterator)
-            with side_effects.undone(step_fn):
-                rule = loop_rules.rule_of_loop(step_fn, element, strategy=strategy, num_workers=num_workers)
-            left, before = count - 1, first_step(element)
-        if before is None:
-            before = tf.zeros([num_local, len(names)], tf.float64)
-        reduced = steps(iterator, tf.constant(left), before, tf.constant(votes, tf.float64)).numpy().tolist()
-        totals, agreed = reduced[: len(names)], _Votes(*reduced[len(names) :])
-        return dict(zip(names, (total / count for total in totals), strict=True)), agreed
+    def _first_step(self, element: Any) -> tf.Tensor:
+        function = _traced(self._one_step)
+        graph = function.get_concrete_function(element).graph
+        step_logs.check_names(self._strategy, self._names, step="step_fn")
+        _look_at(self._run, graph)
+        if isinstance(self._strategy.experimental_local_results(element)[0], batch_slices.Slice):
+            changed = tf_private.changed_variables(graph)
+            self._metric_variables[:] = [one for one in changed if tf_private.is_synchronized_on_read(one)]
+        if self._metric_variables:  # which only the trace has shown
+            function = _traced(self._one_step)
+        return function(element)
 
-    return call
+    def _take_over(self, iterator: Any, votes: _Votes) -> bool:
+        """Takes what another process has found, if all workers trace the same by that. A collective.
+
+        Returns:
+          Whether the steps can be run. Otherwise everything is as it was.
+        """
+        known, graph = self._loop.known, None
+        if known is None or [*known.replicas] != self._replicas:
+            return False
+        self._rule = LoopRule(rule=LossRule(known.rule), sums=frozenset(known.sums))
+        self._names[:] = known.names
+        try:
+            graph = self._steps.get_concrete_function(*self._arguments(iterator, 1, None, votes)).graph
+        except Exception as error:  # the user's code; the step itself shows what is wrong
+            logger.info("the steps could not be traced by the rule that is known: %s", error)
+        if self._checksums(graph) == [*known.graphs]:
+            _look_at(self._run, graph)
+            return True
+        self._rule, self._loop.known, self._steps = None, None, _traced(self._run_steps)
+        return False
+
+    def _hand_on(self, arguments: Sequence[Any]) -> None:
+        """Has the next process know what was found, as far as a graph can show that it still holds."""
+        rule = self._rule
+        if not self._is_handed_on or self._loop.known is not None or rule is None:
+            return
+        graphs = self._checksums(self._steps.get_concrete_function(*arguments).graph)
+        if not self._metric_variables and not rule.has_sums_in_metrics:
+            self._loop.known = KnownStep(
+                rule=rule.rule.value,
+                sums=sorted(rule.sums),
+                names=list(self._names),
+                replicas=self._replicas,
+                graphs=graphs,
+            )
+
+    @property
+    def _replicas(self) -> list[int]:
+        return [self._strategy.num_replicas_in_sync, *worker_shares.of(self._strategy)]
+
+    def _checksums(self, graph: Any) -> list[int]:
+        """Returns those of all workers' graphs, 0 for None. A collective."""
+        own = 0 if graph is None else tf_private.checksum_of(graph)
+        if collectives.is_alone(self._strategy):
+            return [own]
+        return [checksum for [checksum] in collectives.gather_over_workers(self._strategy, [own])]
+
+
+def _traced(function: Any) -> Any:
+    return tf_private.without_retracing_warnings(
+        tf.function(function, reduce_retracing=True, autograph=False)
+    )
 
 
 def _check_alike(strategy: tf.distribute.Strategy, request: LoopRequest) -> None:
