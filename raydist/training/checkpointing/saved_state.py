@@ -68,7 +68,8 @@ class SavedState:
       fit: How many calls of `ctx.fit` had ended before.
       loop: How many calls of `ctx.train_steps` had ended before; None in a checkpoint of an older raydist.
         `loop_first_step`: the run's steps when the one began that it was written in; None outside of one.
-      loop_step: What is known of that one's step, see `KnownStep`; only in a state that is kept in memory.
+      known_step: What is known of the step that was under way, see `known_steps`; only in a state that is
+        kept in memory.
       accumulate: Batches of each step of that `fit`.
       is_stopped: Whether a callback had ended that `fit` at the end of an epoch.
       has_ended: Whether callbacks had been told that the `fit` had ended.
@@ -90,7 +91,7 @@ class SavedState:
     fit: int = 0
     loop: int | None = None
     loop_first_step: int | None = None
-    loop_step: Mapping[str, Any] | None = None
+    known_step: Mapping[str, Any] | None = None
     accumulate: int = 1
     is_stopped: bool = False
     has_ended: bool = False

@@ -24,8 +24,9 @@ from raydist.training.checks import (
     step_rules,
     update_check,
 )
+from raydist.training.checks.known_steps import Known
 from raydist.training.checks.step_check import StepCheck
-from raydist.training.replicas import batch_slices, step_logs, step_trace
+from raydist.training.replicas import batch_slices, replica_share, step_logs, step_trace
 from raydist.training.replicas.accumulation import Group
 from raydist.training.replicas.model_states import LossRule, state_of
 from raydist.training.reporting import reporter
@@ -70,6 +71,7 @@ class FirstLook:
         is_training: bool,
         shown: step_logs.Results | None,
         build: Callable[[], object],
+        known: Callable[[], Known | None],
     ) -> None:
         """Takes a step that gets a new function, and forgets what was known of it.
 
@@ -77,10 +79,13 @@ class FirstLook:
           step: The model's `train_step` or `test_step` as its Keras traces it, for one replica's batch.
           shown: What of metrics the step shows in its logs; None for Keras's own.
           build: Called before the step is looked at, which needs the model's weights.
+          known: Returns what is known of a training step, where another process may take the training up.
         """
         self.update: rehearsal.Rehearsal | None = None
         self._model, self._step, self._strategy = model, step, model.distribute_strategy
-        self._is_training, self._shown, self._build = is_training, shown, build
+        self._is_training, self._shown, self._build, self._known = is_training, shown, build, known
+        # Whether the look has found more than a graph and the rule show.
+        self._has_more = False
         # Both Kerases drop the functions of both steps when a model is compiled, maybe with other losses.
         if is_training or model.train_function is None:
             state_of(model).rule = None
@@ -123,6 +128,38 @@ class FirstLook:
         self._build()
         with side_effects.undone(self._model):
             self._rehearse(element)
+
+    def take_over(self, trace: Callable[[], tf.Graph]) -> bool:
+        """Takes what another process has found in place of a look at an element: a collective.
+
+        Args:
+          trace: Traces steps of a single batch, by the model's rule.
+
+        Returns:
+          Whether they can be run. Otherwise they have to be traced anew, after a look.
+        """
+        known = self._known() if self._is_training else None
+        step = None if known is None else known.step(self._strategy)
+        if known is None or step is None:
+            return False
+        self._build()
+        state_of(self._model).rule = step.loss_rule
+        if known.confirmed(self._strategy, trace) is None:
+            state_of(self._model).rule = None
+            return False
+        metric_check.take_for_known(self._model)
+        return True
+
+    def hand_on(self, graph: Callable[[], tf.Graph]) -> None:
+        """Has the next process know what was found, as far as the graph can show that it still holds.
+
+        A collective, once such steps have run.
+        """
+        known, rule = self._known(), state_of(self._model).rule
+        if not self._is_training or known is None or rule is None or self._has_more:
+            return
+        if known.step(self._strategy) is None:
+            known.set(self._strategy, graph(), rule)
 
     def _rehearse(self, element: Any) -> None:
         model, is_group = self._model, isinstance(element, Group)
@@ -209,6 +246,8 @@ class FirstLook:
                 has_own_losses=code_names.are_losses_own(model),
                 sums_itself=code_names.sums_by_itself(model.optimizer),
             )
+        means = [] if check is None else check.rehearsal.means
+        self._has_more = any(map(replica_share.takes_sums, means))
         step_rules.refuse_drifting(self._assigner(), self._drifting(check), strategy)
         for sentence in self._notes_on_step(check):
             reporter.note(sentence)

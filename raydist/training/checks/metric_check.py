@@ -181,6 +181,11 @@ def check(model: Any, checked: step_check.StepCheck | None) -> None:
             )
 
 
+def take_for_known(model: Any) -> None:
+    """Takes the metrics for looked at, as another process did."""
+    _looked_at.update(unknown(model))
+
+
 def note_sums(model: Any) -> None:
     """Notes what the metrics of the user's own have to be where no batch is at hand to try them on."""
     if metrics := unknown(model):

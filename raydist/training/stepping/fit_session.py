@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from raydist.spec.tasks import TaskType
 from raydist.training.checks import layer_notes
+from raydist.training.checks.known_steps import Known
 from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone, means_over_workers
 from raydist.training.cluster.strategy import is_distributed, is_parameter_server
@@ -45,6 +46,10 @@ class FitHooks(Hooks):
         """Returns what may have to happen between two calls; None for nothing."""
         return None
 
+    def known(self) -> Known | None:
+        """Returns what is known of the training step, where another process may take the `fit` up."""
+        return None
+
 
 class FitSession:
     """One call of `fit`.
@@ -53,6 +58,7 @@ class FitSession:
       first: Where `fit` begins, once a callback of raydist's knows; None leaves it to Keras.
       element_spec: The structure of a batch of the training data, once Keras has them.
       pauses: What may have to happen between two calls; None for nothing.
+      known: What is known of the training step; None where no other process may take the `fit` up.
       is_free: Whether the number of steps of a call is free, as far as this worker knows.
       reads_batch_logs: Whether a callback in any worker reads the logs of training batches.
     """
@@ -73,6 +79,7 @@ class FitSession:
         self.source = plain() if begin is None else begin(initial_epoch)
         self.element_spec: Any = None
         self.pauses: Pauses | None = next((found for one in hooks if (found := one.pauses())), None)
+        self.known: Known | None = next(filter(None, (one.known() for one in hooks)), None)
         # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.
         is_watched = not is_list or any(watches_batches(one, base) for one in known)
         self.is_free = not is_watched and not model.run_eagerly

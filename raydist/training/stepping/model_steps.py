@@ -155,7 +155,14 @@ def make_step_function(
     # What the logs of a step of the user's show, found when it is traced.
     shown = None if code_names.is_keras(step) else step_logs.Results(model)
     noted = converted if shown is None else lambda batch: shown.noted(converted(batch))
-    first_look = FirstLook(model, noted, is_training=is_training, shown=shown, build=build)
+    first_look = FirstLook(
+        model,
+        noted,
+        is_training=is_training,
+        shown=shown,
+        build=build,
+        known=lambda: None if (session := fit_session.current()) is None else session.known,
+    )
 
     def metric_variables() -> Sequence[tf.Variable]:
         """Returns the variables that a padding example must not change."""

@@ -121,6 +121,11 @@ def call_of_steps(
                 first_look.at_element(element)
         return element
 
+    def loop(size: int) -> _Loop:
+        if size not in loops:
+            loops[size] = _Loop(compiled or one_step, batches_per_step=size)
+        return loops[size]
+
     def one_by_one(call: StepCall) -> Any:
         outputs = None
         for _ in range(call.num_steps):
@@ -143,20 +148,25 @@ def call_of_steps(
         if is_new and size > 1:
             first_look.at_groups(call.iterator.element_spec)
         looks = is_new and first_look.is_wanted(size > 1)
+        is_alike = not (call.may_end or run_eagerly or size > 1)  # calls of one batch a step, in a graph
+        if looks and is_alike and first_look.take_over(lambda: loop(size).graph(call.iterator)):
+            looks = False
+        elif looks:
+            loops.pop(size, None)
         if call.may_end or run_eagerly or (looks and (size > 1 or not _is_plain(call.iterator))):
             return one_by_one(call)
-        if size not in loops:
-            loops[size] = _Loop(compiled or one_step, batches_per_step=size)
         num_steps, outputs = call.num_steps, None
         if looks:  # at the first element, which the same function then trains on as all others
             element = begin(next(call), is_group=False)
-            outputs = loops[size](_iterator_of_one(element, call.iterator.element_spec), 1)
+            outputs = loop(size)(_iterator_of_one(element, call.iterator.element_spec), 1)
             num_steps -= 1
         begun.add(size > 1)
         if num_steps:
-            outputs = loops[size](call.iterator, num_steps)
+            outputs = loop(size)(call.iterator, num_steps)
+            if is_alike:
+                first_look.hand_on(lambda: loop(size).graph(call.iterator))
         if unseen:
-            unseen.pop()(loops[size].graph(call.iterator))
+            unseen.pop()(loop(size).graph(call.iterator))
         return outputs
 
     return function
@@ -204,16 +214,18 @@ class _Loop:
         self._run = tf.function(self._run_scalars, reduce_retracing=True, autograph=False)
 
     def __call__(self, iterator: Any, num_steps: int) -> Any:
-        count = tf.constant(num_steps)
-        try:
-            return self._run(iterator, count)
-        except _NotScalarError:
-            self._run = tf.function(self._run_any, reduce_retracing=True, autograph=False)
-            return self._run(iterator, count)
+        return self._traced(lambda run: run(iterator, tf.constant(num_steps)))
 
     def graph(self, iterator: Any) -> tf.Graph:
-        """Returns the graph of the steps, which were traced when they ran."""
-        return self._run.get_concrete_function(iterator, tf.constant(1)).graph
+        """Returns the graph of the steps, which are traced now if they have not run."""
+        return self._traced(lambda run: run.get_concrete_function(iterator, tf.constant(1)).graph)
+
+    def _traced(self, use: Callable[[Any], Any]) -> Any:
+        try:
+            return use(self._run)
+        except _NotScalarError:
+            self._run = tf.function(self._run_any, reduce_retracing=True, autograph=False)
+            return use(self._run)
 
     def _next(self, iterator: Any) -> Any:
         return _of_step(lambda: step_timing.next_element(iterator), self._batches_per_step)

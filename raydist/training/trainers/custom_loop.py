@@ -6,11 +6,8 @@ scalars of the last call. parameter_server/chief.py shares `begin` and `Loop`.
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -20,43 +17,23 @@ from raydist.errors import UnsupportedError
 from raydist.outcome.status import Scope
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.checks import layer_notes, loop_rules
+from raydist.training.checks.known_steps import Known
 from raydist.training.checks.loop_rules import LoopRule, scalars_of
-from raydist.training.cluster import collectives, kept_totals, worker_shares
+from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import batch_slices, compilation, step_logs
-from raydist.training.replicas.model_states import LossRule
 from raydist.training.reporting.logs import REPORT_INTERVAL_S
 from raydist.training.stepping import step_timing
 from raydist.training.stepping.step_timing import PaceReport
 from raydist.training.trainers.base import LoopRequest, TaskRun
 from raydist.training.user_code import side_effects
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownStep:
-    """What one process has found out of a loop's step, for the next one that takes the loop up: as JSON.
-
-    Attributes:
-      rule: Of its `LoopRule`, as `sums` is.
-      names: The scalars that it returns.
-      replicas: How many there are, and what workers' shares are where these differ.
-      graphs: A checksum of what each worker has traced by the rule.
-    """
-
-    rule: str
-    sums: Sequence[str]
-    names: Sequence[str]
-    replicas: Sequence[int]
-    graphs: Sequence[int]
-
 
 class Loop:
     """A loop that is under way: counts its steps, reports its scalars, and saves what is registered.
 
     Attributes:
-      known: What is known of its step, by the process before this one or by this one; None for nothing.
+      known: What is known of its step, by the process before this one or by this one.
       skip: Steps of it, and so of its data, that were done before this process took it up.
       done: Steps that the run has behind it now. `before`: before the last call.
       last_step: Those that it has at the loop's end.
@@ -70,11 +47,11 @@ class Loop:
         first_step: int,
         done: int,
         last_step: int,
-        known: Mapping[str, Any] | None = None,
+        known: Known,
     ) -> None:
         """Takes where the loop is; `index` is how many came before it."""
         self._run = run
-        self.known = None if known is None else KnownStep(**known)
+        self.known = known
         # What a checkpoint inside of the loop says of it.
         self._saved = {"loop": index, "loop_first_step": first_step}
         self._reported_at_s = time.monotonic()
@@ -120,8 +97,8 @@ class Loop:
 
     def keep(self) -> None:
         """Keeps in memory what `save` stores, and what is known of the step."""
-        known = None if self.known is None else dataclasses.asdict(self.known)
-        self._run.keep(self._run.registered, step=self.done, loop_step=known, **self._saved)
+        known = self.known.packed()
+        self._run.keep(self._run.registered, step=self.done, known_step=known, **self._saved)
 
     def end(self) -> None:
         self.save()
@@ -190,7 +167,7 @@ def begin(run: TaskRun, request: LoopRequest) -> Loop | None:
     elif restored is not None and index < (restored.loop or 0):  # it had ended
         return None
     elif restored is not None and index == restored.loop and restored.loop_first_step is not None:
-        first_step, done, known = restored.loop_first_step, restored.step, restored.loop_step
+        first_step, done, known = restored.loop_first_step, restored.step, restored.known_step
     last_step = reporter.first_step = first_step + num_steps
     reporter.progress.expect(num_steps=last_step)
     if done >= last_step:
@@ -199,7 +176,7 @@ def begin(run: TaskRun, request: LoopRequest) -> Loop | None:
     recipes.check_length(request.train_data, num_steps)
     if done == first_step:
         reporter.progress.training_begins("train_steps", number=index + 1, step=done)
-    return Loop(run, index=index, first_step=first_step, done=done, last_step=last_step, known=known)
+    return Loop(run, index=index, first_step=first_step, done=done, last_step=last_step, known=Known(known))
 
 
 def run_steps(run: TaskRun, request: LoopRequest, loop: Loop) -> Mapping[str, float]:
@@ -325,51 +302,36 @@ class _Steps:
         return function(element)
 
     def _take_over(self, iterator: Any, votes: _Votes) -> bool:
-        """Takes what another process has found, if all workers trace the same by that. A collective.
+        """Takes what another process has found out of the step: a collective.
 
         Returns:
           Whether the steps can be run. Otherwise everything is as it was.
         """
-        known, graph = self._loop.known, None
-        if known is None or [*known.replicas] != self._replicas:
+        known = self._loop.known.step(self._strategy)
+        if known is None:
             return False
-        self._rule = LoopRule(rule=LossRule(known.rule), sums=frozenset(known.sums))
+        self._rule = LoopRule(rule=known.loss_rule, sums=frozenset(known.sums))
         self._names[:] = known.names
-        try:
-            graph = self._steps.get_concrete_function(*self._arguments(iterator, 1, None, votes)).graph
-        except Exception as error:  # the user's code; the step itself shows what is wrong
-            logger.info("the steps could not be traced by the rule that is known: %s", error)
-        if self._checksums(graph) == [*known.graphs]:
-            _look_at(self._run, graph)
-            return True
-        self._rule, self._loop.known, self._steps = None, None, _traced(self._run_steps)
-        return False
+        graph = self._loop.known.confirmed(
+            self._strategy,
+            lambda: self._steps.get_concrete_function(*self._arguments(iterator, 1, None, votes)).graph,
+        )
+        if graph is None:
+            self._rule, self._steps = None, _traced(self._run_steps)
+            return False
+        _look_at(self._run, graph)
+        return True
 
     def _hand_on(self, arguments: Sequence[Any]) -> None:
-        """Has the next process know what was found, as far as a graph can show that it still holds."""
-        rule = self._rule
-        if not self._is_handed_on or self._loop.known is not None or rule is None:
+        """Has the next process know what was found, as far as the graph can show that it still holds."""
+        rule, known = self._rule, self._loop.known
+        assert rule is not None
+        has_more = bool(self._metric_variables) or rule.has_sums_in_metrics
+        if has_more or not self._is_handed_on or known.step(self._strategy) is not None:
             return
-        graphs = self._checksums(self._steps.get_concrete_function(*arguments).graph)
-        if not self._metric_variables and not rule.has_sums_in_metrics:
-            self._loop.known = KnownStep(
-                rule=rule.rule.value,
-                sums=sorted(rule.sums),
-                names=list(self._names),
-                replicas=self._replicas,
-                graphs=graphs,
-            )
-
-    @property
-    def _replicas(self) -> list[int]:
-        return [self._strategy.num_replicas_in_sync, *worker_shares.of(self._strategy)]
-
-    def _checksums(self, graph: Any) -> list[int]:
-        """Returns those of all workers' graphs, 0 for None. A collective."""
-        own = 0 if graph is None else tf_private.checksum_of(graph)
-        if collectives.is_alone(self._strategy):
-            return [own]
-        return [checksum for [checksum] in collectives.gather_over_workers(self._strategy, [own])]
+        graph = self._steps.get_concrete_function(*arguments).graph
+        names, sums = list(self._names), sorted(rule.sums)
+        known.set(self._strategy, graph, rule.rule, names=names, sums=sums)
 
 
 def _traced(function: Any) -> Any:

@@ -15,6 +15,7 @@ from raydist.errors import UnsupportedError
 from raydist.spec.text import listed
 from raydist.training.checkpointing import callback_state, variables
 from raydist.training.checkpointing.saved_state import FitLength, SavedState, rate_of
+from raydist.training.checks.known_steps import Known
 from raydist.training.input import shuffle_seeds
 from raydist.training.input.sources import Start
 from raydist.training.keras_patches.adapters import adapter_of
@@ -61,6 +62,7 @@ class FitPosition:
         self.epoch = here.epoch if here else initial_epoch
         self.step_in_epoch = here.step_in_epoch if here else 0
         self.step_before = self.step
+        self.known = Known(here.known_step if here else None)
         self._first_step = self.step  # of this process
         length = here.fit_length(number) if here else None
         # Steps of this `fit` before this process began; None if the checkpoint does not say.
@@ -180,7 +182,7 @@ class FitPosition:
         """Keeps in memory what `save` stores. Every task calls it at the same step."""
         self.run.fit_lengths[self.number] = self.length
         trackables, fields = self._state(model, callbacks)
-        self.run.keep(trackables, step=self.step, **fields)
+        self.run.keep(trackables, step=self.step, known_step=self.known.packed(), **fields)
 
     def _state(self, model: Any, callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns what is saved: what has variables, and the fields of SavedState."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.checks import layer_notes
+from raydist.training.checks.known_steps import Known
 from raydist.training.cluster import collectives
 from raydist.training.input import sources
 from raydist.training.keras_patches.adapters import adapter_of
@@ -189,6 +190,10 @@ class _Checkpoint(FitHooks):
             keep_cost_s=lambda: self._keeping.cost_s * run.assignment.num_workers if self._keeps else None,
             agree_on_keeping=lambda cost_s, call_s: self._keeping.agreed(cost_s, call_s=call_s),
         )
+
+    def known(self) -> Known | None:
+        """Returns what is known of the training step, where it is kept with the state."""
+        return self.position.known if self._keeps else None
 
     def _keep_within_epoch(self) -> None:
         self._keeping.called()
