@@ -57,9 +57,9 @@ def write_images(folder: Path, num_images: int) -> None:
         tf.io.write_file(str(place / f"{number:05}.jpg"), tf.io.encode_jpeg(picture, quality=90))
 
 
-def _brighter(tf: Any, images: Any, shape: list[int]) -> Any:
-    change = tf.random.uniform(shape, -_BRIGHTNESS, _BRIGHTNESS)
-    return tf.clip_by_value(tf.cast(images, tf.float32) / 255 + change, 0, 1)
+def _brighter(tf: Any, image: Any) -> Any:
+    change = tf.random.uniform([], -_BRIGHTNESS, _BRIGHTNESS)
+    return tf.clip_by_value(tf.cast(image, tf.float32) / 255 + change, 0, 1)
 
 
 def by_raydist(folder: Path, epochs: int) -> Iterator[int]:
@@ -68,10 +68,12 @@ def by_raydist(folder: Path, epochs: int) -> Iterator[int]:
     from raydist import data
 
     def augment(images: Any, labels: Any) -> Any:
-        def crop(image: Any) -> Any:
-            return tf.image.random_flip_left_right(tf.image.random_crop(image, (_CROP, _CROP, 3)))
+        def one(image: Any) -> Any:  # which stays in the processor's cache, as a batch does not
+            cropped = tf.image.random_crop(image, (_CROP, _CROP, 3))
+            return _brighter(tf, tf.image.random_flip_left_right(cropped))
 
-        return _brighter(tf, tf.map_fn(crop, images), [tf.shape(images)[0], 1, 1, 1]), labels
+        spec = tf.TensorSpec([_CROP, _CROP, 3])
+        return tf.map_fn(one, images, fn_output_signature=spec), labels
 
     batches = data.from_images(folder).batches(global_batch_size=_BATCH, seed=1).map(augment)
     for _, labels in batches.for_epochs(epochs).dataset():
@@ -91,7 +93,7 @@ def by_tf_data(folder: Path, epochs: int, *, is_fused: bool = True) -> Iterator[
             image = tf.io.decode_and_crop_jpeg(content, [top, left, _CROP, _CROP], channels=3)
         else:
             image = tf.image.random_crop(tf.io.decode_jpeg(content, channels=3), (_CROP, _CROP, 3))
-        return _brighter(tf, tf.image.random_flip_left_right(image), []), label
+        return _brighter(tf, tf.image.random_flip_left_right(image)), label
 
     auto = tf.data.AUTOTUNE
     files = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths)).repeat(epochs)
