@@ -27,7 +27,7 @@ class KnownStep:
 
     Attributes:
       rule: The value of its `LossRule`.
-      replicas: How many there are, and what the workers' shares are where these differ.
+      replicas: How many there are, of how many workers, and what the workers' shares are where these differ.
       graphs: A checksum of what each worker has traced by the rule.
       names: Of a loop's step, the scalars that it returns. `sums`: those that are sums over examples.
     """
@@ -85,7 +85,8 @@ class Known:
 
 
 def _replicas(strategy: tf.distribute.Strategy) -> list[int]:
-    return [strategy.num_replicas_in_sync, *worker_shares.of(strategy)]
+    num_workers = 1 if collectives.is_alone(strategy) else tf_private.num_workers_of(strategy)
+    return [strategy.num_replicas_in_sync, num_workers, *worker_shares.of(strategy)]
 
 
 def _checksums(strategy: tf.distribute.Strategy, graph: tf.Graph | None) -> list[int]:
