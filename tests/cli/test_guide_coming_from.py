@@ -204,10 +204,24 @@ def test_programs_for_others_are_python() -> None:
     horovod, elastic, determined, ray_train = map(ast.parse, blocks(PAGE, "py"))
     for program in (horovod, elastic):
         assert "hvd" in {node.id for node in ast.walk(program) if isinstance(node, ast.Name)}
-    [trial] = [node for node in determined.body if isinstance(node, ast.ClassDef)]
-    assert EXPERIMENT["entrypoint"].endswith(f":{trial.name}")
+    assert "det" in {node.id for node in ast.walk(determined) if isinstance(node, ast.Name)}
     [function] = [node for node in ray_train.body if isinstance(node, ast.FunctionDef)]
     assert function.name == "train"
+
+
+def test_job_has_the_settings_of_the_experiment() -> None:
+    [source] = [code for code in blocks(PAGE, "python") if "keep_best" in code]
+    names: dict[str, Any] = {"make_dataset": None}
+    exec(source, names)
+    job, storage = names["train"].defaults, EXPERIMENT["checkpoint_storage"]
+    rate = EXPERIMENT["hyperparameters"]["learning_rate"]
+    assert str(job["workers"]) == str(EXPERIMENT["resources"]["slots_per_trial"])
+    assert job["max_failures"] == EXPERIMENT["max_restarts"]
+    assert job["storage"] == "{type}://{bucket}/{prefix}".format(**storage)
+    assert job["keep"] == storage["save_trial_latest"]
+    assert job["keep_best"] == f"val_{EXPERIMENT['searcher']['metric']}"
+    assert job["params"]["batch_size"] == EXPERIMENT["hyperparameters"]["global_batch_size"]
+    assert 10 ** rate["minval"] <= job["params"]["learning_rate"] <= 10 ** rate["maxval"]
 
 
 def test_search_is_that_of_the_experiment() -> None:
@@ -218,7 +232,7 @@ def test_search_is_that_of_the_experiment() -> None:
     assert asked == {
         "-p": f"learning_rate=log:1e{rate['minval']}..1e{rate['maxval']}",
         "--num": str(searcher["max_trials"]),
-        "--metric": searcher["metric"],
+        "--metric": f"val_{searcher['metric']}",
         "--scheduler": searcher["name"].removeprefix("adaptive_"),
         "--study": EXPERIMENT["name"],
     }
