@@ -30,7 +30,7 @@ MISTAKES = [
     ("from-python", 'event["error"]', 'event["errors"]'),
     ("input-data", 'features=["age", "income"]', 'features=["age", "wages"]'),
     ("input-data", '.to_tf("x", "y", batch_size=128)', '.to_tensorflow("x", "y", batch_size=128)'),
-    ("coming-from", "MultiWorkerMirroredStrategy()", "MultiWorkerMirorredStrategy()"),
+    ("scripts", "MultiWorkerMirroredStrategy()", "MultiWorkerMirorredStrategy()"),
     ("scripts", "step=first_step", "steps=first_step"),
     ("storage", 'Path("labels.txt")', 'Path("lables.txt")'),
 ]

@@ -1,4 +1,4 @@
-"""The parts of the guide that are made from code; `python -m tests.support.guide_reference` writes them."""
+"""Parts of the documents that are made from code; `python -m tests.support.guide_reference` writes them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from raydist.cli import job_options, main
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import GROUPS
-from raydist.spec.settings.removed import REMOVED
 from tests.support.guide import FOLDER, ROOT
 
 if sys.version_info >= (3, 11):
@@ -20,6 +20,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+COMMANDS = FOLDER / "commands.md"
+COMPARED = ROOT / "docs" / "compared.md"
 # The columns of compared.md, and who else is in compared.toml.
 COLUMNS = {"RT": "Ray Train", "TFJ": "TFJob", "TF": "TensorFlow alone"}
 OTHERS = ("rtf", "ToS", "yarn", "TonY", "spk", "hvd", "Orca", "DLR")
@@ -31,30 +33,29 @@ class Part:
     """A table or list of a page.
 
     Attributes:
-      page: The page's name.
+      page: The page's file.
       begin: How its lines in the page begin, which no other lines of that page do, as a regular expression.
       lines: What the code says that it is.
     """
 
-    page: str
+    page: Path
     begin: str
     lines: tuple[str, ...]
 
     def written(self) -> str:
         """Returns the page with this part as the code has it."""
-        text = (FOLDER / f"{self.page}.md").read_text()
+        text = self.page.read_text()
         pattern = rf"^{self.begin}.*\n(?:\|.*\n|{self.begin}.*\n)*"
         new, count = re.subn(pattern, lambda _: "\n".join(self.lines) + "\n", text, flags=re.MULTILINE)
-        assert count == 1, f"{self.page}.md has {self.begin!r} {count} times"
+        assert count == 1, f"{self.page.name} has {self.begin!r} {count} times"
         return new
 
 
 def parts() -> list[Part]:
     return [
-        Part("commands", r"- \[?`\w+`(?:\]\S+)?: ", tuple(_commands())),
-        Part("commands", r"- \*\*[^*]+\*\*: `-", tuple(_options())),
-        Part("versions", r"\| option \|", ("| option | instead |", "|---|---|", *_removed())),
-        Part("compared", r"\| feature \|", tuple(_compared())),
+        Part(COMMANDS, r"- \[?`\w+`(?:\]\S+)?: ", tuple(_commands())),
+        Part(COMMANDS, r"- \*\*[^*]+\*\*: `-", tuple(_options())),
+        Part(COMPARED, r"\| feature \|", tuple(_compared())),
     ]
 
 
@@ -115,15 +116,11 @@ def _compared() -> Iterator[str]:
             state = f"{row.raydist} ({row.remark})" if row.remark else row.raydist
             others = ["yes" if peer in row.peers.split() else "" for peer in COLUMNS]
             path = row.test.partition("::")[0]
-            test = f"[{path.removeprefix('tests/').removesuffix('.py')}](../../{path})"
+            test = f"[{path.removeprefix('tests/').removesuffix('.py')}](../{path})"
             cells = [row.feature, state, *others, test]
             yield "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
 
 
-def _removed() -> Iterator[str]:
-    return (f"| `{name}` | {removed.remedy} |" for name, removed in REMOVED.items())
-
-
 if __name__ == "__main__":
     for part in parts():
-        (FOLDER / f"{part.page}.md").write_text(part.written())
+        part.page.write_text(part.written())

@@ -121,12 +121,16 @@ def stand_ins(ctx: Any, folder: Path) -> Iterator[None]:
     """Puts those of a cluster in place; each has the signature of what it stands for."""
     handle = mock.create_autospec(RunHandle, instance=True)
     handle.status.return_value = handle.result.return_value = RESULT
-    parquet, plan = raydist.data.from_parquet, raydist.plan
+    parquet, images, plan = raydist.data.from_parquet, raydist.data.from_images, raydist.plan
     digits = (np.zeros((NUM_EXAMPLES, 28, 28), "uint8"), np.arange(NUM_EXAMPLES) % 10)
 
     def local_parquet(uri: Any, **keywords: Any) -> Any:
         assert str(uri).startswith("s3://")
         return parquet(folder / "rows.parquet", **keywords)
+
+    def local_images(uri: Any, **keywords: Any) -> Any:
+        assert str(uri).startswith("s3://")
+        return images(folder / "images", **keywords)
 
     replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (raydist, "run", lambda *args, **options: starting(*args, **options) or RESULT),
@@ -136,6 +140,7 @@ def stand_ins(ctx: Any, folder: Path) -> Iterator[None]:
         (raydist, "attach", lambda *_, **__: handle),
         (raydist, "context", lambda: ctx),
         (raydist.data, "from_parquet", local_parquet),
+        (raydist.data, "from_images", local_images),
         (keras.datasets.mnist, "load_data", lambda *_, **__: (digits, digits)),
     ]
     with ExitStack() as stack:
@@ -168,6 +173,7 @@ def prelude(ctx: Any, folder: Path) -> dict[str, Any]:
         },
         **{"files": [str(folder / "a.tfrecord")], "decode": decode},
         "clean": lambda batch: batch,
+        "augment": lambda images, labels: (tf.image.flip_left_right(images), labels),
         "ray": SimpleNamespace(
             data=SimpleNamespace(read_parquet=mock.create_autospec(ray.data.read_parquet, return_value=rows))
         ),
@@ -186,6 +192,11 @@ def write_data(folder: Path) -> None:
     with tf.io.TFRecordWriter(str(folder / "a.tfrecord")) as writer:
         for index in range(600):
             writer.write(bytes(index % 7))
+    picture = tf.io.encode_png(tf.zeros((8, 8, 3), tf.uint8)).numpy()
+    for name in ("daisy", "rose"):
+        (folder / "images" / name).mkdir(parents=True)
+        for number in range(NUM_EXAMPLES):
+            (folder / "images" / name / f"{number}.png").write_bytes(picture)
     (folder / "jobs").symlink_to(ROOT / "jobs")
     (folder / "job.py").write_text("import raydist\n\n\n@raydist.job\ndef train(ctx): ...\n")
     (folder / "labels.txt").write_text("cat dog\n")

@@ -29,7 +29,6 @@ TOPICS = (
     "versions",
     "security",
     "figures",
-    "compared",
     "limits",
 )
 

@@ -14,18 +14,15 @@ QUOTED: Mapping[str, Sequence[str]] = {
     ),
     "scaling.md": (
         "takes a status of each task | {scale.all_statuses_1000} ms | {scale.all_statuses_10000} ms |",
-        "takes a status of one task | {scale.one_status_1000:.1f} ms | {scale.one_status_10000:.1f} ms |",
         "events included | {scale.cpu_a_minute_1000:.1f} s | {scale.cpu_a_minute_10000} s |",
         "replaced every 3 s | {scale.record_1000:.1f} MB | {scale.record_10000:.1f} MB |",
-        "if nothing happens | {scale.stored_an_hour_1000} MB | {scale.stored_an_hour_10000} MB |",
         "as processes | {scale.plan_1000:.1f}, {scale.status_1000:.1f}, {scale.list_1000:.1f}, "
         "{scale.report_1000:.1f} s | {scale.plan_10000:.1f}, {scale.status_10000:.1f}, "
         "{scale.list_10000:.1f}, {scale.report_10000:.1f} s |",
-        "until all run | {scale.agents_start:.0f} s |",
-        "until no agent is left | {scale.agents_stop:.1f} s |",
-        "until the run notices | {scale.lost_node_noticed:.1f} s |",
-        "one that was free | {scale.lost_node_again:.0f} s |",
-        "{scale.agents_start:.0f} s for 200 agents on 2 cores are {scale.agents_start_each:.1f} s of",
+        "they took {scale.agents_start:.0f} s to start, which is "
+        "{scale.agents_start_each:.1f} s of CPU time for each, and {scale.agents_stop:.1f} s to stop",
+        "was noticed after {scale.lost_node_noticed:.1f} s",
+        "All 40 ran again after {scale.lost_node_again:.0f} s",
     ),
     "input-data.md": (
         "places of all row groups | {large_data.parquet_source_memory:.0f} MB |",
@@ -36,10 +33,6 @@ QUOTED: Mapping[str, Sequence[str]] = {
         "row groups of 2 MB | {remote.parquet_store.ratio:.2f} | {remote.parquet_files.ratio:.2f} |",
         "| TFRecord | {remote.tfrecord_store.ratio:.2f} | {remote.tfrecord_files.ratio:.2f} |",
         "5 KB each | {remote.images_store.ratio:.2f} | {remote.images_files.ratio:.2f} |",
-    ),
-    "storage.md": (
-        "Training with a save of {checkpoints.state:.0f} MB every 20 steps takes "
-        "{checkpoints.time.ratio} times",
     ),
     "parameter-servers.md": (
         "trains at {large_embedding.tf_keras_adagrad_10000000.ratio:.2f} times the steps/s",
