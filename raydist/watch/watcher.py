@@ -23,7 +23,7 @@ class DrivenRun:
 
     Attributes:
       storage: The storage that holds the runs, absolute.
-      owner: Marks what the run's tasks leave on their hosts (runtime.host.leftovers).
+      owner: Marks what the run's tasks leave on their hosts (runtime.host.salvage).
       driver: The process, as raydist.storage.claims describes it and run.json contains it.
       session: The embedded Ray's folder; None for a Ray that is not the run's own.
       is_study: Whether it is a search, whose runs others drive, and `name` the study's.

@@ -143,7 +143,7 @@ _START_TIMEOUT_S = 30.0
 
 
 class GuardedCommand:
-    """A command that a process of its own watches (runtime.host.command.guard).
+    """A command that a process of its own watches (`guard`).
 
     Attributes:
       problem: Why the command could not be started; None where it was.
