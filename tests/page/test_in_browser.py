@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -319,6 +320,35 @@ class TestReport:
         assert page.locator(".where").first.inner_text().startswith("step 10")
         assert float(page.locator(".chip .value").first.inner_text()) == pytest.approx(0.2, abs=0.01)
 
+    def test_keyboard_reaches_all_that_can_be_used_in_its_order_and_shows_where_it_is(
+        self, page: Any
+    ) -> None:
+        page.locator("h1").click()  # and away from the charts
+        usable = "button:not(:disabled), summary, a[href], input"
+        wanted = page.locator(usable).evaluate_all(
+            "all => all.filter((one) => one.checkVisibility()).map((one) => one.textContent)"
+        )
+        found = []
+        for _ in range(len(wanted)):
+            page.keyboard.press("Tab")
+            found.append(
+                page.evaluate(
+                    """() => {
+                        const one = document.activeElement;
+                        const { outlineStyle, outlineWidth } = getComputedStyle(one);
+                        return [one.textContent, outlineStyle, outlineWidth];
+                    }"""
+                )
+            )
+        assert [text for text, *_ in found] == wanted
+        assert {(kind, width) for _, kind, width in found} == {("solid", "2px")}
+        chip = page.locator(".chip").first
+        chip.focus()
+        page.keyboard.press("Space")
+        assert chip.get_attribute("aria-pressed") == "false"
+        page.keyboard.press("Enter")
+        assert chip.get_attribute("aria-pressed") == "true"
+
     def test_names_and_values_of_a_run_are_text(self, browser: Browser, tmp_path: Path) -> None:
         run = open_run(str(tmp_path / "runs"), run="odd")
         told = [{"event": "note", "at_s": BEGUN_S, "message": EVIL}]
@@ -476,6 +506,12 @@ class TestLivePage:
             )
             assert len(lefts) == 3
             assert len({*lefts}) == 1
+            boxes = page.locator("main header, section").evaluate_all(
+                "all => all.map((one) => one.getBoundingClientRect())"
+            )
+            gaps = [lower["y"] - upper["bottom"] for upper, lower in itertools.pairwise(boxes)]
+            assert gaps == pytest.approx([14, 14, 14], abs=0.5)
+            assert page.locator("h1").count() == 1
             assert page.locator("h1").first.inner_text() == "Study rates val_accuracy, highest first"
             [headers, *rows] = page.locator("table").first.locator("tr").all_inner_texts()
             assert headers.split() == ["run", "state", "learning_rate", "val_accuracy", "steps", "duration"]

@@ -3,7 +3,7 @@
 class CompareView {
   // tag: "main", or "div" within another view.
   constructor(page, tag = "main") {
-    Object.assign(this, { page, board: null });
+    Object.assign(this, { page, board: null, isWhole: tag === "main" });
     this.element = h(tag, {});
   }
 
@@ -16,9 +16,9 @@ class CompareView {
     this.board = new Board(0).takeOver(before);
     const charts = [...groupsOf(runs, curves)].map(([name, lines]) => this.board.add(name, lines));
     this.element.replaceChildren(
-      h("header", { className: "run" }, h("h1", {}, `Compare ${runs.length} runs`)),
-      ...[problemList(runs.flatMap((data) => data.problems))].filter(Boolean),
-      section("Curves", charts.length ? "" : "none of them has metrics", this.board.toolbar(), h("div", { className: "charts" }, charts)),
+      ...[this.isWhole ? h("header", { className: "run" }, h("h1", {}, `Compare ${runs.length} runs`)) : null,
+        problemList(runs.flatMap((data) => data.problems))].filter(Boolean),
+      section("Curves", !charts.length ? "none of them has metrics" : this.isWhole ? "" : `of the best ${runs.length} runs`, this.board.toolbar(), h("div", { className: "charts" }, charts)),
       this.differences(runs));
   }
 
