@@ -34,7 +34,7 @@ class Board {
         choice("time", this.axis === "time", () => set({ axis: "time", zoom: null }))),
       h("span", { className: "group" }, choice("log scale", this.isLog, () => set({ isLog: !this.isLog }))),
       h("button", { type: "button", className: "reset", disabled: !this.zoom, onclick: () => this.zoomTo(null) }, "reset zoom"),
-      h("span", { className: "hint" }, "drag to zoom, double-click to reset"));
+      h("span", { className: "hint drag" }, "drag to zoom, double-click to reset"));
     const set = (change) => { Object.assign(this, change); fill(); this.redraw(); };
     this.onZoom = fill;
     fill();

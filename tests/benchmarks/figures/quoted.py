@@ -19,8 +19,8 @@ QUOTED: Mapping[str, Sequence[str]] = {
         "as processes | {scale.plan_1000:.1f}, {scale.status_1000:.1f}, {scale.list_1000:.1f}, "
         "{scale.report_1000:.1f} s | {scale.plan_10000:.1f}, {scale.status_10000:.1f}, "
         "{scale.list_10000:.1f}, {scale.report_10000:.1f} s |",
-        "they took {scale.agents_start:.0f} s to start, which is "
-        "{scale.agents_start_each:.1f} s of CPU time for each, and {scale.agents_stop:.1f} s to stop",
+        "took {scale.agents_start:.0f} s to start and {scale.agents_stop:.1f} s to stop",
+        "A start takes {scale.agents_start_each:.1f} s of CPU time",
         "was noticed after {scale.lost_node_noticed:.1f} s",
         "All 40 ran again after {scale.lost_node_again:.0f} s",
     ),
