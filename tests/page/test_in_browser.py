@@ -349,6 +349,27 @@ class TestReport:
         page.keyboard.press("Enter")
         assert chip.get_attribute("aria-pressed") == "true"
 
+    def test_keyboard_zooms_and_keeps_the_focus(self, page: Any) -> None:
+        low, high = x_range(page)
+        focused = "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"
+        page.focus("[aria-label='zoom in']")
+        page.keyboard.press("Enter")
+        assert page.evaluate(focused) == "zoom in"
+        quarter = (high - low) / 4
+        assert x_range(page) == pytest.approx([low + quarter, high - quarter])
+        page.focus("[aria-label='later']")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Enter")  # not beyond the end
+        assert x_range(page) == pytest.approx([low + 2 * quarter, high])
+        page.focus(".reset")
+        page.keyboard.press("Enter")
+        assert x_range(page) == [low, high]
+        assert page.evaluate(focused) == "later"  # what was pressed cannot be pressed any more
+        page.focus("button:has-text('time')")
+        page.keyboard.press("Space")
+        assert page.evaluate(focused) == "time"
+        page.click("button:has-text('step')")
+
     def test_names_and_values_of_a_run_are_text(self, browser: Browser, tmp_path: Path) -> None:
         run = open_run(str(tmp_path / "runs"), run="odd")
         told = [{"event": "note", "at_s": BEGUN_S, "message": EVIL}]
@@ -463,7 +484,7 @@ class TestLivePage:
 
         page.click("th button:has-text('metrics')")
         assert names() == ["tuned-1", "digits-1", "tuned-0"]
-        page.click("th button:has-text('metrics')")
+        page.keyboard.press("Enter")  # what was clicked has the focus
         assert names() == ["tuned-0", "digits-1", "tuned-1"]
         page.fill("input[type=search]", "tuned learning_rate=0.01")
         assert names() == ["tuned-1"]

@@ -28,17 +28,31 @@ class Board {
   toolbar() {
     const choice = (label, isOn, choose) => h("button", { type: "button", "aria-pressed": String(isOn), onclick: choose }, label);
     const bar = h("div", { className: "toolbar" });
-    const fill = () => bar.replaceChildren(
+    const step = (sign, name, factor, shift) => h("button", { type: "button", "aria-label": name, title: name, onclick: () => this.move(factor, shift) }, sign);
+    const fill = () => redraw(bar, () => bar.replaceChildren(
       h("span", { className: "group", role: "group", "aria-label": "x axis" },
         choice("step", this.axis === "step", () => set({ axis: "step", zoom: null })),
         choice("time", this.axis === "time", () => set({ axis: "time", zoom: null }))),
       h("span", { className: "group" }, choice("log scale", this.isLog, () => set({ isLog: !this.isLog }))),
+      h("span", { className: "group", role: "group", "aria-label": "what is shown" },
+        step("←", "earlier", 1, -0.5), step("+", "zoom in", 0.5, 0), step("−", "zoom out", 2, 0), step("→", "later", 1, 0.5)),
       h("button", { type: "button", className: "reset", disabled: !this.zoom, onclick: () => this.zoomTo(null) }, "reset zoom"),
-      h("span", { className: "hint drag" }, "drag to zoom, double-click to reset"));
+      h("span", { className: "hint drag" }, "drag to zoom, double-click to reset")));
     const set = (change) => { Object.assign(this, change); fill(); this.redraw(); };
     this.onZoom = fill;
     fill();
     return bar;
+  }
+
+  // Shows `factor` times as much of x, and moves by a share of it; all of x is the most that is shown.
+  move(factor, shift) {
+    const ends = this.charts.map(({ all }) => all).filter(Boolean);
+    if (!ends.length) return;
+    const [first, last] = [Math.min(...ends.map(([from]) => from)), Math.max(...ends.map(([, to]) => to))];
+    const [min, max] = this.zoom || [first, last];
+    const width = factor * (max - min);
+    const from = Math.max(first, Math.min(last - width, (min + max - width) / 2 + shift * (max - min)));
+    this.zoomTo(width < last - first ? [from, from + width] : null);
   }
 
   zoomTo(range) {

@@ -48,9 +48,9 @@ class RunsView {
     this.count.textContent = `${shown.length} of ${this.runs.length} runs`;
     this.hasStudies = this.runs.some((run) => run.study);
     const columns = COLUMNS.filter((one) => one.name !== "study" || this.hasStudies);
-    this.headers.replaceChildren(h("th", {}), ...columns.map((one) => h("th", { className: `${one.isNumber ? "number" : ""} ${one.isMinor ? "minor" : ""}` },
+    redraw(this.headers, () => this.headers.replaceChildren(h("th", {}), ...columns.map((one) => h("th", { className: `${one.isNumber ? "number" : ""} ${one.isMinor ? "minor" : ""}` },
       h("button", { type: "button", "aria-pressed": String(one === column), onclick: () => this.sortBy(one) },
-        one.name, one === column ? (isDown ? " ↓" : " ↑") : ""))));
+        one.name, one === column ? (isDown ? " ↓" : " ↑") : "")))));
     this.body.replaceChildren(...shown.map((run) => this.row(run)));
     this.tellChosen();
   }

@@ -13,6 +13,15 @@ function h(tag, properties, ...children) {
   return element;
 }
 
+// Draws anew what is in an element; the button in it that has the focus, or one before it, keeps it.
+function redraw(element, draw) {
+  const buttons = () => [...element.querySelectorAll("button")];
+  const place = buttons().indexOf(document.activeElement);
+  draw();
+  const usable = buttons().slice(0, place + 1).filter((one) => !one.disabled);
+  if (usable.length) usable.at(-1).focus();
+}
+
 function formatNumber(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
