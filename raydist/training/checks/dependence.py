@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from raydist import op_types
 from raydist.tf_private import REDUCED
-from raydist.training.checks.findings import TOLERANCE
+from raydist.training.checks.findings import TOLERANCE, TOLERANCE_OF_DOUBLES
 from raydist.training.replicas import batch_slices
 
 
@@ -136,6 +137,35 @@ def mixing_layers(rehearsal: Any, batch: Any, *, model: Any) -> tuple[list[Any],
     return innermost or [model], any(_CLEAR < one < _OTHER_SHAPE for one in own)
 
 
+def mixes_rows(rehearsal: Any, batch: Any, outputs: Sequence[tf.Tensor]) -> bool:
+    """Whether rows of some outputs depend on which examples are in their batch, or how many.
+
+    Each half of the batch is computed beside the other one, beside itself, and alone. The first two have as
+    many rows, and so are rounded alike.
+
+    Args:
+      outputs: Tensors of the rehearsal.
+
+    Raises:
+      Exception: What the step raises on a part of a batch.
+    """
+    size = int(batch_slices.num_rows(batch)) // 2
+    whole = rehearsal.computed(outputs, batch_slices.rows(batch, 0, 2 * size))
+    for index in (0, 1):
+        part = batch_slices.rows(batch, index * size, size)
+        twice = rehearsal.computed(outputs, batch_slices.doubled(part))
+        once = rehearsal.computed(outputs, part)
+        for all_rows, of_twice, of_once in zip(whole[: len(outputs)], twice, once, strict=False):
+            if all_rows.ndim:
+                own, beside_itself = (np.split(one, 2)[index] for one in (all_rows, of_twice))
+                if _difference(beside_itself, own) > TOLERANCE_OF_DOUBLES:
+                    return True
+                # What are no floats, such as the class of the largest value, may differ by rounding alone.
+                if all_rows.dtype.kind in "fV" and _difference(of_once, own) > _CLEAR:
+                    return True
+    return False
+
+
 def _change(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
     """Returns how far what was made of the halves is from that of the whole, relative to its largest value.
 
@@ -146,10 +176,16 @@ def _change(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
         return 0.0 if is_same and (whole == second).all() else _OTHER_SHAPE
     if first.shape[1:] != whole.shape[1:] or second.shape[1:] != whole.shape[1:]:
         return _OTHER_SHAPE
-    halves = np.concatenate([first, second])
+    return _difference(np.concatenate([first, second]), whole)
+
+
+def _difference(found: np.ndarray, whole: np.ndarray) -> float:
+    """Returns how far values are from others, relative to the largest of these."""
+    if found.shape != whole.shape:
+        return _OTHER_SHAPE
     if whole.dtype.kind not in "fV":  # bfloat16 is none of NumPy's own types
-        return float((halves != whole).any())
-    one, other = halves.astype(np.float64), whole.astype(np.float64)
+        return float((found != whole).any())
+    one, other = found.astype(np.float64), whole.astype(np.float64)
     largest = np.abs(other).max(initial=0.0)
     return float(np.abs(one - other).max(initial=0.0) / largest) if largest > 0 else 0.0
 

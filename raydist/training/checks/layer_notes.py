@@ -228,14 +228,14 @@ def describe_norms(layers: Sequence[Any]) -> str:
     )
 
 
-def may_compare(model: Any) -> list[Any]:
+def may_compare(model: Any, *, is_training: bool = True) -> list[Any]:
     """Returns the layers that are not known to treat each example of a batch by itself.
 
-    Of the user's, and with functions of the user's, the model itself too. Not where each replica normalises
-    its own part, which has a note already.
+    Of the user's, and with functions of the user's, the model itself too. Not where in training each replica
+    normalises its own part, which has a note already.
     """
     layers = list(model._flatten_layers())
-    if any(map(_is_per_replica_norm, layers)):
+    if is_training and any(map(_is_per_replica_norm, layers)):
         return []
     known = {id(one) for one in layers}
     functions = [one for one in getattr(model, "operations", ()) if id(one) not in known]
@@ -246,7 +246,8 @@ def describe_comparing(layers: Sequence[Any]) -> str:
     pads = any(_pads_text(one) for one in layers)
     return (
         f"{_names(layers)} make what they give an example depend on the others of the batch, of which each "
-        "replica has its own part, so results depend on the number of replicas"
+        "replica has its own part, so results depend on the number of replicas; one worker with one device "
+        "has whole batches"
     ) + ("; set output_sequence_length, so that all batches are padded alike" if pads else "")
 
 

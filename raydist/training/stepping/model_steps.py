@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.checks import layer_notes
+from raydist.training.checks import layer_notes, prediction_check
 from raydist.training.checks.loss_rules import FirstLook
 from raydist.training.checks.rehearsal import Rehearsal
 from raydist.training.cluster import gathered_rows, kept_totals
@@ -106,7 +106,7 @@ def make_predict_function(
       step: The model's `predict_step` as its Keras traces it, on one replica's batch.
       of_shards: Keras's function that joins what replicas return for data that TensorFlow distributes.
     """
-    strategy = model.distribute_strategy
+    strategy, unseen = model.distribute_strategy, [step]
     if compilation.is_compiled(model, strategy) and not model.run_eagerly:
         step = tf.function(step, reduce_retracing=True, jit_compile=True)
 
@@ -126,8 +126,12 @@ def make_predict_function(
     traced = predict if model.run_eagerly else tf.function(predict, reduce_retracing=True)
 
     def call(elements: Sequence[Any]) -> Any:
+        elements = [batch_slices.for_replicas(element, strategy) for element in elements]
         with layer_notes.refusing_constant_rows(model, strategy):
-            return traced([batch_slices.for_replicas(element, strategy) for element in elements])
+            outputs = traced(elements)
+        if unseen:  # when it has built the model
+            prediction_check.note_mixed_rows(model, unseen.pop(), elements[0])
+        return outputs
 
     return call
 

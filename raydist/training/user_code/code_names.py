@@ -163,7 +163,8 @@ def sums_by_itself(optimizer: Any) -> bool:
 
 
 def _losses_as_given(model: Any) -> Iterator[Any]:
-    yield from _ends(model.loss if not inspect.ismethod(model.loss) else None)
+    loss = getattr(model, "loss", None)  # tf_keras's models have none before they are compiled
+    yield from _ends(None if inspect.ismethod(loss) else loss)
 
 
 def _compiled_losses(model: Any) -> Iterator[Any]:
