@@ -64,6 +64,40 @@ def _dense(keras: Any, model_class: Any) -> Any:
     return model_class(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
 
 
+def steps_that_fail(ctx: Any) -> dict[str, Any]:
+    """Returns the error and the notes of a fit, of an evaluation and of a loop whose step raises."""
+
+    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            raise KeyError("no such feature")
+
+        test_step = train_step
+
+    x, y = _examples(16)
+    with ctx.strategy.scope():
+        model = _dense(keras, OwnStep)
+        model.compile("sgd", "mse")
+
+    def step(batch: Any) -> None:
+        raise KeyError("no such feature")
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(8)
+    calls = {
+        "fit": lambda: ctx.fit(model, x, y, batch_size=8, epochs=1, shuffle=False),
+        "model.fit": lambda: model.fit(x, y, batch_size=8, verbose=0),
+        "evaluate": lambda: model.evaluate(x, y, batch_size=8, verbose=0),
+        "train_steps": lambda: ctx.train_steps(step, data, num_steps=2),
+    }
+    found = {}
+    for name, call in calls.items():
+        forget_notes(ctx)
+        try:
+            call()
+        except Exception as error:
+            found[name] = {"error": str(error), "notes": notes_of(ctx)}
+    return found
+
+
 def evaluated_sums(ctx: Any) -> dict[str, Any]:
     """Returns what `evaluate` shows of a test step with a loss that is a sum, here and on one device."""
 

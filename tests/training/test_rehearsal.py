@@ -11,7 +11,7 @@ from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 pytestmark = pytest.mark.slow
 
-NAMES = ("errors", "of_a_step_that_callbacks_change", "notes_on_draws_and_metrics")
+NAMES = ("errors", "of_a_step_that_callbacks_change", "notes_on_draws_and_metrics", "steps_that_fail")
 # tf_keras cannot make a variable in a step of several devices.
 OF_KERAS = {"3": "made_in_a_step_that_cannot_be_rehearsed", "legacy": "evaluated_sums"}
 
@@ -54,3 +54,12 @@ def test_draws_in_conditions_and_metrics_that_the_first_step_makes_are_noted(ker
     for layer, notes in values.items():
         assert any(f"layers {layer} draw random numbers" in one for one in notes)
         assert any("metric largest from" in one for one in notes)
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_nothing_is_noted_of_a_step_that_raises(keras: str) -> None:
+    values = run(keras)["steps_that_fail"].values
+    assert set(values) == {"fit", "model.fit", "evaluate", "train_steps"}
+    for call, found in values.items():
+        assert "no such feature" in found["error"], call
+        assert found["notes"] == [], call

@@ -284,6 +284,7 @@ class _CurrentReporter:
     """The reporter of the session that is open in this process, for code that Keras calls."""
 
     reporter: Reporter | None = None
+    held: list[str | None] | None = None  # what `noting_on_success` holds
 
 
 def current() -> Reporter | None:
@@ -296,9 +297,25 @@ def set_current(reporter: Reporter | None) -> None:
     _CurrentReporter.reporter = reporter
 
 
+@contextmanager
+def noting_on_success() -> Iterator[None]:
+    """Has `note` wait for the end of the block; if that raises, its own error is all there is to say."""
+    before, held = _CurrentReporter.held, list[str | None]()
+    _CurrentReporter.held = held
+    try:
+        yield
+    finally:
+        _CurrentReporter.held = before
+    for sentence in held:
+        note(sentence)
+
+
 def note(sentence: str | None) -> None:
     """Adds a sentence to the run's notes, once; does nothing without one, and outside of a session."""
-    reporter = _CurrentReporter.reporter
+    reporter, held = _CurrentReporter.reporter, _CurrentReporter.held
+    if held is not None:
+        held.append(sentence)
+        return
     if reporter is not None and sentence is not None and sentence not in reporter.progress.status().notes:
         reporter.note(sentence)
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from raydist.training.checks.loss_rules import FirstLook
 from raydist.training.replicas import batch_slices
 from raydist.training.replicas.accumulation import Group
+from raydist.training.reporting import reporter
 from raydist.training.stepping import step_timing
 
 
@@ -114,12 +115,14 @@ def call_of_steps(
     unseen = [] if compiled else [first_look.at_graph]
     begun: set[bool] = set()  # kinds of elements, by whether they are groups
 
-    def begin(element: Any, *, is_group: bool) -> Any:
-        if is_group not in begun:
-            begun.add(is_group)
+    def looked_at(element: Any, run: Callable[[Any], Any], *, is_group: bool) -> Any:
+        if is_group in begun:
+            return run(element)
+        begun.add(is_group)
+        with reporter.noting_on_success():
             if first_look.is_wanted(is_group):
                 first_look.at_element(element)
-        return element
+            return run(element)
 
     def loop(size: int) -> _Loop:
         if size not in loops:
@@ -130,8 +133,8 @@ def call_of_steps(
         outputs = None
         for _ in range(call.num_steps):
             try:
-                element = begin(next(call), is_group=call.batches_per_step > 1)
-                outputs = on_element(element)
+                element = next(call)
+                outputs = looked_at(element, on_element, is_group=call.batches_per_step > 1)
                 if unseen and traced is not None:
                     unseen.pop()(traced.get_concrete_function(element).graph)
             except (StopIteration, tf.errors.OutOfRangeError):
@@ -142,7 +145,7 @@ def call_of_steps(
 
     def function(call: Any) -> Any:
         if not isinstance(call, StepCall):
-            return on_element(as_element(begin(next(call), is_group=False)))
+            return looked_at(next(call), lambda batch: on_element(as_element(batch)), is_group=False)
         size = call.batches_per_step
         is_new = (size > 1) not in begun
         if is_new and size > 1:
@@ -157,8 +160,10 @@ def call_of_steps(
             return one_by_one(call)
         num_steps, outputs = call.num_steps, None
         if looks:  # at the first element, which the same function then trains on as all others
-            element = begin(next(call), is_group=False)
-            outputs = loop(size)(_iterator_of_one(element, call.iterator.element_spec), 1)
+            spec = call.iterator.element_spec
+            outputs = looked_at(
+                next(call), lambda first: loop(size)(_iterator_of_one(first, spec), 1), is_group=False
+            )
             num_steps -= 1
         begun.add(size > 1)
         if num_steps:

@@ -23,6 +23,7 @@ from raydist.training.cluster import collectives, kept_totals
 from raydist.training.input import recipes, train_data
 from raydist.training.replicas import batch_slices, compilation, step_logs
 from raydist.training.reporting.logs import REPORT_INTERVAL_S
+from raydist.training.reporting.reporter import noting_on_success
 from raydist.training.stepping import step_timing
 from raydist.training.stepping.step_timing import PaceReport
 from raydist.training.trainers.base import LoopRequest, TaskRun
@@ -224,14 +225,15 @@ class _Steps:
         left, before, is_new = count, None, self._rule is None
         if is_new and not self._take_over(iterator, votes):
             element = step_timing.next_element(iterator)
-            with side_effects.undone(self._step_fn):
-                self._rule = loop_rules.rule_of_loop(
-                    self._step_fn,
-                    element,
-                    strategy=self._strategy,
-                    num_workers=self._run.assignment.num_workers,
-                )
-            left, before = count - 1, self._first_step(element)
+            with noting_on_success():
+                with side_effects.undone(self._step_fn):
+                    self._rule = loop_rules.rule_of_loop(
+                        self._step_fn,
+                        element,
+                        strategy=self._strategy,
+                        num_workers=self._run.assignment.num_workers,
+                    )
+                left, before = count - 1, self._first_step(element)
         arguments = self._arguments(iterator, left, before, votes)
         reduced = self._steps(*arguments).numpy().tolist()
         if is_new:
