@@ -1,7 +1,9 @@
 """KeptState: a task's newest state in memory of its host, which outlives the process that has written it.
 
 Two memory files take turns, so that one is whole whenever the process dies. The agent of the task makes them,
-and has them until its own end. As checkpoints in memory of GEMINI (Wang et al., SOSP 2023), on one host.
+and has them until its own end. If that comes with its controller's death, the host's fork server has them for
+a minute more, for the agent of the next attempt. As checkpoints in memory of GEMINI (Wang et al., SOSP 2023),
+on one host.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ class KeptState:
 class StateMemory:
     """The memory files, in the process that owns them."""
 
-    def __init__(self) -> None:
-        self._fds = [os.memfd_create("raydist-state", os.MFD_CLOEXEC) for _ in range(_NUM_SLOTS)]
+    def __init__(self, name: str = "raydist-state", *, fds: Sequence[int] = ()) -> None:
+        """Makes the files, which /proc shows by that name, or takes open ones."""
+        self._fds = [*fds] or [os.memfd_create(name, os.MFD_CLOEXEC) for _ in range(_NUM_SLOTS)]
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -54,8 +57,9 @@ class StateMemory:
         return max(found, key=_step_of, default=None)
 
     def close(self) -> None:
-        """Gives the memory back. Idempotent."""
+        """Gives the memory back, whoever else has the files open. Idempotent."""
         while self._fds:
+            os.ftruncate(self._fds[-1], 0)
             os.close(self._fds.pop())
 
 

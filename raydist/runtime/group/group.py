@@ -157,6 +157,7 @@ class RayTaskGroup:
         attempt: int,
         proof: StorageProof | None = None,
         kept: ActorSet | None = None,
+        is_revived: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
         """Asks Ray for every process, and returns without waiting for any.
@@ -164,6 +165,7 @@ class RayTaskGroup:
         Args:
           proof: What every host has to find on storage before anything starts; None checks nothing.
           kept: The agents of the attempt before, which fit this plan; those that are missing are asked for.
+          is_revived: Whether those have died with a controller, and may have left a state to the fork server.
         """
         started_at_s = clock()
         owner = launch.owner or new_owner()
@@ -203,6 +205,7 @@ class RayTaskGroup:
             for task in role.tasks
         ]
         actors = kept or ActorSet(plan, is_driver_in_cluster=not launch.connection.is_client)
+        actors.has_kept = actors.has_kept or is_revived
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
         group = cls(plan, actors, ledger, launch, attempt=attempt, setup_of=setup_of)
         with contextlib.ExitStack() as on_error:

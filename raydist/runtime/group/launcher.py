@@ -139,7 +139,14 @@ class RayLauncher:
             self.close()
             kept = None
         proof = self._leave_proof(is_first=is_first)
-        self._group = RayTaskGroup.start(plan, self._launch, attempt=attempt, proof=proof, kept=kept)
+        self._group = RayTaskGroup.start(
+            plan,
+            self._launch,
+            attempt=attempt,
+            proof=proof,
+            kept=kept,
+            is_revived=is_first and attempt > 0,
+        )
         return self._group
 
     def close(self) -> None:

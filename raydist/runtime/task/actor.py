@@ -23,7 +23,7 @@ from raydist.planning.assignment import TaskAssignment, apply_changes, static_en
 from raydist.planning.this_machine import usable_cores
 from raydist.planning.threads import reserved_threads
 from raydist.runtime.task.fork_client import hold
-from raydist.runtime.task.fork_server import receive
+from raydist.runtime.task.fork_server import memory_files, receive, servers_here
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife
 from raydist.runtime.task.parcels import KeptParcels, RayParcels
@@ -143,9 +143,9 @@ class TaskActor:
         if setup.incarnation == 0:
             self._parcels = KeptParcels()
             # An attempt that has not come so far as to keep one leaves that of the attempt before.
-            self._kept = self._memory.newest() or self._kept
+            self._kept = self._memory.newest() or self._kept or _inherited(setup)
             self._memory.close()
-            self._memory = StateMemory()
+            self._memory = StateMemory(setup.state_name(attempt=setup.log.attempt))
         life = TaskLife(setup, host=self._host, memory=self._memory, on_change=self._note_change)
         server, self._server = self._server, None
         try:
@@ -212,7 +212,9 @@ class TaskActor:
           for_another: Whether the agent is to have another process, for which its host stays prepared.
         """
         life, news = self._life, News(seq=0)
-        if for_another and self._setup is not None:
+        if not for_another:
+            self._memory.close()  # or the fork server would have it for another attempt
+        elif self._setup is not None:
             self._hold_server(self._setup)
         if life is not None:
             printed = life.end(max_bytes=self._max_printed_bytes)
@@ -319,6 +321,23 @@ def _threads_of(setup: TaskSetup) -> int:
     reserved = reserved_threads(setup.resources)
     # Ray may have been told of more CPUs than there are.
     return max(reserved, min(setup.num_threads or reserved, usable_cores()))
+
+
+def _inherited(setup: TaskSetup) -> bytes | None:
+    """Returns the state that the task's agent has left which died with the controller before; None if none.
+
+    Of the attempt before alone: what is older may be what has failed since.
+    """
+    name = f"{setup.state_name(attempt=setup.log.attempt - 1)} "
+    servers = servers_here() if setup.log.attempt > 0 else ()
+    fds = [fd for server in servers for fd in memory_files(server, name)]
+    if not fds:
+        return None
+    memory = StateMemory(fds=fds)
+    try:
+        return memory.newest()
+    finally:
+        memory.close()
 
 
 def _fetched(kept: Sequence[Any]) -> bytes | None:

@@ -64,6 +64,10 @@ _ACCELERATORS = ("nvidia", "kfd", "renderD", "accel")
 _FIRST_REQUEST_S = 60.0
 # The request of a client that has connected is on its way.
 _REQUEST_TIMEOUT_S = 5.0
+# What the names of an agent's memory files begin with that the server has open, too.
+STATE_PREFIX = "raydist-state-"
+# How long it has them after the task's process: a controller is brought back within seconds.
+_STATE_KEPT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +165,8 @@ class _Server:
         self._stays = False
         self._problem = problem
         self._pids: dict[socket.socket, int] = {}
+        self._states: dict[socket.socket, list[int]] = {}
+        self._left: list[tuple[float, list[int]]] = []  # with the time until when
         self._bound: list[socket.socket] = []
         self._token = os.urandom(8).hex()
         self._idle_since_s = time.monotonic()
@@ -179,6 +185,7 @@ class _Server:
                 for connection in list(self._pids):
                     self._forget(connection)
                 sys.exit()
+            self._close_states()
             if woken in ready:
                 os.read(woken, _CHUNK)
                 self._reap()
@@ -197,9 +204,19 @@ class _Server:
                 sys.exit()  # a task that connects just now finds the connection closed, and asks again
 
     def _patience_s(self) -> float | None:
+        now_s = time.monotonic()
+        of_states = [max(0.0, until_s - now_s) for until_s, _ in self._left]
         if self._pids or self._bound or self._stays:
-            return None
-        return max(0.0, self._idle_since_s + self._keep_warm_s - time.monotonic())
+            return min(of_states, default=None)
+        return max([0.0, self._idle_since_s + self._keep_warm_s - now_s, *of_states])
+
+    def _close_states(self) -> None:
+        """Closes what no agent has asked for in time, or has emptied."""
+        now_s = time.monotonic()
+        for until_s, fds in list(self._left):
+            if until_s <= now_s or not any(os.fstat(fd).st_size for fd in fds):
+                self._left.remove((until_s, fds))
+                _close_all(fds)
 
     def _take(self) -> tuple[ForkRequest, list[int]] | None:
         """Forks for a new connection; returns its request in the forked process."""
@@ -229,13 +246,15 @@ class _Server:
             os.setsid()
             for one in (connection, self._listener, *self._pids, *self._bound):
                 one.close()
+            for held in (*self._states.values(), *(held for _, held in self._left)):
+                _close_all(held)
             if self._parent is not None:
                 os.close(self._parent)
             environ = {**request.environ, _MARK: self._mark_of(os.getpid())}
             return dataclasses.replace(request, environ=environ), fds
-        for fd in fds:
-            os.close(fd)
+        _close_all(fds)
         self._pids[connection] = pid
+        self._states[connection] = memory_files(_peer_of(connection)[0], STATE_PREFIX)
         self._keep_warm_s = request.keep_warm_s
         with contextlib.suppress(OSError):  # an agent that is gone, whose connection shows it
             send(connection, Forked(pid=pid, problem=self._problem))
@@ -275,13 +294,35 @@ class _Server:
 
     def _drop(self, connection: socket.socket) -> None:
         connection.close()
+        self._left.append((time.monotonic() + _STATE_KEPT_S, self._states.pop(connection, [])))
+        self._close_states()
         self._idle_since_s = time.monotonic()
 
 
 def user_of(connection: socket.socket) -> int:
     """Returns the user id of the process on the other side."""
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
+    return _peer_of(connection)[1]
+
+
+def _peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Returns the process on the other side, and its user."""
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+def memory_files(pid: int, name: str) -> list[int]:
+    """Opens the memory files of a process whose names, ` (deleted)` behind them, begin so."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(path).startswith(f"/memfd:{name}"):
+                found.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    return found
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raydist.runtime.host.log_capture import LogTarget
+from raydist.runtime.task.fork_server import STATE_PREFIX
 from raydist.spec.job import KerasFlavour, PortRange
 from raydist.spec.tasks import Resources, TaskId
 from raydist.storage.proof import StorageProof
@@ -57,6 +58,11 @@ class TaskSetup:
     @property
     def scratch_name(self) -> str:
         return f"{self.scratch_prefix}-{self.incarnation}"
+
+    def state_name(self, *, attempt: int) -> str:
+        """Returns the name of the memory files that the task's agent has in an attempt of this submit."""
+        owner = self.scratch_prefix.rpartition("-")[2]
+        return f"{STATE_PREFIX}{owner}-{attempt}-{self.task.path_name}"
 
     def for_next_life(self, *, address: str | None) -> TaskSetup:
         """Returns the set-up of the process that takes this one's place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import secrets
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
 from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy
 from raydist.spec.tasks import ClusterSpec, TaskId
+from raydist.storage.kept_state import StateMemory, unpack
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, make_plan
 
@@ -193,6 +195,26 @@ def test_daemon_ends_with_the_server_of_its_process(wait_until: WaitUntil) -> No
         parent.communicate()
 
 
+KEEPING_AGENT = textwrap.dedent("""
+    import os, pathlib, sys, tempfile
+    from raydist.storage.kept_state import StateMemory, StateWriter
+    from tests.runtime.task.test_process import Agent, Begin, COUNTING, LogTarget, TASK, TaskProcess
+    from tests.runtime.task.test_process import server_of
+
+    folder = pathlib.Path(tempfile.mkdtemp())
+    log = LogTarget(storage_uri=str(folder), run="run", task=TASK, attempt=0)
+    begin = Begin(task=TASK, host="here", runner=COUNTING, scratch_path=folder, log=log, may_vanish=False)
+    memory = StateMemory(sys.argv[1])
+    StateWriter(memory.paths).write(7, {"model": b"x" * 1000}, {})
+    process = TaskProcess(begin, environ=os.environ, held=Agent(), keep_warm_s=0.0)
+    while process.pid is None:
+        pass
+    print(f"\\npids {process.pid} {server_of(process.pid)}", flush=True)
+    sys.stdin.readline()
+    memory.close()
+    process.kill()
+""")
+
 AGENT = textwrap.dedent("""
     import time
     from tests.runtime.task.test_process import Agent, Begin, LogTarget, TASK, TaskProcess, COUNTING, run_of
@@ -315,6 +337,35 @@ def test_server_ends_once_nobody_needs_it(start: Callable[..., TaskProcess], wai
     server = server_of(pid)
     process.kill()
     wait_until(lambda: not lives(pid) and not lives(server))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["killed", "taken over", "ends"])
+def test_server_has_the_state_of_an_agent_that_was_killed_for_a_while(
+    end: str, wait_until: WaitUntil
+) -> None:
+    name = f"{fork_server.STATE_PREFIX}{secrets.token_hex(4)}"  # tests at the same time share the server
+    agent = subprocess.Popen(
+        [sys.executable, "-c", KEEPING_AGENT, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with agent:
+        told = next(line for line in agent.stdout if line.startswith("pids "))
+        pid, server = map(int, told.split()[1:])
+        if end == "ends":
+            agent.communicate("close\n")
+        else:
+            agent.kill()
+    wait_until(lambda: not lives(pid))
+    if end != "ends":
+        files = fork_server.memory_files(server, f"{name} ")
+        memory = StateMemory(fds=files)
+        assert unpack(memory.newest()).step == 7
+        assert lives(server)
+        if end == "taken over":
+            memory.close()
+            again = fork_server.memory_files(server, f"{name} ")
+            assert {os.fstat(fd).st_size for fd in again} == {0}
+    wait_until(lambda: not lives(server), timeout_s=100)
 
 
 @pytest.mark.slow
