@@ -24,7 +24,7 @@ class Largest(keras.metrics.Metric):
         self.largest.assign(tf.maximum(self.largest, tf.reduce_max(tf.abs(y_true - y_pred))))
 
     def result(self) -> Any:
-        return self.largest + 0.0
+        return self.largest
 
     def reset_state(self) -> None:
         self.largest.assign(0.0)

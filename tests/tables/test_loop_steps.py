@@ -55,6 +55,7 @@ CAUSES = {
     "assigns a sum": ("because they depend on center",),
     "by hand, sum": ("because it gives them to no optimizer",),
     "warm-up": ("its first gradients are zero",),
+    "metric, uneven": ("returns average, which",),
     "shown": ("returns biggest, norm, which", "returned 0 as padded for the first batch"),
 }
 # What is told of them does not excuse gradients of another size.

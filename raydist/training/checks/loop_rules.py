@@ -24,7 +24,7 @@ from raydist.training.checks import (
     step_rules,
 )
 from raydist.training.checks.findings import StepFindings
-from raydist.training.replicas import replica_share
+from raydist.training.replicas import batch_slices, replica_share
 from raydist.training.replicas.model_states import LossRule
 from raydist.training.reporting import reporter
 from raydist.training.user_code import captured_numbers
@@ -92,7 +92,9 @@ def rule_of_loop(
             reporter.note(step_notes.describe_assignments(step_fn, drifting, is_note=True))
         if summed := _summed_in_loop(check):
             reporter.note(step_notes.describe_summed_assignments(step_fn, summed))
-    sums = _sums_returned(step_fn, names, found, rule, parts=parts)
+    part = strategy.experimental_local_results(element)[0]
+    results = [] if check is None or isinstance(part, batch_slices.EvenSlice) else _metrics_returned(check)
+    sums = _sums_returned(step_fn, names, found, rule, results=results, parts=parts)
     means = [] if check is None else check.rehearsal.means
     return LoopRule(
         rule=rule,
@@ -111,16 +113,40 @@ def _with_replicas(
     return function
 
 
+def _metrics_returned(check: step_check.StepCheck) -> list[bool]:
+    """Whether each number that a loop's step returns is made of what metrics have counted on this replica.
+
+    That of the batches before has other shares of the replicas than this batch if they are uneven.
+    """
+    return check.rehearsal.returned_depends_on(
+        [one for one in check.rehearsal.fed if tf_private.is_synchronized_on_read(one)]
+    )
+
+
 def _sums_returned(
-    step_fn: Any, names: Sequence[str], found: StepFindings, rule: LossRule, *, parts: str
+    step_fn: Any,
+    names: Sequence[str],
+    found: StepFindings,
+    rule: LossRule,
+    *,
+    results: Sequence[bool],
+    parts: str,
 ) -> list[str]:
-    """Returns which of the numbers that a loop's step returns are sums; notes those that are shown wrong."""
+    """Returns which of the numbers that a loop's step returns are sums; notes those that are shown wrong.
+
+    Args:
+      results: See `_metrics_returned`; empty where batches are even.
+    """
     if found.has_compared == 0:
         reporter.note(step_notes.describe_returned_unknown(step_fn, parts=parts))
         return []
     kinds = findings.kinds_of_returned(found, names, rule)
-    if kinds.unlike and not found.is_random:
-        reporter.note(step_notes.describe_returned(step_fn, kinds.unlike, parts=parts))
+    of_metrics = {name for name, is_result in zip(names, results, strict=False) if is_result}
+    unlike = [
+        one for one in names if one in kinds.unlike or one in of_metrics.difference(kinds.sums, kinds.zero)
+    ]
+    if unlike and not found.is_random:
+        reporter.note(step_notes.describe_returned(step_fn, unlike, parts=parts))
     if kinds.zero:
         reporter.note(step_notes.describe_returned_zero(step_fn, kinds.zero, parts=parts))
     return kinds.sums

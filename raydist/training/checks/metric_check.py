@@ -273,9 +273,9 @@ def _after(
 
 
 def _result(metric: Any, slots: Sequence[Slot], state: Sequence[tf.Tensor]) -> tf.Tensor:
-    with swapped(slots, state):
+    with swapped(slots, state):  # to its end: a result may be a variable itself
         values = tf.nest.flatten(metric.result())
-    return tf.concat([tf.reshape(tf.cast(one, tf.float64), [-1]) for one in values], axis=0)
+        return tf.concat([tf.reshape(tf.cast(one, tf.float64), [-1]) for one in values], axis=0)
 
 
 def _has_rows(value: Any) -> bool:

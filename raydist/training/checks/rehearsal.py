@@ -262,6 +262,10 @@ class Rehearsal:
         """Whether the gradients of a batch depend on the value of a variable."""
         return any(tf_private.reads_any(one, [variable]) for one in self._flat_gradients())
 
+    def returned_depends_on(self, variables: Sequence[Any]) -> list[bool]:
+        """Whether each number that is returned depends on the values of variables."""
+        return [tf_private.reads_any(one, variables) for one in self._returned]
+
     def dependences(self) -> tuple[list[linearity.Dependence], list[linearity.Dependence]]:
         """Returns how each gradient depends on the batch, and how each number that is returned."""
         _, *tensors = self._run.inputs
