@@ -121,7 +121,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         "images",
-        "--rounds 1",
+        "--rounds 3 --images 4000",
         quick="--rounds 1 --images 200 --epochs 1 --ways raydist tf.data",
         minutes=5.0,
         is_long=True,
