@@ -66,7 +66,7 @@ def test_stop_interrupts_the_driver_and_waits_for_the_end(raydist: Run) -> None:
 @pytest.mark.usefixtures("starting_driver")
 def test_stop_waits_for_a_run_that_is_being_submitted(raydist: Run) -> None:
     code, out, err = raydist("stop", "digits-1")
-    assert (code, out) == (0, "run digits-1: CANCELLED after 5 steps\n")
+    assert (code, out) == (0, "run digits-1: CANCELLED after 5 steps\n"), err
     assert "no run named 'digits-1'" in err
     assert "waiting up to 10 s for it" in err
 
