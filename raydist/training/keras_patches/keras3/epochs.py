@@ -98,6 +98,8 @@ class ReplicaEpochs(TFEpochIterator):
         if self._groups.size > 1:
             self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
             self._num_batches = self.data_adapter.num_batches
+        elif self._is_of_replicas():
+            self._num_batches = None
         with _looked_at(self.data_adapter) as batches:
             dataset = self.data_adapter.get_tf_dataset()
         if isinstance(self.data_adapter, ArrayDataAdapter):  # whose dataset does not tell its length
@@ -144,11 +146,19 @@ class ReplicaEpochs(TFEpochIterator):
     def _calls(self) -> Iterator[_Call]:
         self.data_adapter.on_epoch_begin()
         # Not what Keras counted in the epoch before: this one may have more, or fewer.
-        num_steps = self.steps_per_epoch or self.data_adapter.num_batches
+        num_steps = self.steps_per_epoch
+        if num_steps is None and not self._is_of_replicas():
+            num_steps = self.data_adapter.num_batches
         yield from self._until_exhausted() if num_steps is None else self._exact_steps(num_steps)
         if self._drawn is not None:
             self._drawn.end_epoch()
         self.data_adapter.on_epoch_end()
+
+    def _is_of_replicas(self) -> bool:
+        """Whether the data are a function's, and a step takes several of what Keras counts as batches."""
+        data = getattr(self.data_adapter, "_dataset", None)
+        is_of_function = type(data).__name__ == "DistributedDatasetsFromFunction"
+        return is_of_function and len(self._distribute_strategy.extended.worker_devices) > 1
 
     def _exact_steps(self, num_steps: int) -> Iterator[_Call]:
         # A resumed run begins inside its first epoch.
