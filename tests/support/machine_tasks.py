@@ -61,7 +61,7 @@ class Machines:
             request = {
                 **{"target": target, "strategy": "multi_worker_mirrored", "devices": None, "keras": "3"},
                 **{"addresses": addresses, "task": name, "folder": str(place), "attempt": 0},
-                **{"storage": str(folder / "storage"), "token": None, "arguments": arguments},
+                **{"storage": str(folder / "storage"), "token": None, "shares": (), "arguments": arguments},
             }
             with (place / "output.txt").open("wb") as sink:
                 processes[name] = machine.popen(
