@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,39 @@ from tensorflow.python.distribute import values as distributed_values
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
 from raydist import op_types
+from raydist.tf_private.attributes import changed
 from raydist.tf_private.variables import distributed, handles_of
+
+
+@contextlib.contextmanager
+def noting_unknown_sizes(on_question: Callable[[], None]) -> Iterator[None]:
+    """Calls `on_question` where a shape is asked for a size that is not known, or for all its sizes.
+
+    By a subscript, by unpacking or by `as_list`, from the thread's own code or a library's.
+    """
+    of_shape = tf.TensorShape
+    subscript, sizes_of, as_list = of_shape.__getitem__, of_shape.__iter__, of_shape.as_list
+
+    def noted_subscript(self: Any, key: Any) -> Any:
+        size = subscript(self, key)
+        if size is None:
+            on_question()
+        return size
+
+    def noted_sizes(self: Any) -> Iterator[int | None]:
+        sizes = list(sizes_of(self))
+        if None in sizes:
+            on_question()
+        return iter(sizes)
+
+    def noted_list(self: Any) -> list[int | None]:
+        sizes: list[int | None] = as_list(self)
+        if None in sizes:
+            on_question()
+        return sizes
+
+    with changed(of_shape, __getitem__=noted_subscript, __iter__=noted_sizes, as_list=noted_list):
+        yield
 
 
 def _variables_in(graph: Any) -> list[Any]:

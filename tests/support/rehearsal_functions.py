@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from raydist.training.checks.step_check import StepCheck
+from tests.support.in_tasks import flat
 from tests.support.inside import forget_notes, notes_of
 
 keras = tf.keras
@@ -219,3 +221,85 @@ def made_in_a_step_that_cannot_be_rehearsed(ctx: Any) -> dict[str, Any]:
         model.fit(data, epochs=2, verbose=0)
         found[name] = model.layers[-1].get_weights()[0]
     return found
+
+
+def _or_batch_size(y: Any) -> Any:
+    return y.shape[0] or 12
+
+
+def _unpacked(y: Any) -> Any:
+    rows, _ = y.shape.as_list()
+    return rows if rows else 12
+
+
+def _needed(y: Any) -> Any:
+    return int(y.shape[0])
+
+
+def _either(y: Any) -> Any:
+    [rows, _] = y.shape
+    return tf.shape(y)[0] if rows is None else rows
+
+
+SIZES = {"or": _or_batch_size, "unpacked": _unpacked, "needed": _needed, "either": _either}
+
+
+def sizes_from_shapes(ctx: Any) -> dict[str, Any]:
+    """Trains by losses that read the number of rows from a shape; returns weights and shown numbers."""
+    x, y = _examples(24)
+    known = tf.data.Dataset.from_tensor_slices((x, y)).batch(12, drop_remainder=True)
+    unknown = tf.data.Dataset.from_tensor_slices((x, y)).batch(12)
+    found: dict[str, Any] = {}
+    notes: dict[str, list[str]] = {}
+    for (name, rows_of), is_known in itertools.product(SIZES.items(), (True, False)):
+        if name == "needed" and not (is_known and 12 % ctx.strategy.num_replicas_in_sync == 0):
+            continue
+
+        def loss(y_true: Any, y_pred: Any, rows_of: Any = rows_of) -> Any:
+            return tf.reduce_sum(tf.square(y_true - y_pred)) / tf.cast(rows_of(y_true), tf.float32)
+
+        class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
+            def train_step(self, data: Any, loss: Any = loss) -> Any:
+                x, y = data
+                with tf.GradientTape() as tape:
+                    value = loss(y, self(x, training=True))
+                weights = self.trainable_variables
+                self.optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+                return {"loss": value}
+
+            def test_step(self, data: Any, loss: Any = loss) -> Any:
+                return {"loss": loss(data[1], self(data[0], training=False))}
+
+        data = known if is_known else unknown
+        for kind in ("loss", "step", "loop"):
+            forget_notes(ctx)
+            with ctx.strategy.scope():
+                model = _dense(keras, OwnStep if kind == "step" else keras.Model)
+                model.compile(keras.optimizers.SGD(0.1), loss)
+                optimizer = keras.optimizers.SGD(0.1)
+                optimizer.build(model.trainable_variables)
+            shown: list[float] = []
+            if kind == "loop":
+                shown.append(
+                    ctx.train_steps(_own_loop(model, optimizer, loss), data.repeat(), num_steps=3)["loss"]
+                )
+            else:
+                history = model.fit(data, epochs=2, verbose=0).history
+                shown += history.get("loss", [])
+                shown.append(float(np.ravel(model.evaluate(data, verbose=0))[-1]))
+            case = f"{name}, {kind}, {'known' if is_known else 'unknown'}"
+            found[case] = np.concatenate([flat(model), shown])
+            notes[case] = notes_of(ctx)
+    return {**found, "notes": notes}
+
+
+def _own_loop(model: Any, optimizer: Any, loss: Any) -> Any:
+    def step(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+        return {"loss": value}
+
+    return step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -63,3 +64,44 @@ def test_nothing_is_noted_of_a_step_that_raises(keras: str) -> None:
     for call, found in values.items():
         assert "no such feature" in found["error"], call
         assert found["notes"] == [], call
+
+
+CLUSTERS = {
+    "one device": Cluster(),
+    "2 devices": Cluster(strategy="mirrored", devices=2),
+    "5 devices": Cluster(strategy="mirrored", devices=5),  # which cannot have as many rows of 12
+    "2 workers": Cluster(strategy="multi_worker_mirrored", workers=2),
+}
+
+
+@functools.cache
+def _sizes(cluster: str, keras: str) -> TaskProcess:
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        "sizes": ("tests.support.rehearsal_functions:sizes_from_shapes", {})
+    }
+    return run_in_turn(calls, dataclasses.replace(CLUSTERS[cluster], keras=keras))["sizes"][0]
+
+
+ALIKE = pytest.mark.exhaustive(covered_by="the same on devices of one worker")
+READS = "reads how many rows a batch has from a shape"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "keras"),
+    [
+        *(("2 devices", "3"), ("5 devices", "3"), ("2 devices", "legacy")),
+        *(pytest.param("2 workers", keras, marks=ALIKE) for keras in ("3", "legacy")),
+    ],
+)
+def test_rows_that_a_loss_reads_from_a_shape_are_those_of_training(cluster: str, keras: str) -> None:
+    device, replicas = _sizes("one device", keras), _sizes(cluster, keras)
+    assert len(replicas.arrays) == (18 if cluster == "5 devices" else 21)
+    for case, found in replicas.arrays.items():
+        right, notes = device.arrays[case], replicas.values["notes"][case]
+        np.testing.assert_allclose(found[:4], right[:4], rtol=1e-4, atol=1e-5, err_msg=case)  # weights
+        is_shown = np.allclose(found, right, rtol=1e-4)
+        assert is_shown or any("what is shown of it may differ" in one for one in notes), (case, found, right)
+        needs_rows = case.startswith(("or", "unpacked"))
+        knows_rows = case.endswith(", known") and cluster != "5 devices"
+        is_told = any(READS in one for one in notes)
+        assert is_told == (case.startswith("needed") or (needs_rows and not knows_rows)), (case, notes)

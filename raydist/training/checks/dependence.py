@@ -98,7 +98,7 @@ _CLEAR = 1e-2
 _OTHER_SHAPE = 1e9
 
 
-def mixing_layers(rehearsal: Any, batch: Any, *, model: Any) -> tuple[list[Any], bool]:
+def mixing_layers(of_whole: Any, of_half: Any, batch: Any, *, model: Any) -> tuple[list[Any], bool]:
     """Returns the layers that give other values to the halves of a batch than to the whole of it.
 
     Of those that were watched in a rehearsal the innermost ones, and the model itself if none of them can be
@@ -106,17 +106,22 @@ def mixing_layers(rehearsal: Any, batch: Any, *, model: Any) -> tuple[list[Any],
     where a mask ignores them.
 
     Args:
-      rehearsal: That of a step which calls `model`, a watched layer too.
+      of_whole, of_half: Rehearsals of a step which calls `model`, a watched layer too; one for both if it is
+        for batches of any size.
 
     Raises:
       Exception: What the step raises on a part of a batch.
     """
-    calls = rehearsal.layer_calls
-    tensors = [tensor for call in calls for tensor in (*call.inputs, *call.outputs)]
+    calls = of_whole.layer_calls
+    tensors, of_halves = (
+        [tensor for call in one.layer_calls for tensor in (*call.inputs, *call.outputs)]
+        for one in (of_whole, of_half)
+    )
     size = int(batch_slices.num_rows(batch)) // 2
-    whole = rehearsal.computed(tensors, batch_slices.rows(batch, 0, 2 * size))
+    whole = of_whole.computed(tensors, batch_slices.rows(batch, 0, 2 * size))
+    statistics = whole[len(tensors) :]
     halves = [
-        rehearsal.computed(tensors, batch_slices.rows(batch, start, size), statistics=whole[len(tensors) :])
+        of_half.computed(of_halves, batch_slices.rows(batch, start, size), statistics=statistics)
         for start in (0, size)
     ]
     left = iter(

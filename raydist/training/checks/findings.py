@@ -67,6 +67,7 @@ class LossFinding:
       reduces_itself: Whether the step adds up its gradients over replicas by itself.
       compares_examples: Whether what it makes of an example depends on the others of the batch.
       holds_for_first_batch_only: Whether other batches may give another verdict, as with a mean over a mask.
+      is_of_one_size: Whether that is so because the step could be looked at for batches of one size alone.
       number: Of the verdict DIVIDED, what it may be divided by.
       has_effects: Whether the step calls Python, for example, so that it was not run.
       clips: Whether the step clips its gradients, for example, before they are summed.
@@ -78,6 +79,7 @@ class LossFinding:
     reduces_itself: bool = False
     compares_examples: bool = False
     holds_for_first_batch_only: bool = False
+    is_of_one_size: bool = False
     number: str = ""
     has_effects: bool = False
     clips: bool = False
@@ -129,6 +131,7 @@ class StepFindings:
     tolerance: float = 0.0
     is_checked: float = 0.0
     holds_for_first_batch_only: float = 0.0
+    is_of_one_size: float = 0.0
     has_effects: float = 0.0
     may_divide: float = 0.0
     may_divide_part: float = 0.0
@@ -224,6 +227,7 @@ def of_gradients(
         number=number or "a number",
         has_effects=bool(found.has_effects) and finding.verdict is LossVerdict.UNKNOWN,
         holds_for_first_batch_only=is_found and bool(found.holds_for_first_batch_only),
+        is_of_one_size=bool(found.is_of_one_size),
         compares_examples=is_open and are_examples_compared(),
     )
 

@@ -49,9 +49,18 @@ class LoopRule:
 
 
 def rule_of_loop(
-    step_fn: Callable[[Any], Any], element: Any, *, strategy: tf.distribute.Strategy, num_workers: int
+    step_fn: Callable[[Any], Any],
+    element: Any,
+    *,
+    strategy: tf.distribute.Strategy,
+    num_workers: int,
+    knows_rows: bool,
 ) -> LoopRule:
-    """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced."""
+    """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced.
+
+    Args:
+      knows_rows: Whether the step can read from their shapes how many rows batches have.
+    """
     num_replicas = strategy.num_replicas_in_sync
     if num_replicas == 1 or not rehearsal.is_enabled():
         return LoopRule()
@@ -74,7 +83,13 @@ def rule_of_loop(
         if asked
     }
     check = step_rules.checked(
-        step, batch, name=step_fn, strategy=strategy, numbers_in=numbers_in, variants=variants
+        step,
+        batch,
+        name=step_fn,
+        strategy=strategy,
+        numbers_in=numbers_in,
+        variants=variants,
+        knows_rows=knows_rows,
     )
     rule, found = step_rules.find_rule(
         step_fn, check, strategy=strategy, is_loop=True, numbers=numbers, element=element

@@ -85,7 +85,7 @@ class FirstLook:
         self._model, self._step, self._strategy = model, step, model.distribute_strategy
         self._is_training, self._shown, self._build, self._known = is_training, shown, build, known
         # Whether the look has found more than a graph and the rule show.
-        self._has_more = False
+        self._has_more = self._knows_rows = False
         # Both Kerases drop the functions of both steps when a model is compiled, maybe with other losses.
         if is_training or model.train_function is None:
             state_of(model).rule = None
@@ -123,9 +123,14 @@ class FirstLook:
         may_differ = has_replicas and (layer_notes.with_own_state(model) or layer_notes.may_compare(model))
         return has_losses or bool(may_differ)
 
-    def at_element(self, element: Any) -> None:
-        """Looks at the first element, before the step is traced: a collective."""
+    def at_element(self, element: Any, *, knows_rows: bool) -> None:
+        """Looks at the first element, before the step is traced: a collective.
+
+        Args:
+          knows_rows: Whether the step can read from their shapes how many rows batches have.
+        """
         self._build()
+        self._knows_rows = knows_rows
         with side_effects.undone(self._model):
             self._rehearse(element)
 
@@ -221,6 +226,7 @@ class FirstLook:
             step,
             batch,
             name=model.name if is_training else f"the test step of {model.name}",
+            knows_rows=self._knows_rows,
             strategy=self._strategy,
             model=model,
             **({} if shown is None else {"numbers_in": shown.own_scalars}),
@@ -267,6 +273,8 @@ class FirstLook:
         step_rules.refuse_equal_parts(source, found, strategy)
         if drifting := self._drifting(check):
             reporter.note(step_notes.describe_assignments(source, drifting, is_note=True))
+        if check is not None and check.needs_rows:
+            reporter.note(step_notes.describe_rows(source))
         if state.evaluation_rule is not None and check is not None:
             step_rules.set_takers_of_sums(
                 check.rehearsal.means, found, state.evaluation_rule, is_evaluation=True
@@ -290,7 +298,9 @@ class FirstLook:
         if check is None or not check.rehearsal.layer_calls:
             return []
         try:
-            found, is_sure = dependence.mixing_layers(check.of_whole, check.batch, model=self._model)
+            found, is_sure = dependence.mixing_layers(
+                check.of_whole, check.of_half, check.batch, model=self._model
+            )
         except Exception as error:  # the user's code, on a part of a batch
             logger.info("the layers of %s could not be checked: %s", self._model.name, error, exc_info=True)
             return []

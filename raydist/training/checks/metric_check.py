@@ -218,6 +218,8 @@ def _differences(metrics: Sequence[Any], checked: step_check.StepCheck) -> list[
     """Returns of each metric whether it is wrong, and whether that is unknown, as 0.0 or 1.0."""
     if int(batch_slices.num_rows(checked.batch)) <= 1:  # which has no parts
         return [(0.0, 0.0)] * len(metrics)
+    if checked.has_fixed_rows:  # which would be told from other sizes of tensors by nothing
+        return [(0.0, 1.0)] * len(metrics)
     whole = checked.of_whole
     tensors: list[tf.Tensor] = []
     failed: set[int] = set()

@@ -61,7 +61,7 @@ def _mixing_layers(model: Any, step: Callable[[Any], Any], element: Any, layers:
     if not dependence.mixes_rows(checked, batch, outputs):
         return []
     checked.layer_calls.append(LayerCall(model, (), outputs))
-    return dependence.mixing_layers(checked, batch, model=model)[0] or [model]
+    return dependence.mixing_layers(checked, checked, batch, model=model)[0] or [model]
 
 
 def _beside_another(row: tf.Tensor) -> tf.Tensor:

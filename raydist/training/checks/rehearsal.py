@@ -95,6 +95,8 @@ class Rehearsal:
       reduces_twice: Whether it reduces something over replicas, outside of layers, and an optimizer adds up
         its gradients again.
       averages_replicas: Whether the user's code takes the mean of something over replicas.
+      asks_for_rows: Whether the user's code asks a shape for a size that is not known here, as that of the
+        batch, which one device and replicas may know.
       drawing: The layers and metrics of the model that draw random numbers which the step uses.
       drawing_function: A method of the model's that draws some by itself; None where none does.
       draws_elsewhere: Whether something else does, such as a loss.
@@ -130,6 +132,7 @@ class Rehearsal:
         self.metric_calls: list[list[MetricCall]] = [[] for _ in metrics]
         self.asks_for_replicas = self.depends_on_replicas = False
         self.reduces_twice = self.averages_replicas = self.draws_elsewhere = False
+        self.asks_for_rows = False
         self.drawing: list[Any] = []
         self._draws: list[tuple[Any, tf.Tensor | None]] = []
         self.drawing_function: Any = None
@@ -163,6 +166,7 @@ class Rehearsal:
                     total_of=total_of if records_amounts else None,
                 ),
                 tf_private.constant_draws(self._note_draw),
+                tf_private.noting_unknown_sizes(self._note_unknown_size),
                 tf_private.own_attributes(self._observers(layers, metrics)),
             ):
                 self.updates = self._probe.collect(lambda: run_step(batch))
@@ -363,6 +367,16 @@ class Rehearsal:
         self.asks_for_replicas = self.asks_for_replicas or asker not in _LIBRARIES
         self.depends_on_replicas = self.depends_on_replicas or asker != "raydist"
 
+    def _note_unknown_size(self) -> None:
+        if self.asks_for_rows:
+            return
+        frame: FrameType | None = sys._getframe(2)
+        # AutoGraph calls subscripts for the user, and so does a function of tf_keras's backend.
+        while frame is not None and (_is_autograph(frame) or frame.f_code.co_name == "int_shape"):
+            frame = frame.f_back
+        # Libraries ask and know what to do; what they read, a user may pass on.
+        self.asks_for_rows = frame is not None and _package_of(frame) not in ("tensorflow", *_LIBRARIES)
+
     def _note_reduction(self, is_mean: bool) -> None:
         frame = sys._getframe(2)
         if _asker(frame) not in _LIBRARIES and not _is_gradient(frame):
@@ -458,6 +472,10 @@ def _asker(frame: FrameType | None) -> str:
             return package
         frame = frame.f_back
     return "raydist"
+
+
+def _is_autograph(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("tensorflow.python.autograph")
 
 
 def _is_gradient(frame: FrameType) -> bool:

@@ -47,6 +47,10 @@ class StepCheck:
     Attributes:
       batch: What one replica has of a batch.
       rehearsal: The step as it is on one of several replicas.
+      has_fixed_rows: Whether it is rehearsed for batches, and halves, of as many rows as training has: it
+        makes something else of those that may have any number, or fails. Known after `measure`.
+      needs_rows: Whether it would make something else of a batch whose shape says how many rows it has, which
+        training does not.
       errors: The relative differences to one device under the rules scaled, local mean and sum: of gradients
         and of those that tapes give, before the step clips them, `[2, rules]`. `NOT_COMPUTED` before
         `measure`.
@@ -69,9 +73,10 @@ class StepCheck:
         strategy: tf.distribute.Strategy,
         model: Any = None,
         variants: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
+        knows_rows: bool = False,
         **options: Any,
     ) -> None:
-        """Traces `step(batch)` for batches of any number of rows.
+        """Traces `step(batch)` for batches of any number of rows, or of as many if it needs that.
 
         `measure` traces it once more, as it is on one device, where it may depend on how many replicas there
         are.
@@ -79,19 +84,27 @@ class StepCheck:
         Args:
           model: The model whose step it is; None for the step of a loop.
           variants: By the number of replicas, what `step` is where it has that number from outside.
+          knows_rows: Whether the shapes of the batches that it trains on say how many rows they have.
           options: `numbers_in`, `layers` and `metrics` of `Rehearsal`.
 
         Raises:
           Exception: What the step raises.
         """
         self.batch, self.strategy, self._model = batch, strategy, model
-        spec = tf.nest.map_structure(batch_slices.relaxed_spec, batch)
-        self._trace = functools.partial(Rehearsal, strategy=strategy, spec=spec, model=model)
-        self._on_one_device = variants.get(1, step)
-        self._has_variants = bool(variants)
-        self._of_step = functools.partial(self._trace, **options)
-        self.rehearsal = self._of_step(variants.get(2, step), num_replicas=2)
+        self._on_one_device, self._on_replica = variants.get(1, step), variants.get(2, step)
+        self._has_variants, self._knows_rows = bool(variants), knows_rows
+        self._options = options
         self._is_uneven = bool(worker_shares.of(strategy))
+        self.has_fixed_rows = self.needs_rows = False
+        # Shows best how results depend on a batch, whose rows have then a dimension of their own.
+        self._of_any_rows: Rehearsal | None = None
+        try:
+            self.rehearsal = self._rehearsed(self._on_replica, 2)
+        except Exception:  # the user's code, which may need to know the rows
+            if not knows_rows:
+                raise
+            self.has_fixed_rows = True
+            self.rehearsal = self._rehearsed(self._on_replica, 2, self._sizes[0])
         self.errors = np.full([2, len(_WEIGHTED)], NOT_COMPUTED)
         self.takes_sums: list[list[bool]] = []
         self.shows_batch: list[bool] = []
@@ -99,15 +112,37 @@ class StepCheck:
         self.is_additive = True
         self.dependences: list[linearity.Dependence] = []
 
+    def _rehearsed(
+        self, step: Callable[[Any], Any], num_replicas: int, num_rows: int | None = None
+    ) -> Rehearsal:
+        return self._trace(step, num_replicas, num_rows, **self._options)
+
+    def _trace(
+        self, step: Callable[[Any], Any], num_replicas: int, num_rows: int | None = None, **options: Any
+    ) -> Rehearsal:
+        """Traces a step for batches of `num_rows`; of any number for None."""
+        spec = tf.nest.map_structure(lambda one: batch_slices.relaxed_spec(one, num_rows), self.batch)
+        arguments = {"strategy": self.strategy, "model": self._model, "num_replicas": num_replicas}
+        return Rehearsal(step, spec=spec, **arguments, **options)
+
     @functools.cached_property
     def of_whole(self) -> Rehearsal:
         """The step as it is on one device."""
+        if self.has_fixed_rows:
+            return self._rehearsed(self._on_one_device, 1, sum(self._sizes))
         # Keras may multiply by the number of replicas, and an optimizer that adds up gradients by itself may
         # take their mean.
         of_part = self.rehearsal
         if of_part.depends_on_replicas or of_part.reduces_itself or self._has_variants:
-            return self._of_step(self._on_one_device, num_replicas=1)
+            return self._rehearsed(self._on_one_device, 1)
         return of_part
+
+    @functools.cached_property
+    def of_half(self) -> Rehearsal:
+        """The same for one of the two halves of the batch."""
+        if self.has_fixed_rows:
+            return self._rehearsed(self._on_one_device, 1, self._sizes[0])
+        return self.of_whole
 
     @property
     def has_compared(self) -> bool:
@@ -120,14 +155,42 @@ class StepCheck:
         Raises:
           ValueError: There are effects, or the step does something else for a part of a batch.
         """
+        if self.rehearsal.asks_for_rows and not self.has_fixed_rows:
+            self._look_at_rows()
         self._measure()
         if self.errors[0].max() < NOT_COMPUTED and self.of_whole.has_other_scalars:
             self._measure_with_other_scalars()
         if self._is_uneven and len(set(self._sizes)) == 1:  # of two rows, which show nothing of unequal parts
             self.errors[0] = NOT_COMPUTED
 
+    def _look_at_rows(self) -> None:
+        """Takes other rehearsals if the step makes something else of batches whose rows are known.
+
+        As it does by `len(y.shape) and y.shape[0] or 32`.
+        """
+        known = self._rehearsed(self._on_one_device, 1, sum(self._sizes))
+        whole, other = self._whole(), self._whole(known)
+        if self._are_equal(whole, other):
+            return
+        if not self._knows_rows:
+            self.needs_rows = not self.rehearsal.is_random
+            return
+        self.has_fixed_rows, self._of_any_rows = True, self.of_whole
+        self.rehearsal = self._rehearsed(self._on_replica, 2, self._sizes[0])
+        self.of_whole = known
+
+    def _are_equal(self, one: Outcome, other: Outcome) -> bool:
+        """Whether a step makes the same of a batch, up to rounding."""
+        if len(one.gradients) != len(other.gradients):
+            return False
+        vectors = zip(one[2:5], other[2:5], self.of_whole.tolerances, strict=True)
+        errors = _Differences(one).of([other], [1.0])
+        return all(error <= self.of_whole.tolerance or error == NOT_COMPUTED for error in errors) and all(
+            len(a) == len(b) and _are_equal(a, b, close).all() for a, b, close in vectors
+        )
+
     def _measure(self) -> None:
-        of_gradients, self.dependences = self.of_whole.dependences()
+        of_gradients, self.dependences = (self._of_any_rows or self.of_whole).dependences()
         self.is_additive = all(one.is_additive for one in of_gradients)
         whole = self._whole()
         differences, errors = _Differences(whole), []
@@ -195,9 +258,9 @@ class StepCheck:
         found = whole, parts[0] + parts[1], parts[0] * first + parts[1] * last
         return found if len(found[0]) == len(found[1]) else (whole[:0], whole[:0], whole[:0])
 
-    def _whole(self, *, with_other_scalars: bool = False) -> Outcome:
+    def _whole(self, of_whole: Rehearsal | None = None, *, with_other_scalars: bool = False) -> Outcome:
         """Returns what the step makes of the batch, but for its last row if halves leave one."""
-        return self.of_whole.run(
+        return (of_whole or self.of_whole).run(
             batch_slices.rows(self.batch, 0, sum(self._sizes)), with_other_scalars=with_other_scalars
         )
 
@@ -245,6 +308,7 @@ class StepCheck:
             tolerance=step.tolerance,
             is_checked=True,
             holds_for_first_batch_only=not self.is_additive,
+            is_of_one_size=self.has_fixed_rows and self._of_any_rows is None,
             has_effects=bool(step.effects),
             may_divide=division is Division.WHOLE,
             may_divide_part=division is Division.PART,
@@ -265,7 +329,10 @@ class StepCheck:
         Raises:
           Exception: What the steps raise. Most numbers cannot be replaced without breaking the step.
         """
-        found = [self._trace(step, num_replicas=1).run(self.batch).gradients for step in steps]
+        num_rows = sum(self._sizes)
+        batch = batch_slices.rows(self.batch, 0, num_rows)
+        given = num_rows if self.has_fixed_rows else None
+        found = [self._trace(step, 1, given).run(batch).gradients for step in steps]
         weights = ((1.0, 0.0, 0.0), (1.0, -1.0, 0.0), (1.0, -3.0, 2.0), (1.0, -2.0, 0.0))
         whole, moved, bent, halved = (_squared_norm_of(found, one) ** 0.5 for one in weights)
         tolerance = self.of_whole.tolerance
@@ -290,7 +357,7 @@ class StepCheck:
                 for first in (0, 1)
             ),
         ]
-        of_parts = [self.of_whole.run(part, statistics=whole.statistics).gradients for part in parts]
+        of_parts = [self.of_half.run(part, statistics=whole.statistics).gradients for part in parts]
         gradients = [whole.gradients, *of_parts]
 
         def norm(*weights: float) -> float:

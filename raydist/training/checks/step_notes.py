@@ -54,11 +54,16 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     is_averaged = finding.rule is LossRule.LOCAL_MEAN
     done = _done(finding)
     if finding.holds_for_first_batch_only:
+        remedy = "use a loss of Keras's with a mask or sample_weight, or divide by the batch size"
+        if finding.is_of_one_size:
+            return (
+                f"{_unknown(where)} for every batch, because it reads how many rows a batch has from a "
+                f"shape; gradients are {done} {parts}: {remedy}, by tf.shape(batch)[0]"
+            )
         return (
             f"{_unknown(where)} for every batch, because it divides by a value of all examples, such as the "
             "sum of a mask or of weights, or does something else to one that is not linear, and each replica "
-            f"has that of its own part; gradients are {done} {parts}: use a loss of Keras's with a mask or "
-            "sample_weight, or divide by the batch size"
+            f"has that of its own part; gradients are {done} {parts}: {remedy}"
         )
     remedy = (
         "if it divides by the number of replicas or by the global batch size, use --no-check-equality"
@@ -87,6 +92,14 @@ def _unknown(where: str) -> str:
 
 def _done(finding: LossFinding) -> str:
     return "averaged over" if finding.rule is LossRule.LOCAL_MEAN else "summed over"
+
+
+def describe_rows(function: Any) -> str:
+    return (
+        f"{described(function)} reads how many rows a batch has from a shape, which does not say it if the "
+        "replicas cannot have as many of every batch, so results may differ from one device's; use "
+        "tf.shape(batch)[0]"
+    )
 
 
 def describe_training_by_hand(function: Any) -> str:

@@ -122,6 +122,8 @@ def find_rule(
     # One decision for all: each worker has looked at other examples, or had too few.
     found = of_workers(strategy, check, division)
     refuse_equal_parts(source, found, strategy)
+    if check is not None and check.needs_rows:
+        reporter.note(step_notes.describe_rows(source))
 
     def set_metrics(rule: LossRule) -> None:
         # A worker that could not look does not know the metrics, and all have to treat them alike.

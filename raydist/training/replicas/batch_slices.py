@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from raydist import tf_private
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import worker_shares
 from raydist.training.replicas.model_states import LossRule
@@ -312,6 +313,13 @@ def own_rows_of(element: Any) -> Any:
     return element.batch if isinstance(element, PARTS) else element
 
 
+def has_known_rows(iterator: Any) -> bool:
+    """Whether each batch that a replica gets has as many rows, which a step can read from its shape."""
+    own = own_rows_of(tf_private.spec_of_replica(getattr(iterator, "element_spec", None)))
+    shapes = [getattr(one, "shape", tf.TensorShape(None)) for one in tf.nest.flatten(own)]
+    return all(one.rank is not None and one[:1].is_fully_defined() for one in shapes)
+
+
 def on_own_rows(
     strategy: tf.distribute.Strategy, step: Callable[[Any], Any], element: Any
 ) -> tuple[Callable[[Any], Any], Any]:
@@ -333,12 +341,12 @@ def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any
     return on_given, [one for one in given if one is not None]
 
 
-def relaxed_spec(component: Any) -> Any:
-    """Returns the type of a component, which may be a type already, with any number of rows."""
+def relaxed_spec(component: Any, num_rows: int | None = None) -> Any:
+    """Returns the type of a component, which may be a type already, with that many rows; None for any."""
     spec = component if isinstance(component, tf.TypeSpec) else tf.type_spec_from_value(component)
     if getattr(spec, "shape", tf.TensorShape(None)).rank is None:
         return spec
-    shape = tf.TensorShape([None, *spec.shape[1:]])
+    shape = tf.TensorShape([num_rows, *spec.shape[1:]])
     if isinstance(spec, tf.RaggedTensorSpec):
         return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
     known = (tf.TensorSpec, tf.SparseTensorSpec)

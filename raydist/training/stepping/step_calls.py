@@ -78,6 +78,14 @@ class StepCall:
             return self.elements[self._num_taken - 1]
         return _of_step(self._next_batch, self.batches_per_step)
 
+    def type_of(self, element: Any) -> Any:
+        """Returns the type of an element, by that of the data; the element itself if they have none."""
+        spec = getattr(self.iterator, "element_spec", None)
+        if spec is None:
+            return element
+        spec = batch_slices.as_part(spec) if self._is_shared else spec
+        return Group(tuple(spec for _ in element.batches)) if isinstance(element, Group) else spec
+
     def _next_batch(self) -> Any:
         element = step_timing.next_element(self.iterator)
         return batch_slices.as_part(element) if self._is_shared else element
@@ -115,13 +123,15 @@ def call_of_steps(
     unseen = [] if compiled else [first_look.at_graph]
     begun: set[bool] = set()  # kinds of elements, by whether they are groups
 
-    def looked_at(element: Any, run: Callable[[Any], Any], *, is_group: bool) -> Any:
+    def looked_at(
+        element: Any, run: Callable[[Any], Any], *, is_group: bool = False, knows_rows: bool = True
+    ) -> Any:
         if is_group in begun:
             return run(element)
         begun.add(is_group)
         with reporter.noting_on_success():
             if first_look.is_wanted(is_group):
-                first_look.at_element(element)
+                first_look.at_element(element, knows_rows=knows_rows)
             return run(element)
 
     def loop(size: int) -> _Loop:
@@ -130,13 +140,20 @@ def call_of_steps(
         return loops[size]
 
     def one_by_one(call: StepCall) -> Any:
-        outputs = None
+        outputs, knows_rows = None, batch_slices.has_known_rows(call.iterator)
+        is_group = call.batches_per_step > 1
+
+        def run(element: Any) -> Any:
+            if traced is not None:  # for all elements of the data: the shape of this one says more
+                traced.get_concrete_function(call.type_of(element))
+            return on_element(element)
+
         for _ in range(call.num_steps):
             try:
                 element = next(call)
-                outputs = looked_at(element, on_element, is_group=call.batches_per_step > 1)
+                outputs = looked_at(element, run, is_group=is_group, knows_rows=knows_rows)
                 if unseen and traced is not None:
-                    unseen.pop()(traced.get_concrete_function(element).graph)
+                    unseen.pop()(traced.get_concrete_function(call.type_of(element)).graph)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if outputs is None:
                     raise
@@ -145,7 +162,7 @@ def call_of_steps(
 
     def function(call: Any) -> Any:
         if not isinstance(call, StepCall):
-            return looked_at(next(call), lambda batch: on_element(as_element(batch)), is_group=False)
+            return looked_at(next(call), lambda batch: on_element(as_element(batch)))
         size = call.batches_per_step
         is_new = (size > 1) not in begun
         if is_new and size > 1:
@@ -162,7 +179,9 @@ def call_of_steps(
         if looks:  # at the first element, which the same function then trains on as all others
             spec = call.iterator.element_spec
             outputs = looked_at(
-                next(call), lambda first: loop(size)(_iterator_of_one(first, spec), 1), is_group=False
+                next(call),
+                lambda first: loop(size)(_iterator_of_one(first, spec), 1),
+                knows_rows=batch_slices.has_known_rows(call.iterator),
             )
             num_steps -= 1
         begun.add(size > 1)

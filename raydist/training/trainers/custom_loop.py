@@ -232,8 +232,9 @@ class _Steps:
                         element,
                         strategy=self._strategy,
                         num_workers=self._run.assignment.num_workers,
+                        knows_rows=batch_slices.has_known_rows(iterator),
                     )
-                left, before = count - 1, self._first_step(element)
+                left, before = count - 1, self._first_step(element, iterator.element_spec)
         arguments = self._arguments(iterator, left, before, votes)
         reduced = self._steps(*arguments).numpy().tolist()
         if is_new:
@@ -291,9 +292,9 @@ class _Steps:
         # One all-reduce a call, of all scalars at once.
         return self._over_replicas(total, votes)
 
-    def _first_step(self, element: Any) -> tf.Tensor:
+    def _first_step(self, element: Any, spec: Any) -> tf.Tensor:
         function = _traced(self._one_step)
-        graph = function.get_concrete_function(element).graph
+        graph = function.get_concrete_function(spec).graph
         step_logs.check_names(self._strategy, self._names, step="step_fn")
         _look_at(self._run, graph)
         if isinstance(self._strategy.experimental_local_results(element)[0], batch_slices.Slice):
@@ -301,6 +302,7 @@ class _Steps:
             self._metric_variables[:] = [one for one in changed if tf_private.is_synchronized_on_read(one)]
         if self._metric_variables:  # which only the trace has shown
             function = _traced(self._one_step)
+            function.get_concrete_function(spec)  # the shape of this element says more
         return function(element)
 
     def _take_over(self, iterator: Any, votes: _Votes) -> bool:
