@@ -132,6 +132,9 @@ ELEMENT_WISE = frozenset(
 )
 # Makes one of the elements along the axes that the second input names.
 REDUCTIONS = frozenset("All Any ArgMax ArgMin Max Mean Min Prod ReduceJoin Sum".split())
+# Orders what is in the last dimension. Compares elements, one by one.
+ORDERS = frozenset(("TopK", "TopKV2"))
+COMPARISONS = frozenset(("Greater", "GreaterEqual", "Less", "LessEqual", "Equal", "NotEqual"))
 # Makes images of another size, each by itself.
 RESIZES = frozenset(("ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"))
 

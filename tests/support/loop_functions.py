@@ -738,6 +738,14 @@ def additive_losses(ctx: Any) -> dict[str, Any]:
         "sum of a boolean mask": lambda b: total(tf.boolean_mask(each(b), b["mask"] > 0)) / 8,
         "quotient of each": lambda b: mean(each(b) / total(b["x"], axis=1)),
         "loop": in_a_loop,
+        "best column": lambda b: mean(tf.math.top_k(b["x"], 1).values[:, 0] * each(b)),
+        "hardest half": lambda b: mean(tf.math.top_k(each(b), tf.shape(b["x"])[0] // 2).values),
+        "by rank": lambda b: mean(tf.sort(each(b)) * tf.range(tf.cast(tf.shape(b["x"])[0], tf.float32))),
+        "argsort": lambda b: mean(tf.gather(each(b), tf.argsort(each(b))[: tf.shape(b["x"])[0] // 2])),
+        "above the mean": lambda b: mean(tf.where(each(b) > mean(each(b)), each(b), 0.0)),
+        "all but the largest": lambda b: mean(
+            each(b) * tf.cast(each(b) < tf.reduce_max(each(b)), tf.float32)
+        ),
         "masked mean": lambda b: total(b["mask"] * each(b)) / total(b["mask"]),
         "no NaN": lambda b: tf.math.divide_no_nan(total(b["mask"] * each(b)), total(b["mask"])),
         "mean of a boolean mask": lambda b: mean(tf.boolean_mask(each(b), b["mask"] > 0)),

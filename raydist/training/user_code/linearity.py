@@ -113,6 +113,7 @@ def _results(op: tf.Operation, given: Sequence[_State]) -> list[_State]:
             kind = _Kind.WHOLE  # also where TensorFlow does not know its shape
         is_number = output.dtype.is_floating or output.dtype.is_complex
         mixes = is_number and not _is_linear(op, values, kind)
+        mixes = mixes or _orders_rows(op, values) or _compares_with_whole(op, given)
         found.append(_State(kind, is_sized and kind is _Kind.ROWS, is_mixed or mixes))
     return found
 
@@ -144,6 +145,21 @@ def _is_linear(op: tf.Operation, values: Sequence[_State], kind: _Kind) -> bool:
         return num_dependent == 1 and is_whole[0]
     is_gradient = "Grad" in op.type or "Backprop" in op.type
     return num_dependent == 1 and (op.type in op_types.BILINEAR or is_gradient)
+
+
+def _orders_rows(op: tf.Operation, values: Sequence[_State]) -> bool:
+    """Whether it chooses examples by comparing them with one another, as for the hardest half of a batch."""
+    return op.type in op_types.ORDERS and values[0].kind is _Kind.ROWS and op.inputs[0].shape.rank == 1
+
+
+def _compares_with_whole(op: tf.Operation, given: Sequence[_State]) -> bool:
+    """Whether it compares each example with a real number of all of them, such as the mean of the losses."""
+    if op.type not in op_types.COMPARISONS or all(one.kind is not _Kind.ROWS for one in given):
+        return False
+    return any(
+        one.kind is _Kind.WHOLE and tensor.dtype.is_floating
+        for one, tensor in zip(given, op.inputs, strict=True)
+    )
 
 
 def _results_inside(op: tf.Operation, given: Sequence[_State]) -> list[_State] | None:
