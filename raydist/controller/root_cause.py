@@ -40,6 +40,8 @@ _MARKERS_BY_ERROR: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
             "Connection reset by peer",
             "Socket closed",
             "failed to connect to all addresses",
+            # Seen once, as a chief's call reached a worker: what TensorFlow sent was no message.
+            'grpc_message:"Unable to parse request"',
         ),
     ),
     # The other types have it as well where the user's own function failed in a worker.

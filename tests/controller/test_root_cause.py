@@ -96,6 +96,8 @@ def test_first_failure_is_found_among_those_it_caused(failures: list[TaskFailure
         ({"message": "tasks are unhealthy (stopped sending heartbeats)"}, COLLATERAL),
         ({"message": "Error reported from /job:worker/task:1: ValueError"}, COLLATERAL),
         ({"error_type": "UnavailableError", "message": "Socket closed"}, COLLATERAL),
+        ({"error_type": "InternalError", "message": '{grpc_message:"Unable to parse request"}'}, COLLATERAL),
+        ({"error_type": "InternalError", "message": "Unable to parse request"}, USER),
         ({"error_type": "UnavailableError", "message": "recvmsg:Connection reset by peer"}, COLLATERAL),
         ({"traceback": "UnavailableError: Collective ops is aborted by: x\n…\nValueError"}, COLLATERAL),
         ({"error_type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}, USER),
