@@ -383,6 +383,16 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
                 inputs = one(inputs)
             return inputs
 
+    class Paired(keras.Model):  # type: ignore[misc, name-defined]
+        """Multiplies by a number of all examples, as `tensordot` with 2 axes does."""
+
+        def __init__(self) -> None:
+            super().__init__(name="paired")
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs) * tf.tensordot(inputs, inputs, 2)
+
     def text(length: int | None) -> list[Any]:
         vectors = keras.layers.TextVectorization(
             vocabulary=["one"], output_sequence_length=length, name="text"
@@ -419,6 +429,7 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
         "a layer that compares": lambda: Centred(name="centred"),
         "a model of Keras's layers": lambda: Stack(keras.layers.Dense(3), keras.layers.LayerNormalization()),
     }
+    paired = "a subclassed model that compares"
     texts = {
         "text as long as the longest": lambda: text(None),
         "text of one length": lambda: text(6),
@@ -426,7 +437,7 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
     losses = {
         "a metric that draws": contrast,
         "a masked mean": masked,
-        **dict.fromkeys((*texts, "a layer that compares", "a model of Keras's layers"), "mse"),
+        **dict.fromkeys((*texts, "a layer that compares", "a model of Keras's layers", paired), "mse"),
     }
     if hasattr(keras.losses, "Dice"):
         losses |= {
@@ -443,6 +454,8 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
             model = keras.Sequential(
                 [keras.Input((1,), dtype="string"), *texts[kind](), keras.layers.Dense(1)]
             )
+        if kind == paired:
+            model = Paired()
         model.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=[Ties()] if "metric" in kind else [])
     noted = len(notes_of(ctx))
     x, y = _examples()

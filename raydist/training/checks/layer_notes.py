@@ -251,6 +251,13 @@ def describe_comparing(layers: Sequence[Any]) -> str:
     ) + ("; set output_sequence_length, so that all batches are padded alike" if pads else "")
 
 
+def describe_not_compared(layers: Sequence[Any]) -> str:
+    return (
+        f"whether {_names(layers)} make what they give an example depend on the others of the batch could "
+        "not be shown, because they could not be run on a part of a batch"
+    )
+
+
 def describe_state(layers: Sequence[Any], *, is_sure: bool) -> str:
     return (
         f"{_names(layers)} {'' if is_sure else 'may '}update their own state from each replica's part of the "

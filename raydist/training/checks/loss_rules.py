@@ -231,7 +231,7 @@ class FirstLook:
             model=model,
             **({} if shown is None else {"numbers_in": shown.own_scalars}),
             compares=not is_decided and (not is_training or code_names.has_own_losses(model)),
-            layers=[model, *layers] if layers else [],
+            layers=[model, *(one for one in layers if one is not model)] if layers else [],
             metrics=metrics,
         )
 
@@ -257,8 +257,8 @@ class FirstLook:
         step_rules.refuse_drifting(self._assigner(), self._drifting(check), strategy)
         for sentence in self._notes_on_step(check):
             reporter.note(sentence)
-        if layers := self._comparing_layers(check):
-            reporter.note(layer_notes.describe_comparing(layers))
+        if layers := self._may_mix():
+            reporter.note(self._note_on_comparing(check, layers))
 
     def _decide_evaluation(self, check: StepCheck | None) -> None:
         """Finds the rule by which a model's `test_step` shows its losses. A collective.
@@ -293,18 +293,22 @@ class FirstLook:
         noted = [id(one) for one in layer_notes.with_own_state(self._model)]
         return [one for one in layer_notes.may_compare(self._model) if id(one) not in noted]
 
-    def _comparing_layers(self, check: StepCheck | None) -> list[Any]:
-        """Returns the layers by which the gradients of an example depend on the others of its batch."""
+    def _note_on_comparing(self, check: StepCheck | None, layers: Sequence[Any]) -> str | None:
+        """Returns a sentence for layers by which an example's gradients depend on the others of its batch.
+
+        Args:
+          layers: Those that may.
+        """
+        model = self._model
         if check is None or not check.rehearsal.layer_calls:
-            return []
+            return layer_notes.describe_not_compared(layers)
         try:
-            found, is_sure = dependence.mixing_layers(
-                check.of_whole, check.of_half, check.batch, model=self._model
-            )
+            found, is_sure = dependence.mixing_layers(check.of_whole, check.of_half, check.batch, model=model)
         except Exception as error:  # the user's code, on a part of a batch
-            logger.info("the layers of %s could not be checked: %s", self._model.name, error, exc_info=True)
-            return []
-        return found if is_sure or step_rules.compares_examples(check) else []
+            step_rules.report_failure(f"the layers of {model.name}", error)
+            return layer_notes.describe_not_compared(layers)
+        is_found = found and (is_sure or step_rules.compares_examples(check))
+        return layer_notes.describe_comparing(found) if is_found else None
 
     def _notes_on_step(self, check: StepCheck | None) -> Iterator[str]:
         """Yields a sentence for each thing in a step that keeps raydist's first promise from holding."""

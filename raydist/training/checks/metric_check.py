@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist import tf_private
-from raydist.training.checks import rehearsal, step_check
+from raydist.training.checks import rehearsal, step_check, step_rules
 from raydist.training.checks.rehearsal import MetricCall
 from raydist.training.cluster.collectives import findings_of_workers
 from raydist.training.replicas import batch_slices, step_logs
@@ -163,7 +163,7 @@ def check(model: Any, checked: step_check.StepCheck | None) -> None:
         try:
             found = _differences(metrics, checked)
         except Exception as error:  # the user's code, for another number of replicas
-            logger.info("metrics could not be checked: %s", error, exc_info=True)
+            step_rules.report_failure(f"the metrics of {model.name}", error)
     # One decision for all: each worker has looked at other examples.
     flat = findings_of_workers(strategy, [value for one in found for value in one])
     for metric, is_wrong, is_unknown in zip(metrics, flat[::2], flat[1::2], strict=True):

@@ -6,19 +6,16 @@ calls it once for each function that predicts.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from raydist.training.checks import dependence, layer_notes, rehearsal
+from raydist.training.checks import dependence, layer_notes, rehearsal, step_rules
 from raydist.training.checks.rehearsal import LayerCall, Rehearsal
 from raydist.training.replicas import batch_slices
 from raydist.training.reporting import reporter
 from raydist.training.user_code import code_names, side_effects
-
-logger = logging.getLogger(__name__)
 
 
 def note_mixed_rows(model: Any, step: Callable[[Any], Any], element: Any) -> None:
@@ -38,7 +35,7 @@ def note_mixed_rows(model: Any, step: Callable[[Any], Any], element: Any) -> Non
         with side_effects.undone(model):
             found = _mixing_layers(model, step, element, layers)
     except Exception as error:  # the user's code, on a part of a batch
-        logger.info("predictions of %s could not be checked: %s", model.name, error, exc_info=True)
+        step_rules.report_failure(f"the predictions of {model.name}", error)
         return
     if found:
         reporter.note(layer_notes.describe_comparing(found))

@@ -7,13 +7,14 @@ the run. loss_rules.py calls it for the steps of models, loop_rules.py for those
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from raydist import tf_private
-from raydist.errors import UnsupportedError
+from raydist.errors import RaydistError, UnsupportedError
 from raydist.training.checks import dependence, findings, step_check, step_notes
 from raydist.training.checks.findings import NOT_COMPUTED, Division, LossFinding, LossVerdict, StepFindings
 from raydist.training.cluster import worker_shares
@@ -51,8 +52,24 @@ def checked(
         if num_rows == 1:
             check.errors[0] = NOT_COMPUTED  # two examples alike hide a comparison
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
-        logger.info("%s could not be checked: %s", name, error, exc_info=True)
+        report_failure(str(name), error)
     return check
+
+
+def report_failure(what: str, error: Exception) -> None:
+    """Reports that something could not be checked: the user's error in the log, raydist's as a note.
+
+    For ValueErrors raydist has other notes: it raises these for what cannot be run or compared.
+    """
+    logger.info("%s could not be checked: %s", what, error, exc_info=error)
+    frames = traceback.walk_tb(error.__traceback__)
+    *_, (innermost, _) = frames
+    is_own = str(innermost.f_globals.get("__name__")).startswith("raydist.")
+    if is_own and not isinstance(error, (ValueError, RaydistError)):
+        reporter.note(
+            f"an error of raydist's own, {type(error).__name__}: {error}, kept {what} from being checked, so "
+            "results may differ from one device's; report it with the log"
+        )
 
 
 def for_one_replica(

@@ -144,9 +144,15 @@ def call_of_steps(
         is_group = call.batches_per_step > 1
 
         def run(element: Any) -> Any:
-            if traced is not None:  # for all elements of the data: the shape of this one says more
-                traced.get_concrete_function(call.type_of(element))
-            return on_element(element)
+            if traced is None:
+                return on_element(element)
+            traced.get_concrete_function(call.type_of(element))  # the shape of this element says more
+            try:
+                return on_element(element)
+            except tf.errors.InvalidArgumentError:
+                # It names the layer where shapes do not fit. Gradients may fail before layers do.
+                tf.function(one_step).get_concrete_function(element)
+                raise
 
         for _ in range(call.num_steps):
             try:
