@@ -189,7 +189,7 @@ def _inherited(pid: int) -> tuple[object, ...]:
         (process / "cgroup").read_text(),
         os.sched_getaffinity(pid),
         os.getpriority(os.PRIO_PROCESS, pid),
-        re.findall(r"^(?:Umask|Uid|Gid|BatchGroups):.*", (process / "status").read_text(), re.MULTILINE),
+        re.findall(r"^(?:Umask|Uid|Gid|Groups):.*", (process / "status").read_text(), re.MULTILINE),
     )
 
 

@@ -90,7 +90,11 @@ class CheckpointSchedule:
         self._each_epoch = each_epoch
 
     def is_due(self, *, step_before: int, step: int) -> bool:
-        """Whether a checkpoint is due within an epoch, after a call that took the run to `step`."""
+        """Whether a checkpoint is due within an epoch, after a call that took the run to `step`.
+
+        A call may pass the step at which it is due where Keras runs the steps by itself. Elsewhere
+        `steps_left` ends each call there.
+        """
         count = self._every.count
         return self._every.unit is CheckpointUnit.STEPS and step_before // count < step // count
 

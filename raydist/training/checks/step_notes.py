@@ -16,8 +16,9 @@ from raydist.training.user_code.code_names import described
 def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     """Returns the sentence for the run's notes; None where the step is right as it is written.
 
-    There is one sentence at most. The order of the cases is their precedence: clipping first, then what is
-    known for sure, then the causes of what could not be shown.
+    There is one sentence at most; notes on other things have functions of their own. The order of the cases
+    is their precedence: clipping first, then what is known for sure, then the causes of what could not be
+    shown.
 
     Args:
       function: The user's function or class that the loss comes from.

@@ -94,7 +94,7 @@ def leave(seed: str) -> None:
     random.seed(seed)
 
 
-def is_default() -> bool:
+def builds_none() -> bool:
     """Whether the job builds no strategy, and runs in the scope of the run's."""
     return _Job.strategy is not None
 
@@ -102,8 +102,8 @@ def is_default() -> bool:
 def _is_shared(path: Any) -> bool:
     """Whether other workers may write that file too, which is not in the working folder of this one.
 
-    A relative path to a place beside it is this worker's own, too. A link in it may lead to a shared file.
-    So is what /proc says of a process, and a device such as /dev/null keeps nothing.
+    Also this worker's own are a relative path to a place beside it, and what /proc says of a process. A link
+    in the folder may lead to a shared file. A device such as /dev/null keeps nothing.
     """
     if len(_Job.hosts) < 2 or not isinstance(path, str | os.PathLike):
         return False

@@ -15,7 +15,7 @@ from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import TaskType
-from raydist.training.cluster.default_strategy import as_default, is_default
+from raydist.training.cluster.default_strategy import as_default, builds_none
 from raydist.training.cluster.strategy import (
     build_coordinator,
     check_replicas,
@@ -166,7 +166,7 @@ class ScriptStrategy:
             case _:
                 return True
 
-    def _check_is_planned(self, strategy: tf.distribute.Strategy) -> None:
+    def _refuse_with_virtual_replicas(self, strategy: tf.distribute.Strategy) -> None:
         if self._assignment.job.virtual_replicas is not None:
             raise UnsupportedError(
                 f"{self._script} builds a {type(strategy).__name__}, which has no virtual replicas; take "
@@ -192,7 +192,7 @@ class ScriptStrategy:
     @contextlib.contextmanager
     def _around_multi_worker(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
         assignment = self._assignment
-        self._check_is_planned(strategy)
+        self._refuse_with_virtual_replicas(strategy)
         if assignment.strategy is Strategy.PARAMETER_SERVER:
             raise UnsupportedError(
                 f"{self._script} builds a MultiWorkerMirroredStrategy, and the run is parameter_server: its "
@@ -233,7 +233,7 @@ class ScriptStrategy:
 
     @contextlib.contextmanager
     def _around_local(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-        self._check_is_planned(strategy)
+        self._refuse_with_virtual_replicas(strategy)
         yield
         assignment = self._assignment
         is_alone = self._built is None or not self._spans_run(self._built)
@@ -252,7 +252,7 @@ class ScriptStrategy:
             self._release_port()
 
     def _leave_default(self) -> None:
-        if is_default():
+        if builds_none():
             self._default.close()
             self._built = None
 

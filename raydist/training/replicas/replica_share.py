@@ -123,7 +123,7 @@ def is_whole() -> bool:
 
     So is one outside of `fit` in a job that builds no strategy: each worker computes it as one process would.
     """
-    is_outside = default_strategy.is_default() and not current.is_traced
+    is_outside = default_strategy.builds_none() and not current.is_traced
     if is_outside and tf.distribute.in_cross_replica_context():
         return True
     return num_replicas() == 1 and current.total_of is None

@@ -131,7 +131,7 @@ def _writing_aside(callbacks: Sequence[Any]) -> list[Any]:
 
     All, but in a job that builds no strategy: there a collective says which.
     """
-    if not default_strategy.is_default():
+    if not default_strategy.builds_none():
         return list(callbacks)
     places = {**_WRITES, **_READS_THEN_WRITES}
     paths = [
@@ -247,7 +247,7 @@ class _Lockstep(Hooks):
         self.model.stop_training = any(stops)
 
     def on_train_end(self, logs: Any = None) -> None:
-        if default_strategy.is_default():
+        if default_strategy.builds_none():
             _gather(self.strategy, [0])  # what the callbacks have written is there for all
 
     def fit_ended(self) -> None:
@@ -313,7 +313,7 @@ def _is_of_chief_alone(callback: Any) -> bool:
     In a job that builds no strategy it may keep what the job reads, in each worker.
     """
     is_lambda = type(callback).__name__ == "LambdaCallback" and "LambdaCallback" in keras_kinds(callback)
-    if default_strategy.is_default() or not is_lambda:
+    if default_strategy.builds_none() or not is_lambda:
         return False
     functions = [one for name, one in vars(callback).items() if name.startswith("on_") and callable(one)]
     return not any(may_reach_model(function) for function in functions)

@@ -440,6 +440,11 @@ def test_server_that_was_started_ahead_of_ray_is_that_of_its_tasks(
     assert lives(other)
 
 
+def test_what_a_child_inherits_has_each_line_of_the_users_rights() -> None:
+    *_, rights = fork_client._inherited(os.getpid())
+    assert [line.partition(":")[0] for line in rights] == ["Umask", "Uid", "Gid", "Groups"]  # type: ignore[attr-defined]
+
+
 def test_error_of_the_agent_is_raised_in_the_process(start: Callable[..., TaskProcess]) -> None:
     process = start("tests.support.runners:TwoPortsRunner")
     ended = outcome(process)
