@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import PATIENCE
+from tests.support.processes import OWN_ERROR, PATIENCE
 from tests.support.ray_heads import free_ports
 from tests.support.records import record_of
 from tests.support.slow_job import write_slow_job
@@ -147,6 +147,7 @@ def raydist(running_ray: RunningRay, tmp_path: Path) -> Callable[..., Ended]:
             out, err = process.communicate(timeout=timeout_s * PATIENCE)
         finally:
             process.kill()
+        assert OWN_ERROR not in out + err, out + err
         return Ended(code=process.returncode, out=out, err=err)
 
     return run

@@ -153,7 +153,12 @@ def _run_once(target: str, cluster: Cluster, *, timeout_s: float, **options: Any
                 task.arrays = dict(arrays)
             task.values = json.loads((task.folder / "values.json").read_text())
             task.printed = task.output.read_bytes().decode(errors="replace")  # with each \r of a bar
+            assert OWN_ERROR not in task.printed, task.text()
     return tasks
+
+
+# Begins the note on a check that failed by itself, and not by the user's code (checks/step_rules.py).
+OWN_ERROR = "an error of raydist's own"
 
 
 def wait_for_step(storage: Path, chief: TaskProcess) -> None:
