@@ -25,7 +25,7 @@ from raydist.entry.job_source import FoundJob, JobSource, problem_of_function, r
 from raydist.entry.keras2_source import legacy_reason
 from raydist.entry.notebook import SUFFIX
 from raydist.entry.own_source import Part, own_modules, parse
-from raydist.entry.strategy_source import own_loop, strategy_use
+from raydist.entry.strategy_source import imports_raydist, own_loop, strategy_use
 from raydist.errors import JobFileError, SpecError
 from raydist.spec.job import MODULE_FLAG, EntryPoint, SourceFacts
 from raydist.spec.settings.decorator import Job
@@ -280,6 +280,7 @@ def _facts(
         legacy_keras_reason=legacy_reason(parts, own),
         strategy_use=strategy_use(read, has_context=has_context) if parts else _UNREAD,
         own_loop=own_loop(read),
+        imports_raydist=imports_raydist(read) if parts else True,
     )
 
 

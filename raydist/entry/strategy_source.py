@@ -23,12 +23,16 @@ def strategy_use(parts: Sequence[Part], *, has_context: bool) -> str | None:
       parts: The job's file, and the modules of its own that it imports.
       has_context: Whether it is a train function, which is given the context.
     """
-    imported = {name for part in parts for node in ast.walk(part.tree) for name, _ in imported_by(node)}
-    has_context = has_context or "raydist" in {name.partition(".")[0] for name in imported}
+    has_context = has_context or imports_raydist(parts)
     for part in parts:
         for line, what in sorted(_uses(part.tree, has_context=has_context)):
             return f"{part.shown}, line {line}, uses {what}"
     return None
+
+
+def imports_raydist(parts: Sequence[Part]) -> bool:
+    imported = (name for part in parts for node in ast.walk(part.tree) for name, _ in imported_by(node))
+    return any(name.partition(".")[0] == "raydist" for name in imported)
 
 
 def own_loop(parts: Sequence[Part]) -> str | None:

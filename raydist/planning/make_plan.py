@@ -18,7 +18,7 @@ from raydist.planning.threads import threads_per_worker
 from raydist.spec.job import NO_FACTS, JobSpec, KerasFlavour, SourceFacts, Strategy, Success
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole, TaskType
-from raydist.spec.text import counted
+from raydist.spec.text import counted, listed
 
 _PLENTY = 1e9
 
@@ -99,6 +99,11 @@ def make_plan(
         notes.append(
             "results depend on how many workers an attempt has; "
             f"--virtual-replicas {job.workers.maximum} gives the same bits for any number"
+        )
+    if job.params and job.entry_point.is_script and not source.imports_raydist:
+        notes.append(
+            f"{listed(job.params)} given with -p has no effect: {job.entry_point} does not import raydist, "
+            "whose context().params has params; a script's own options come after --"
         )
     builds_none = job.default_strategy and source.strategy_use is None and strategy in WITH_DEFAULT_STRATEGY
     num_workers = 1 if strategy.is_single_host else job.workers.maximum

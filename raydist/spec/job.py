@@ -201,11 +201,13 @@ class SourceFacts:
       legacy_keras_reason: Why it needs tf_keras as `tf.keras`; None where it does not.
       strategy_use: Where it takes or builds a strategy; None where it does not.
       own_loop: Where it updates weights in a loop of its own; None where it does not.
+      imports_raydist: Whether it does, as far as it could be read.
     """
 
     legacy_keras_reason: str | None = None
     strategy_use: str | None = None
     own_loop: str | None = None
+    imports_raydist: bool = True
 
 
 NO_FACTS = SourceFacts()

@@ -81,7 +81,7 @@ class RunRecord(RunResult):
 
     Attributes:
       failures: What ended the attempts that --max-failures counts.
-      created_at_s: Unix time of the run's first record, as is `updated_at_s` of this one; both are set by
+      created_at_s: Unix time of the run's submit, as is `updated_at_s` of this one; both are set by
         RunRecordStore.
       driver: Which process drives the run, as raydist.storage.claims describes it.
       datasets: Names of the datasets that a resume has to give again.
@@ -177,12 +177,14 @@ class RunRecordStore:
     def replace(self, record: RunRecord) -> None:
         """Writes the whole run.json, with secrets taken out.
 
-        The time of creation is that of the run's first record, also after a resume. The record of a run that
+        The time of creation is that of the run's submit, also after a resume. The record of a run that
         has ended is tried for a while; while the run is running, another one follows within a second.
         """
         now_s = self._clock()
         if self._created_at_s is None:
-            self._created_at_s = self._stored_creation() or now_s
+            # The first record is written once Ray has started.
+            submitted_at_s = max(0.0, now_s - (record.timings.get("total") or 0.0))
+            self._created_at_s = self._stored_creation() or submitted_at_s
         whole = dataclasses.replace(record, created_at_s=self._created_at_s, updated_at_s=now_s)
         storage = self._storage if record.state.is_terminal else self._hasty_storage
         if not self._is_indexed:

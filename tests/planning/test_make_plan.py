@@ -6,7 +6,7 @@ import pytest
 
 from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Host, Inventory
-from raydist.spec.job import NO_FACTS, KerasFlavour, SourceFacts, Strategy, WorkerRange
+from raydist.spec.job import NO_FACTS, EntryPoint, KerasFlavour, SourceFacts, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import Resources, Role, TaskType
@@ -198,6 +198,14 @@ OF_KERAS_2 = SourceFacts(legacy_keras_reason="main.py uses lr")
 def test_keras_flavour(fields: dict[str, Any], keras: KerasFlavour, reason: str) -> None:
     made = plan(**fields)
     assert (made.keras, made.keras_reason) == (keras, reason)
+
+
+def test_params_of_a_script_that_does_not_import_raydist_have_no_effect() -> None:
+    script = EntryPoint(function="", file="a.py")
+    for source, is_told in ((SourceFacts(imports_raydist=False), True), (SourceFacts(), False)):
+        made = plan(entry_point=script, params={"epochs": 3}, source=source)
+        assert any("epochs given with -p has no effect: a.py" in one for one in made.notes) == is_told
+    assert plan(entry_point=script, source=SourceFacts(imports_raydist=False)).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,14 @@ def test_resumed_run_keeps_its_time_of_creation(
     assert (record.created_at_s, record.updated_at_s) == (5.0, 1000.0)
 
 
+def test_run_was_created_when_it_was_submitted(local_storage: RunStorage) -> None:
+    """Its first record is written once a Ray has started."""
+    store = RunRecordStore(local_storage, clock=lambda: 50.0)
+    for total_s in (6.5, 20.0):
+        store.replace(make_record(local_storage, timings={"total": total_s}))
+    assert read_record(local_storage).created_at_s == 43.5
+
+
 def test_credentials_are_not_stored(local_storage: RunStorage) -> None:
     store = RunRecordStore(local_storage)
     store.replace(

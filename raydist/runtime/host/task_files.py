@@ -331,8 +331,8 @@ def _describe(kept: Sequence[_Entry], left_out: Sequence[_Entry], earlier: Seque
     if kept:
         count, size = sum(entry.num_files for entry in kept), size_text(sum(one.num_bytes for one in kept))
         sentences.append(
-            f"the run keeps {counted(count, 'file')} ({size}) that the job wrote into its working folder: "
-            f"{listed(kept)}"
+            f"the run keeps {counted(count, 'file')} ({size}) that the job wrote into its working folder, in "
+            f"output/working_dir: {listed(kept)}"
         )
     if left_out:
         sentences.append(

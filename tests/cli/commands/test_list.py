@@ -25,7 +25,8 @@ def runs(runs_uri: str) -> str:
         storage = open_run(runs_uri, run=name)
         entry_point = {"file": f"jobs/{name[:-2]}.py", "module": None, "function": "train"}
         record = make_record(storage, **facts, spec={"entry_point": entry_point})
-        RunRecordStore(storage, clock=lambda now_s=created_at_s: now_s).replace(record)
+        now_s = created_at_s + record.timings.get("total", 0.0)
+        RunRecordStore(storage, clock=lambda now_s=now_s: now_s).replace(record)
     open_run(runs_uri, run="torn").write_bytes("torn/run.json", b"{")
     return runs_uri
 

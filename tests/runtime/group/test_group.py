@@ -221,7 +221,10 @@ def test_what_a_task_that_fails_has_written_is_kept(
     notes = [
         note for status in drive.group.last_update().statuses for note in status.notes if "run keeps" in note
     ]
-    said = "the run keeps 1 file (8 B) that the job wrote into its working folder: model.keras"
+    said = (
+        "the run keeps 1 file (8 B) that the job wrote into its working folder, in output/working_dir: "
+        "model.keras"
+    )
     assert notes == ([] if how == "sigkill" else [said])
 
 

@@ -141,7 +141,7 @@ class TestWorkingFolder:
             "data/more.csv": "3,4",
         }
         assert sentence == (
-            "the run keeps 3 files (13 B) that the job wrote into its working folder: "
+            "the run keeps 3 files (13 B) that the job wrote into its working folder, in output/working_dir: "
             "data/ (1 file, 3 B), config.yaml, model.keras"
         )
         assert files.store_rest() == sentence
@@ -197,7 +197,8 @@ class TestWorkingFolder:
         sentence = files.keep_working_files()
         assert read(storage, storage.working_files) == {"log.csv": "epoch"}
         assert sentence.startswith(
-            "the run keeps 1 file (5 B) that the job wrote into its working folder: log"
+            "the run keeps 1 file (5 B) that the job wrote into its working folder, in output/working_dir: "
+            "log"
         )
         assert "the run does not keep images/ (4 files, 16 B) of the working folder" in sentence
 
