@@ -63,7 +63,12 @@ class _Screen:
                 self._view.say(self._output.of(event))
             case "straggler" if event["message"] in self.said:
                 pass  # of the other task on the same slow link
-            case "note" | "attempt" | "straggler" | "restarting" | "task_back" | "task_given_up":
+            case "note" if event["message"] in self.said:
+                pass  # of the plan
+            case "note":
+                self.said.add(event["message"])
+                self._view.say(f"note: {event['message']}")
+            case "attempt" | "straggler" | "restarting" | "task_back" | "task_given_up":
                 self._say(event["message"])
 
     def _planned(self, event: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ from raydist.outcome.status import (
     Training,
     steps_hint,
 )
+from raydist.spec.text import DETAIL
 
 PROGRESS = "progress"
 REPORT = "report"
@@ -52,6 +53,7 @@ class Known:
     num_told_deaths: int
     restarts: tuple[Restart, ...]
     num_notes: int
+    num_task_notes: int
     checkpoint: str | None
     num_stragglers: int
 
@@ -67,6 +69,7 @@ class Known:
             num_told_deaths=len(machine.deaths.told),
             restarts=machine.restarts,
             num_notes=len(machine.notes),
+            num_task_notes=len(machine.reached.notes),
             checkpoint=machine.reached.checkpoint,
             num_stragglers=len(machine.pace.noted),
         )
@@ -93,6 +96,11 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
         *(_outcome_event(machine, death, at_s) for death in machine.deaths.told[known.num_told_deaths :]),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
         *(_sentence_event(machine, note, at_s) for note in machine.notes[known.num_notes :]),
+        *(
+            note_event(machine, note, at_s=at_s)
+            for note in [*machine.reached.notes][known.num_task_notes :]
+            if not note.startswith(DETAIL)
+        ),
         *(_straggler_event(machine, one, at_s) for one in machine.pace.noted[known.num_stragglers :]),
     ]
 

@@ -33,7 +33,7 @@ _NO_GPUS = re.compile(
 # A peer has failed, which is told by itself.
 _ABORT = re.compile(_WARNING + r".*(?:[Aa]bort|coordination service)")
 _CONTINUATION = re.compile(
-    r"\t \[\[(?:\{\{node |type\.googleapis)"
+    r"\t \[\[(?:\{\{(?:function_)?node |type\.googleapis)"
     r"|The error could be from a previous operation\. Restart your program to reset\."
     r"|Additional GRPC error information from remote target "
     r"|:[A-Z_]+:Error received from peer"
