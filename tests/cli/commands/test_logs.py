@@ -30,7 +30,7 @@ START_UP = [
     "W0000 00:00:1795383988.183129     505 local_rendezvous.cc:412] Local rendezvous is aborting "
     "with status: FAILED_PRECONDITION: Input dataset was expected to contain an infinite number of elements",
     "\t [[{{node MultiDeviceIteratorGetNextFromShard}}]]",
-    "\t [[{{function_node while_body_362}}{{node while/Next}}]] [type.googleapis.com/tensorflow.DerivedStatus='']",
+    "\t [[{{function_node while_body_362}}{{node while/Next}}]] [type.googleapis.com/tensorflow]",
 ]
 KEPT = [
     "Epoch 1/3",
