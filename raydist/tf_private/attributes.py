@@ -67,7 +67,7 @@ def own_attributes(attributes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]
     finally:
         for (owner, name, _), value in zip(given, before, strict=True):
             if value is _ABSENT:
-                del vars(owner)[name]
+                vars(owner).pop(name, None)  # given twice
             else:
                 vars(owner)[name] = value
 
