@@ -43,7 +43,7 @@ OF_INPUTS = _CHECKS_AND_CALLS | _TENSOR_ARRAYS | {"PrintV2"}
 WITHOUT_EFFECTS = (
     _READING
     | _TENSOR_ARRAYS
-    | frozenset("VarHandleOp VariableV2 HashTableV2 ParameterizedTruncatedNormal".split())
+    | frozenset("Empty VarHandleOp VariableV2 HashTableV2 ParameterizedTruncatedNormal".split())
 )
 # What reads, prints or reads files: it gives the same when it runs again, in any worker.
 REPEATABLE = _READING | {"Print", "PrintV2", "ReadFile", "MatchingFiles", "PlaceholderWithDefault"}

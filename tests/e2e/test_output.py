@@ -106,7 +106,7 @@ def test_files_of_a_job_whose_chief_died_are_all_on_s3(tmp_path: Path, s3_uri: s
     assert (out / "worker-1" / "task.txt").read_text() == "worker/1 1"
     assert zipfile.ZipFile(out / "working_dir" / "model.keras").testzip() is None
     (note,) = [note for note in told["notes"] if note.startswith("the run keeps")]
-    assert note.endswith("that the job wrote into its working folder: relative.csv, model.keras")
+    assert note.endswith("output/working_dir: relative.csv, model.keras")
 
 
 def test_files_of_a_script_are_kept(raydist: Callable[..., Ended], tmp_path: Path) -> None:

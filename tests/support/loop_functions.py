@@ -687,6 +687,9 @@ def parts_without_effects(ctx: Any) -> dict[str, Any]:
         "reads": lambda x: [x * variable],
         "assigns beside": lambda x: [x + 0.0 * x, variable.assign(2.0)][:1],
         "assigns in a condition": lambda x: [in_condition(x)],
+        "aligns texts": lambda x: [
+            tf.nn.ctc_loss(tf.ones([1, 2], tf.int32), tf.reshape(x, [5, 1, 3]), [2], [5], blank_index=0)
+        ],
         "calls Python": lambda x: [tf.numpy_function(lambda one: one, [x], tf.float32, stateful=False)],
     }
     spec = tf.TensorSpec([None], tf.float32)

@@ -81,6 +81,7 @@ def test_what_has_effects_is_left_out_of_a_trace_or_named() -> None:
         "reads": [],
         "assigns beside": [],
         "assigns in a condition": ["AssignAddVariableOp"],
+        "aligns texts": [],
         "calls Python": ["PyFuncStateless"],
     }
     assert (task.values["drawing"], task.values["is_moved"]) == ([], False)
