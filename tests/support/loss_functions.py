@@ -427,6 +427,7 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
         "a pruned layer": Pruned,
         "an averaged layer": Averaged,
         "a layer that compares": lambda: Centred(name="centred"),
+        "a softmax over the batch": lambda: keras.layers.Softmax(axis=0, name="ranks"),
         "a model of Keras's layers": lambda: Stack(keras.layers.Dense(3), keras.layers.LayerNormalization()),
     }
     paired = "a subclassed model that compares"
@@ -438,6 +439,7 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
         "a metric that draws": contrast,
         "a masked mean": masked,
         **dict.fromkeys((*texts, "a layer that compares", "a model of Keras's layers", paired), "mse"),
+        "a softmax over the batch": "mse",
     }
     if hasattr(keras.losses, "Dice"):
         losses |= {

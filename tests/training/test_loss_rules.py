@@ -44,6 +44,7 @@ MODELS = {
     "text as long as the longest": [f"layers text {COMPARES}", "; set output_sequence_length"],
     "text of one length": [],
     "a layer that compares": [f"layers centred {COMPARES}"],
+    "a softmax over the batch": [f"layers ranks {COMPARES}"],
     "a subclassed model that compares": [f"layers paired {COMPARES}"],
     "a model of Keras's layers": [],
     "Keras's Dice": [DICE],

@@ -376,6 +376,9 @@ def _may_compare(layer: Any) -> bool:
     name = type(layer).__name__
     if _pads_text(layer):
         return True
+    axes = (getattr(layer, one, None) for one in ("axis", "axes"))  # such as of Softmax and Dot
+    if any(axis == 0 for one in axes for axis in (one if isinstance(one, list | tuple) else (one,))):
+        return True
     if not code_names.is_keras(type(layer)):
         return not code_names.names_called(layer) <= _OF_EACH_VALUE
     if hasattr(layer, "_flatten_layers") and name not in _FUNCTION_LAYERS:
